@@ -1,0 +1,5 @@
+"""`python -m weir` is `weir`."""
+
+from weir.cli import main
+
+main()

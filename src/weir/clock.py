@@ -1,0 +1,70 @@
+"""Time is always passed in.
+
+`Clock` gives monotonic seconds for decisions and wall time for showing; the two are never mixed,
+and wall clocks are never compared between processes. `Deadline` is one time budget that is handed
+down through all steps of a piece of work.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+
+
+class Clock:
+    """The machine's clock."""
+
+    def monotonic(self) -> float:
+        """Seconds that only grow; meaningful within one process."""
+        return time.monotonic()
+
+    def now(self) -> datetime:
+        """Wall time in UTC, for people to read."""
+        return datetime.now(timezone.utc)
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Wait for the event at most so long; True when it was set."""
+        return event.wait(max(0.0, seconds))
+
+
+class ManualClock(Clock):
+    """A clock that moves only when it is told to; for tests of decisions about time."""
+
+    def __init__(self, start: float = 1000.0) -> None:
+        self._seconds = start
+        self._origin = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+    def monotonic(self) -> float:
+        return self._seconds
+
+    def now(self) -> datetime:
+        return self._origin + timedelta(seconds=self._seconds)
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        self.advance(seconds)
+        return event.is_set()
+
+    def advance(self, seconds: float) -> None:
+        self._seconds += seconds
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """A moment on one clock by which a whole piece of work must be done."""
+
+    clock: Clock
+    at: float
+
+    @classmethod
+    def after(cls, clock: Clock, budget: timedelta) -> Deadline:
+        return cls(clock, clock.monotonic() + budget.total_seconds())
+
+    def left(self) -> float:
+        """Seconds left, never below zero."""
+        return max(0.0, self.at - self.clock.monotonic())
+
+    @property
+    def passed(self) -> bool:
+        return self.left() == 0.0

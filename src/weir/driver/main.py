@@ -1,0 +1,161 @@
+"""The supervised driver: `python -m weir.driver <job file>`.
+
+Steps: run the job file -> describe it -> wait for the attempt -> session -> engine -> serve until
+the end. It writes nothing before it holds an attempt. It ends itself, JVM first, when the
+supervisor is gone or the lease is over: no orphan ever writes.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from weir import faults
+from weir.clock import Clock
+from weir.config import Config
+from weir.driver import jobfile
+from weir.driver.engine import Engine
+from weir.errors import FencedError, WeirError
+from weir.ids import Attempt, QueryName
+from weir.lease import Lease
+from weir.link import Link
+from weir.protocol import messages as m
+from weir.spark import session
+from weir.spark.failure import from_exception
+from weir.storage import open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from weir.job.job import Job
+
+
+def main() -> NoReturn:
+    """Run the job file named on the command line; never returns."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the supervisor's to handle
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    link = Link.inherited(int(os.environ.pop("WEIR_LINK_FD")))
+    file = Path(sys.argv[1])
+    sys.argv = sys.argv[1:]
+    code = 0
+    try:
+        _Driver(link, file).run()
+    except BaseException as error:
+        failure = from_exception(error, file.stem)
+        print(failure.stack, file=sys.stderr, flush=True)
+        link.send(m.Failed(failure))
+        code = failure.exit_code
+    _end(code)
+
+
+class _Driver:
+    def __init__(self, link: Link, file: Path) -> None:
+        self._link = link
+        self._file = file
+        self._clock = Clock()
+        self._inbox: queue.Queue[m.Message] = queue.Queue()
+        self._asked_at: dict[int, float] = {}
+        self._lease: Lease | None = None
+        threading.Thread(target=self._listen, name="weir-link", daemon=True).start()
+
+    def run(self) -> None:
+        job = jobfile.load(self._file)
+        job.function  # noqa: B018  a job without a pipeline is refused before anything is held
+        self._link.send(m.Described(job.name, dict(job.options)))
+        faults.point("start.described")
+        start = self._inbox.get()
+        assert isinstance(start, m.Start), f"expected Start, got {start}"
+        config = Config.from_wire(start.config)
+        settings = config.settings
+        lease = Lease(Attempt(start.attempt), settings.heartbeat_timeout.total_seconds(), self._clock)
+        self._lease = lease
+        interval = settings.heartbeat_interval.total_seconds()
+        threading.Thread(target=self._heart, args=(lease, interval), name="weir-heart", daemon=True).start()
+        threading.Thread(target=self._watch, args=(lease,), name="weir-lease", daemon=True).start()
+        faults.point("start.granted")
+        since = self._clock.monotonic()
+        spark = session.build(config, job.name)
+        self._link.send(m.StepDone("session", self._clock.monotonic() - since))
+        faults.point("start.session")
+        self._serve(job, spark, config, lease, Attempt(start.attempt))
+
+    def _serve(self, job: Job, spark: SparkSession, config: Config, lease: Lease, attempt: Attempt) -> None:
+        store = open_store(config.settings.execution_checkpointing_dir)
+        engine = Engine(job, spark, config, store, lease, attempt, self._link.send, self._clock)
+        engine.start()
+        cancelled = False
+        while not engine.over.is_set():
+            with suppress(queue.Empty):
+                message = self._inbox.get(timeout=0.05)
+                if isinstance(message, m.Stop):
+                    cancelled = True
+                    engine.stop(message.seconds)
+                elif isinstance(message, m.RestartQuery):
+                    self._restart(engine, message, job.name)
+        self._link.send(m.Ended(cancelled))
+
+    def _restart(self, engine: Engine, message: m.RestartQuery, job: str) -> None:
+        try:
+            engine.restart(QueryName(message.query))
+        except WeirError:
+            raise
+        except Exception as error:
+            self._link.send(m.Failed(from_exception(error, job)))
+            raise
+
+    def _listen(self) -> None:
+        for message in self._link.receive():
+            if isinstance(message, m.Pong):
+                asked_at = self._asked_at.pop(message.number, None)
+                if self._lease is not None and asked_at is not None:
+                    self._lease.renewed(asked_at)
+            else:
+                self._inbox.put(message)
+        print("weir: the supervisor is gone, so this driver ends", file=sys.stderr, flush=True)
+        _end(1)
+
+    def _heart(self, lease: Lease, interval: float) -> None:
+        """Ask for the lease again and again; a JVM that hangs holds the ping back."""
+        rest = threading.Event()
+        number = 0
+        while True:
+            asked_at = self._clock.monotonic()
+            _probe_jvm()
+            number += 1
+            self._asked_at[number] = asked_at
+            self._link.send(m.Ping(number))
+            rest.wait(interval)
+
+    def _watch(self, lease: Lease) -> None:
+        rest = threading.Event()
+        while (left := lease.left) > 0:
+            rest.wait(left)
+        print("weir: the lease is over, so this driver ends", file=sys.stderr, flush=True)
+        _end(FencedError.exit_code)
+
+
+def _probe_jvm() -> None:
+    """Return when the JVM answers, or at once when there is none yet."""
+    context = sys.modules.get("pyspark.core.context")
+    gateway = context.SparkContext._gateway if context is not None else None
+    if gateway is not None:
+        gateway.jvm.System.nanoTime()
+
+
+def _end(code: int) -> NoReturn:
+    """End this process and its JVM now. SIGKILL: nothing of it may write any more."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with suppress(Exception):
+        from pyspark import SparkContext  # noqa: PLC0415
+
+        gateway = SparkContext._gateway
+        if gateway is not None and gateway.proc is not None:
+            os.kill(gateway.proc.pid, signal.SIGKILL)
+    os._exit(code)

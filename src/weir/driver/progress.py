@@ -1,0 +1,87 @@
+"""Spark's progress events as reports: one message for each committed batch.
+
+A listener of PySpark's own would turn every field into a Python object by a call each; this one
+asks the event for its JSON, one call, and reads that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from weir.protocol.messages import BatchCommitted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class ProgressReports:
+    """Listens to the session's queries. Reports come from a thread of Spark's, in order."""
+
+    def __init__(self, spark: SparkSession, report: Callable[[BatchCommitted], None]) -> None:
+        self._report = report
+        self._runs: dict[str, int] = {}
+        self._last: dict[str, int] = {}
+        listener = _Listener(self._progress)
+        jvm: Any = spark.sparkContext._jvm
+        _start_callbacks(spark)
+        wrapper = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(listener)
+        spark.streams._jsqm.addListener(wrapper)  # type: ignore[attr-defined]
+
+    def watch(self, query: str, run: int) -> None:
+        """From now on, progress of this query belongs to this run."""
+        self._runs[query] = run
+
+    def _progress(self, text: str) -> None:
+        progress = json.loads(text)
+        query = progress.get("name") or ""
+        if query in self._runs and self._last.get(query, -1) < progress["batchId"]:
+            self._last[query] = progress["batchId"]
+            self._report(from_progress(progress, self._runs[query]))
+
+
+def from_progress(progress: dict[str, Any], run: int) -> BatchCommitted:
+    """The message for one progress of Spark's."""
+    operators = progress.get("stateOperators", [])
+    return BatchCommitted(
+        query=progress["name"],
+        run=run,
+        batch=progress["batchId"],
+        rows=progress["numInputRows"],
+        seconds=progress["batchDuration"] / 1000,
+        durations=progress.get("durationMs", {}),
+        state_rows=sum(o["numRowsTotal"] for o in operators),
+        state_bytes=sum(o["memoryUsedBytes"] for o in operators),
+        state_load_ms=sum(o.get("customMetrics", {}).get("rocksdbLoadLatencyMs", 0) for o in operators),
+        watermark=progress.get("eventTime", {}).get("watermark", ""),
+        at=progress["timestamp"],
+    )
+
+
+def _start_callbacks(spark: SparkSession) -> None:
+    from pyspark.java_gateway import ensure_callback_server_started  # noqa: PLC0415
+
+    ensure_callback_server_started(spark.sparkContext._gateway)
+
+
+class _Listener:
+    """What the JVM calls."""
+
+    def __init__(self, progress: Callable[[str], None]) -> None:
+        self._on_progress = progress
+
+    def onQueryStarted(self, event: Any) -> None:
+        """Nothing to do: the driver started it."""
+
+    def onQueryProgress(self, event: Any) -> None:
+        self._on_progress(event.progress().json())
+
+    def onQueryIdle(self, event: Any) -> None:
+        """Nothing to do."""
+
+    def onQueryTerminated(self, event: Any) -> None:
+        """Nothing to do: the driver waits for each query."""
+
+    class Java:
+        implements = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]

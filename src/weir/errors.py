@@ -1,0 +1,243 @@
+"""The whole error tree.
+
+    WeirError                       what happened, why, what to do
+    |-- UserError                   the job, its file or its settings must change; a retry does not help
+    |   |-- BadNameError            a name that could not be a folder
+    |   |-- UnknownKeyError         a setting that does not exist
+    |   |-- BadValueError           a setting's value that does not fit
+    |   |-- JobFileError            a job file without a job, with two, or that raises
+    |   |-- PipelineError           a pipeline function that does more than build frames
+    |   |-- PinnedStateError        a setting that Spark would silently ignore on these live files
+    |   |-- SinkMismatchError       output of another job, or ahead of this job's live files
+    |   |-- UserCodeError           the author's own function raised
+    |   `-- NoSuchJobError          a name under which nothing is stored
+    |-- ExternalError               something outside failed; a retry may help
+    |   |-- StorageError            the store said no: known to have failed
+    |   |-- OutcomeUnknownError     the store did not answer: it may have happened
+    |   |-- JobRunningError         somebody else runs this job
+    |   |-- PreflightError          Java, Python or a package is missing or too old
+    |   `-- DriverDiedError         the driver process ended or hung
+    `-- InternalError               weir's or Spark's own fault
+        |-- FencedError             a newer attempt or run exists: this one may no longer write
+        |-- IllegalMoveError        an event that a state machine does not know in its state
+        `-- LostStagingError        Spark committed a batch whose staged output is gone
+
+Every error has fields, from which `what`, `why` and `hint` are made; the supervisor decides from
+`domain` and `retry`, never from a text. `hint` carries the exact command where there is one.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, ClassVar
+
+
+class Domain(str, Enum):
+    """Whose fault it is."""
+
+    USER = "user"
+    EXTERNAL = "external"
+    INTERNAL = "internal"
+
+
+class WeirError(Exception):
+    """The base: `what` happened (lower case, no full stop), `why`, and a `hint` what to do."""
+
+    domain: ClassVar[Domain] = Domain.INTERNAL
+    retry: ClassVar[bool] = False
+    exit_code: ClassVar[int] = 1
+    what_form: ClassVar[str] = "{what}"
+    why_form: ClassVar[str] = ""
+    hint_form: ClassVar[str] = ""
+
+    def __init__(self, **fields: Any) -> None:
+        self.fields = fields
+        super().__init__(self.text)
+
+    @property
+    def what(self) -> str:
+        return self.what_form.format(**self.fields)
+
+    @property
+    def why(self) -> str:
+        return self.why_form.format(**self.fields)
+
+    @property
+    def hint(self) -> str:
+        return self.hint_form.format(**self.fields)
+
+    @property
+    def text(self) -> str:
+        """All of it on one line, as a log wants it."""
+        why = f", because {self.why}" if self.why else ""
+        hint = f" ({self.hint})" if self.hint else ""
+        return self.what + why + hint
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.fields))
+
+
+def _rebuild(cls: type[WeirError], fields: dict[str, Any]) -> WeirError:
+    return cls(**fields)
+
+
+class UserError(WeirError):
+    """The job, its file or its settings must change."""
+
+    domain = Domain.USER
+    exit_code = 2
+
+
+class ExternalError(WeirError):
+    """Something outside weir and the job failed; trying again may help."""
+
+    domain = Domain.EXTERNAL
+    retry = True
+    exit_code = 3
+
+
+class InternalError(WeirError):
+    """weir's or Spark's own fault."""
+
+    exit_code = 4
+
+
+class BadNameError(UserError):
+    """A job or query name that could not be a folder's name."""
+
+    what_form = "{name!r} can't be the name of a {kind}"
+    why_form = (
+        "names become folders: letters, digits, '.', '_' and '-' only, at most 100, not starting with a sign"
+    )
+    hint_form = "rename it"
+
+
+class UnknownKeyError(UserError):
+    """A setting that does not exist."""
+
+    what_form = "there is no setting {key!r} (given in {origin})"
+    hint_form = "did you mean {nearest!r}? 'weir config' lists all settings"
+
+
+class BadValueError(UserError):
+    """A setting's value that does not fit."""
+
+    what_form = "{key} can't be {value!r} (given in {origin})"
+    why_form = "{reason}"
+    hint_form = "'weir config' shows every setting with its meaning"
+
+
+class JobFileError(UserError):
+    """A job file that does not give exactly one job."""
+
+    what_form = "{file} is not a job file"
+    why_form = "{reason}"
+    hint_form = "{todo}"
+
+
+class PipelineError(UserError):
+    """A pipeline function that can't be run as it is."""
+
+    what_form = "the pipeline of job {job!r} can't be run"
+    why_form = "{reason}"
+    hint_form = "{todo}"
+
+
+class PinnedStateError(UserError):
+    """A setting that Spark would silently ignore, because the live files pin another value."""
+
+    what_form = "query {query!r} keeps its state with {setting}={live}, but {setting}={asked} was asked for"
+    why_form = "Spark fixes this at the first batch and would go on with {live} without a word"
+    hint_form = "set {setting}={live} for this job, or give the job a new name to start with empty state"
+
+
+class SinkMismatchError(UserError):
+    """A sink whose ledger does not fit this job's live files."""
+
+    what_form = "the sink of query {query!r} can't be used: {path}"
+    why_form = "{reason}"
+    hint_form = "{todo}"
+
+
+class UserCodeError(UserError):
+    """A function that the job's author wrote raised."""
+
+    retry = True
+    what_form = "code of the job raised {error} in query {query!r}, batch {batch}"
+    why_form = "{message}"
+    hint_form = "the stack is in 'weir logs {job}'; mend the function, then start again"
+
+
+class NoSuchJobError(UserError):
+    """A job name under which nothing is stored."""
+
+    what_form = "there is no job {job!r} in {dir}"
+    hint_form = "'weir list --dir {dir}' shows what is there"
+
+
+class StorageError(ExternalError):
+    """The store refused: the operation is known not to have happened."""
+
+    what_form = "the storage could not {verb} {path}"
+    why_form = "{reason}"
+    hint_form = "check that the place exists, is writable and has room: weir doctor --dir {root}"
+
+
+class OutcomeUnknownError(ExternalError):
+    """The store did not answer: the operation may have happened or not."""
+
+    what_form = "the storage did not answer whether it could {verb} {path}"
+    why_form = "{reason}"
+    hint_form = "it is safe to try again"
+
+
+class JobRunningError(ExternalError):
+    """Somebody else runs this job."""
+
+    retry = False
+    exit_code = 5
+    what_form = "job {job!r} is already running"
+    why_form = "attempt {attempt} is held by process {pid} on {host} since {since}, and it is alive"
+    hint_form = "'weir status {job}' shows it, 'weir cancel {job}' ends it"
+
+
+class PreflightError(ExternalError):
+    """Java, Python or a package is missing or too old."""
+
+    retry = False
+    what_form = "{what}"
+    why_form = "{why}"
+    hint_form = "{todo}"
+
+
+class DriverDiedError(ExternalError):
+    """The driver process ended or stopped answering."""
+
+    what_form = "the driver of attempt {attempt} {how}"
+    hint_form = "'weir logs {job}' shows what it said last"
+
+
+class FencedError(InternalError):
+    """A newer attempt or run exists; this one may no longer write anything."""
+
+    retry = True
+    exit_code = 6
+    what_form = "{who} may no longer write"
+    why_form = "{by} has taken over"
+    hint_form = "nothing to do: the newer one goes on"
+
+
+class IllegalMoveError(InternalError):
+    """An event that a state machine does not know in its present state."""
+
+    what_form = "{machine} can't take {event!r} in state {state!r}"
+
+
+class LostStagingError(InternalError):
+    """Spark committed a batch whose staged output is gone."""
+
+    what_form = (
+        "batch {batch} of query {query!r} was committed by Spark, but its staged output is gone from {path}"
+    )
+    why_form = "somebody deleted files of the sink, or the ledger and the live files are not of one job"
+    hint_form = "bring the folder back from a backup; weir will not go on and leave a hole"

@@ -1,0 +1,1 @@
+"""The path of data, as the author of a job writes it."""

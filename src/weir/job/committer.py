@@ -1,0 +1,118 @@
+"""Commits staged batches once Spark has decided for them, in order, beside the running query.
+
+One thread a query. It waits for `commits/<n>`, then has the sink commit; the next batch may already
+run, and a bound holds it when the sink falls behind. What is not committed when the query ends is
+left as it is: the next start decides about it from what is stored.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from weir import faults
+from weir.clock import Deadline
+from weir.errors import ExternalError
+from weir.job.sinks import Outcome, StagingSink
+from weir.lease import Lease
+from weir.protocol.ledger import Staged
+from weir.spark.layout import QueryFiles
+
+_LOOK_FIRST, _LOOK_LAST = 0.002, 0.1
+"""How often to look for the decision record: at first, and after a while."""
+_TRIES = 8
+
+
+class Committer:
+    """The commits of one run of one query."""
+
+    def __init__(
+        self,
+        sink: StagingSink,
+        files: QueryFiles,
+        lease: Lease,
+        max_pending: int,
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._sink = sink
+        self._files = files
+        self._lease = lease
+        self._max_pending = max_pending
+        self._failed = failed
+        self._pending: deque[Staged] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name="weir-committer", daemon=True)
+        self._thread.start()
+
+    def wait_for_room(self) -> None:
+        """Hold the next batch while too many wait for the sink."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or len(self._pending) < self._max_pending)
+
+    def submit(self, staged: Staged) -> None:
+        """Take over a recorded staging; Spark is about to decide for it."""
+        with self._changed:
+            self._pending.append(staged)
+            self._changed.notify_all()
+
+    def drain(self, deadline: Deadline) -> bool:
+        """Wait until everything that Spark has committed is committed here too."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._closed or not self._open_work(), deadline.left())
+
+    def close(self) -> None:
+        """End the thread; what is pending stays for the next start."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _open_work(self) -> bool:
+        return bool(self._pending) and self._files.committed(self._pending[0].batch)
+
+    def _work(self) -> None:
+        try:
+            while (staged := self._next()) is not None:
+                if self._decided(staged):
+                    self._commit(staged)
+                    with self._changed:
+                        self._pending.popleft()
+                        self._changed.notify_all()
+        except Exception as error:  # whatever it is, the query must not go on without it
+            with self._changed:
+                self._closed = True
+                self._changed.notify_all()
+            self._failed(error)
+
+    def _next(self) -> Staged | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._pending)
+            return None if self._closed else self._pending[0]
+
+    def _decided(self, staged: Staged) -> bool:
+        pause = _LOOK_FIRST
+        while not self._closed:
+            if self._files.committed(staged.batch):
+                return True
+            with self._changed:
+                self._changed.wait(pause)
+            pause = min(pause * 1.5, _LOOK_LAST)
+        return False
+
+    def _commit(self, staged: Staged) -> None:
+        faults.point("batch.committed")
+        for more in reversed(range(_TRIES)):
+            self._lease.check()
+            faults.point("sink.committing")
+            try:
+                if self._sink.commit(staged) is not Outcome.UNKNOWN:
+                    return
+            except ExternalError:
+                if not more:
+                    raise
+            with self._changed:
+                self._changed.wait(0.05 * 2 ** (_TRIES - more))
+        raise ExternalError(what=f"the sink gave no answer in {_TRIES} tries for batch {staged.batch}")

@@ -1,0 +1,102 @@
+"""What the pipeline function gets: the session, and the verbs that make the graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from weir.errors import PipelineError
+from weir.ids import JobName, QueryName, query_name
+from weir.job.graph import QuerySpec
+from weir.job.sinks import NativeSink, StagingSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamWriter
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Anything that can be loaded as a streaming frame."""
+
+    def load(self, spark: SparkSession) -> DataFrame:
+        """A streaming frame of this source, new at each call."""
+
+
+class Env:
+    """One evaluation of a pipeline function."""
+
+    def __init__(self, job: JobName, spark: SparkSession) -> None:
+        self._job = job
+        self._spark = spark
+        self._sources: set[str] = set()
+        self.queries: dict[QueryName, QuerySpec] = {}
+
+    @property
+    def spark(self) -> SparkSession:
+        """The real session; any Spark source may be loaded from it."""
+        return self._spark
+
+    def source(self, name: str, source: Source | DataFrame) -> DataFrame:
+        """Name a source: one of weir's, or any streaming frame that was loaded from Spark."""
+        if name in self._sources:
+            raise self._refused(f"two sources have the name {name!r}", "rename one of them")
+        self._sources.add(name)
+        frame = source.load(self._spark) if isinstance(source, Source) else source
+        if not getattr(frame, "isStreaming", False):
+            raise self._refused(
+                f"source {name!r} is not a stream", "load it with spark.readStream, not with spark.read"
+            )
+        return frame
+
+    def sink(
+        self,
+        name: str,
+        frame: DataFrame | DataStreamWriter,
+        sink: StagingSink | NativeSink | None = None,
+        *,
+        output_mode: str = "append",
+        trigger: dict[str, Any] | None = None,
+    ) -> None:
+        """Make a query: a frame with a weir sink, or an unstarted writer as Spark users have it.
+
+        `trigger` is Spark's: `{"processingTime": "5 seconds"}`, `{"availableNow": True}`; without
+        one the next batch starts as soon as there is data.
+        """
+        query = query_name(name)
+        if query in self.queries:
+            raise self._refused(f"two queries have the name {name!r}", "rename one of them")
+        trigger = trigger or {}
+        if set(trigger) & {"continuous", "realTime"}:
+            raise self._refused(
+                f"query {name!r} asks for the trigger {next(iter(trigger))!r}, which makes no batches to commit",
+                "use processingTime or availableNow",
+            )
+        if sink is None:
+            self._add_writer(query, frame)
+        elif not getattr(frame, "isStreaming", False):
+            raise self._refused(
+                f"the frame of query {name!r} is not a stream", "build it from env.source(...)"
+            )
+        else:
+            self.queries[query] = QuerySpec(
+                query, sink, frame=_as_frame(frame), output_mode=output_mode, trigger=trigger
+            )
+
+    def _add_writer(self, query: QueryName, writer: object) -> None:
+        if not hasattr(writer, "queryName"):
+            raise self._refused(
+                f"query {query!r} has neither a sink nor is it a writer",
+                "pass env.sink(name, frame, sink), or env.sink(name, frame.writeStream...)",
+            )
+        self.queries[query] = QuerySpec(query, None, writer=_as_writer(writer))
+
+    def _refused(self, reason: str, todo: str) -> PipelineError:
+        return PipelineError(job=self._job, reason=reason, todo=todo)
+
+
+def _as_frame(value: object) -> DataFrame:
+    return value  # type: ignore[return-value]  checked by isStreaming
+
+
+def _as_writer(value: object) -> DataStreamWriter:
+    return value  # type: ignore[return-value]  checked by queryName

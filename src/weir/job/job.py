@@ -1,0 +1,95 @@
+"""The job: a name, a pipeline function, and the author's options."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weir.errors import JobFileError
+from weir.ids import job_name
+from weir.job.graph import Pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from weir.driver.notebook import Run
+
+defined: list[Job] = []
+"""Every job that this process has made; the driver looks here after it ran a job file."""
+
+loading_in_driver = False
+"""Set while a driver runs a job file."""
+
+
+class JobChosen(BaseException):
+    """Raised by `job.run()` in a driver: this job is to be run; the rest of the file is not."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job.name)
+        self.job = job
+
+
+class Job:
+    """A named graph of queries, run and recovered together.
+
+    Options are settings by their keys (`Job("x", **{"heartbeat.timeout": "30 s"})`, or with
+    underscores, `heartbeat_timeout="30 s"`); `weir config` lists them.
+    """
+
+    def __init__(self, name: str, **options: Any) -> None:
+        self.name = job_name(name)
+        self.options = options
+        self._pipeline: Pipeline | None = None
+        defined.append(self)
+
+    def pipeline(self, function: Pipeline) -> Pipeline:
+        """Decorator: this function builds the graph. It only builds frames; it may run often."""
+        self._pipeline = function
+        return function
+
+    @property
+    def function(self) -> Pipeline:
+        """The pipeline function; raises when the author has not given one."""
+        if self._pipeline is None:
+            raise JobFileError(
+                file=_main_file() or f"job {self.name!r}",
+                reason=f"job {self.name!r} has no pipeline",
+                todo="decorate a function with @job.pipeline",
+            )
+        return self._pipeline
+
+    def run(self) -> None:
+        """Run the job under a supervisor, as `weir run <this file>` does.
+
+        Does not return: this process becomes the supervisor. In the driver, which runs the same
+        file, it marks the job as the one to run.
+        """
+        if loading_in_driver:
+            raise JobChosen(self)
+        file = _main_file()
+        if file is None:
+            raise JobFileError(
+                file="this session",
+                reason="job.run() needs a file that a driver can run again",
+                todo="in a notebook use: with job.start(spark) as run: ...",
+            )
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execv(sys.executable, [sys.executable, "-m", "weir", "run", file, *sys.argv[1:]])
+
+    def start(self, spark: SparkSession) -> Run:
+        """Run the job in a session of its own beside this one, without a supervisor.
+
+        For notebooks and tests: `with job.start(spark) as run: ...`. It takes an attempt like any
+        driver; nothing restarts it.
+        """
+        from weir.driver.notebook import start  # noqa: PLC0415
+
+        return start(self, spark)
+
+
+def _main_file() -> str | None:
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return str(Path(file).resolve()) if file else None

@@ -1,0 +1,202 @@
+"""One run of one query: the only wrapper round Spark's StreamingQuery.
+
+The path of a batch: planned by Spark (`offsets/<n>`) -> staged here -> recorded -> decided by Spark
+(`commits/<n>`) -> committed by the committer. A run is started once and ends once; a restart is a
+new run with a higher token.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from weir import faults
+from weir.clock import Clock, Deadline
+from weir.errors import LostStagingError, SinkMismatchError
+from weir.ids import BatchId, QueryName, Token
+from weir.job.committer import Committer
+from weir.job.graph import QuerySpec
+from weir.job.sinks import NativeSink, StagingSink
+from weir.lease import Lease
+from weir.protocol.ledger import Staged, plan_start
+from weir.spark.layout import QueryFiles
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+
+_DRAIN = timedelta(minutes=1)
+"""How long an ended query waits for its sink; what is left then, the next start delivers."""
+_IDLE_LOOKS = 3
+"""So many looks in a row must find a query idle before it is interrupted."""
+
+
+class StoppingError(Exception):
+    """A batch that began after the job was told to end; it was not run."""
+
+
+class QueryRun:
+    """One start of one query under one token."""
+
+    def __init__(
+        self, spec: QuerySpec, files: QueryFiles, token: Token, lease: Lease, max_pending: int
+    ) -> None:
+        self.name: QueryName = spec.name
+        self.token = token
+        self.files = files
+        self.batch: BatchId | None = None
+        """The batch that is running, or ran last."""
+        self.error: Exception | None = None
+        """What went wrong on the Python side, as it was raised."""
+        self._spec = spec
+        self._lease = lease
+        self._max_pending = max_pending
+        self._stopping = threading.Event()
+        self._query: StreamingQuery | None = None
+        self._committer: Committer | None = None
+
+    def recover(self, owner: str, lineage: str) -> int:
+        """Fence the sink, then deliver what Spark has committed and discard the rest.
+
+        Safe to repeat, and to be killed in. Returns the number of batches that were delivered.
+        """
+        sink = self._spec.sink
+        if not isinstance(sink, StagingSink):
+            return 0
+        ledger = sink.open(owner, lineage, self.token)
+        faults.point("start.fenced")
+        last = self.files.last_committed()
+        if ledger.last > last:
+            raise SinkMismatchError(
+                query=self.name,
+                path=sink.describe(),
+                reason=f"it holds batches up to {ledger.last}, the live files know only up to {last}",
+                todo="bring the job's directory back, or give this query a new folder",
+            )
+        staged = sink.staged()
+        state = {s.batch: self.files.committed_state(s.batch) for s in staged}
+        plan = plan_start(ledger.last, last, staged, state)
+        if plan.lost:
+            raise LostStagingError(batch=plan.lost[0], query=self.name, path=sink.describe())
+        sink.discard(plan.commit)
+        for one in plan.commit:
+            sink.commit(one)
+        faults.point("start.recovered")
+        return len(plan.commit)
+
+    def start(self, ended: Callable[[QueryRun, Exception | None], None]) -> None:
+        """Start the Spark query; `ended` is called once, from a thread, when it is over."""
+        sink = self._spec.sink
+        if isinstance(sink, StagingSink):
+            self._committer = Committer(sink, self.files, self._lease, self._max_pending, self._fail)
+        self._query = self._writer().start()
+        faults.point("start.query")
+        threading.Thread(
+            target=self._watch, args=(self._query, ended), name=f"weir-{self.name}", daemon=True
+        ).start()
+
+    def ask_to_end(self) -> None:
+        """Let the running batch finish and commit, and start no other."""
+        self._stopping.set()
+        if self._query is not None:
+            _terminate_after_batch(self._query)
+
+    def end(self, deadline: Deadline) -> bool:
+        """Wait for the end that was asked for; past the deadline cut it off. True when it was clean."""
+        query = self._query
+        if query is None:
+            return True
+        idle = 0
+        while query.isActive and not deadline.passed:
+            idle = 0 if query.status["isTriggerActive"] else idle + 1
+            if idle >= _IDLE_LOOKS:  # it sleeps until its next trigger: nothing runs, so nothing is lost
+                query.stop()
+            deadline.clock.wait(threading.Event(), 0.05)
+        clean = not query.isActive
+        if not clean:
+            query.stop()
+        return clean
+
+    def close(self) -> None:
+        """After a failure: end the committer, leave everything else to the next run."""
+        if self._committer is not None:
+            self._committer.close()
+        if self._query is not None:
+            with suppress(Exception):
+                self._query.stop()
+
+    def _writer(self) -> DataStreamWriter:
+        spec = self._spec
+        if spec.writer is not None:
+            writer = spec.writer
+        else:
+            assert spec.frame is not None
+            writer = spec.frame.writeStream.outputMode(spec.output_mode)
+            writer = writer.trigger(**spec.trigger) if spec.trigger else writer
+            if isinstance(spec.sink, NativeSink):
+                writer = spec.sink.attach(writer)
+            else:
+                writer = writer.foreachBatch(self._run_batch)
+        return writer.queryName(spec.name).option("checkpointLocation", self.files.location)
+
+    def _run_batch(self, frame: DataFrame, number: int) -> None:
+        try:
+            self._stage(frame, BatchId(number))
+        except Exception as error:
+            self.error = self.error or error
+            raise
+
+    def _stage(self, frame: DataFrame, batch: BatchId) -> None:
+        sink, committer = self._spec.sink, self._committer
+        assert isinstance(sink, StagingSink) and committer is not None
+        self.batch = batch
+        faults.point("batch.planned")
+        if self._stopping.is_set():
+            raise StoppingError(f"batch {batch} was planned after the end was asked for")
+        self._lease.check()
+        committer.wait_for_room()
+        before, over = self.files.state_ids(batch), threading.Event()
+        faults.watch("batch.state", lambda: self.files.uploading(batch), over)
+        sink.stage(frame, batch, self.token)
+        over.set()
+        faults.point("batch.written")
+        self._lease.check()
+        staged = Staged(batch, self.token, tuple(sorted(self.files.state_ids(batch) - before)))
+        sink.record(staged)
+        faults.point("batch.staged")
+        committer.submit(staged)
+
+    def _fail(self, error: Exception) -> None:
+        """The committer can't go on: neither may the query."""
+        self.error = self.error or error
+        if self._query is not None:
+            self._query.stop()
+
+    def _watch(self, query: StreamingQuery, ended: Callable[[QueryRun, Exception | None], None]) -> None:
+        error: Exception | None = None
+        try:
+            query.awaitTermination()
+        except Exception as raised:
+            error = raised
+        if self._committer is not None:
+            self._committer.drain(Deadline.after(Clock(), _DRAIN))
+            self._committer.close()
+        error = self.error or error
+        ended(self, None if isinstance(error, StoppingError) else error)
+
+
+def _terminate_after_batch(query: StreamingQuery) -> None:
+    """Set Spark's own state to terminated without an interrupt, as its AvailableNow trigger does.
+
+    Private API of Spark, pinned by `tests/integration/test_graceful_stop.py` per version.
+    """
+    execution = query._jsq.streamingQuery()  # type: ignore[attr-defined]
+    terminated = (
+        execution.getClass()
+        .getClassLoader()
+        .loadClass("org.apache.spark.sql.execution.streaming.runtime.TERMINATED$")
+    )
+    execution.state().set(terminated.getField("MODULE$").get(None))

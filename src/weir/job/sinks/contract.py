@@ -1,0 +1,80 @@
+"""The contract that each exactly-once sink keeps (design section 9).
+
+Inside a batch a sink only stages, under (attempt, run, batch). When Spark's `commits/<n>` exists, and
+never before, the staging of the run that wrote it is committed, in batch order, with a ledger entry
+in the same step. Every verb is safe to repeat. The one contract suite for all sinks is
+`tests/contract/test_sink.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from weir.ids import BatchId, Token
+from weir.protocol.ledger import Ledger, Staged
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import DataStreamWriter
+
+
+class Outcome(str, Enum):
+    """What became of a step that may have been taken before."""
+
+    DONE_NOW = "done now"
+    ALREADY_DONE = "already done"
+    UNKNOWN = "unknown"
+    """No answer came; the step may be repeated."""
+
+
+@runtime_checkable
+class StagingSink(Protocol):
+    """A sink that delivers each batch exactly once."""
+
+    def describe(self) -> str:
+        """Where it writes, for people; without secrets."""
+
+    def open(self, owner: str, lineage: str, token: Token) -> Ledger:
+        """Announce the token in the ledger; from then on no lower token can commit.
+
+        Returns the ledger as it stands behind the announcement. Raises `SinkMismatchError` when
+        the output belongs to another owner or to live files of another lineage, and `FencedError`
+        when a higher token is there.
+        """
+
+    def stage(self, frame: DataFrame, batch: BatchId, token: Token) -> None:
+        """Evaluate the batch once and write its output where no reader sees it."""
+
+    def record(self, staged: Staged) -> None:
+        """Make the staging durable as a whole; only what is recorded can ever be committed."""
+
+    def staged(self) -> Sequence[Staged]:
+        """Everything that is recorded and was not discarded, by any run, delivered or not."""
+
+    def commit(self, staged: Staged) -> Outcome:
+        """Make the batch visible, and enter it in the ledger, in one step.
+
+        Raises `FencedError` when a higher token than the opener's was announced.
+        """
+
+    def discard(self, keep: Sequence[Staged]) -> None:
+        """Remove every staging, recorded or not, that is neither delivered nor to be kept.
+
+        Called at a start, behind `open`: whatever is there is of lower tokens and dead.
+        """
+
+    def rewind(self, to: BatchId) -> Outcome:
+        """Take back every batch above `to`."""
+
+
+@runtime_checkable
+class NativeSink(Protocol):
+    """A sink of Spark's own, which weir only starts and watches: at least once."""
+
+    def describe(self) -> str:
+        """Where it writes, for people."""
+
+    def attach(self, writer: DataStreamWriter) -> DataStreamWriter:
+        """Set the format and options on the writer of a query."""

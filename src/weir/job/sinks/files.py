@@ -1,0 +1,181 @@
+"""Files (Parquet, JSON, CSV, ORC, text): readers see whole batches, each once.
+
+    <path>/_weir/log/<number>.json            the ledger: one entry a batch
+    <path>/_weir/staged/<batch>-<token>.json  stagings that are recorded
+    <path>/data/<batch>-<token>/part-*        the files themselves, written once, never moved
+
+Spark writes the files straight to where they stay; the ledger entry makes them visible. Paths in
+the ledger are relative, so the folder can be moved. Read it with `committed_files`: a reader that
+lists `data/` would see stagings too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from weir import faults
+from weir.errors import FencedError, OutcomeUnknownError, SinkMismatchError
+from weir.ids import Attempt, BatchId, Run, Token
+from weir.job.sinks.contract import Outcome
+from weir.protocol import ledger
+from weir.protocol.ledger import Ledger, Staged
+from weir.storage import DenseLog, Store, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FORMATS = ("parquet", "json", "csv", "orc", "text")
+_LOG = "_weir/log"
+_STAGED = "_weir/staged"
+
+
+def files(path: str, format: str = "parquet", **options: str) -> FilesSink:
+    """Write each batch to files below `path`, exactly once; `options` are Spark's for the format."""
+    if format not in FORMATS:
+        raise SinkMismatchError(
+            query="?",
+            path=path,
+            reason=f"there is no file format {format!r}",
+            todo=f"use one of {', '.join(FORMATS)}",
+        )
+    return FilesSink(path, format, options)
+
+
+def committed_files(path: str) -> list[str]:
+    """The files below `path` that count, in the order of their batches."""
+    store = open_store(path)
+    batches = ledger.visible(DenseLog(store, _LOG).read_new())
+    return [f"{store.url}/{name}" for batch in batches for name in batch.body["files"]]
+
+
+class FilesSink:
+    """See the module's docstring; keeps the contract of `StagingSink`."""
+
+    def __init__(self, path: str, format: str, options: dict[str, str], store: Store | None = None) -> None:
+        self._path = path
+        self._format = format
+        self._options = options
+        self._store = store or open_store(path)
+        self._log = DenseLog(self._store, _LOG)
+        self._ledger = Ledger()
+        self._delivered: dict[BatchId, str] = {}
+        self._token = Token(Attempt(0), Run(0))
+
+    def describe(self) -> str:
+        return f"{self._format} files in {self._path}"
+
+    def open(self, owner: str, lineage: str, token: Token) -> Ledger:
+        self._token = token
+        self._catch_up()
+        if not self._ledger.owner:
+            self._append(ledger.opened(owner, lineage))
+        self._check_owner(owner, lineage)
+        self._append(ledger.fence(token))
+        return self._ledger
+
+    def stage(self, frame: DataFrame, batch: BatchId, token: Token) -> None:
+        writer = frame.write.format(self._format).options(**self._options).mode("errorifexists")
+        writer.save(f"{self._store.url}/{_folder(batch, token)}")
+
+    def record(self, staged: Staged) -> None:
+        names = [k for k in self._store.list(_folder(staged.batch, staged.token)) if "/part-" in k]
+        body = {"files": names, "state_ids": list(staged.state_ids)}
+        self._store.create(_record(staged), json.dumps(body).encode())
+
+    def staged(self) -> Sequence[Staged]:
+        return [
+            Staged(*_parse(key.rsplit("/", 1)[1].removesuffix(".json")), tuple(self._body(key)["state_ids"]))
+            for key in self._store.list(_STAGED)
+        ]
+
+    def commit(self, staged: Staged) -> Outcome:
+        self._catch_up()
+        outcome = Outcome.ALREADY_DONE
+        if self._ledger.last < staged.batch:
+            folder = _folder(staged.batch, staged.token)
+            body = {"folder": folder, "files": self._body(_record(staged))["files"]}
+            try:
+                self._append(ledger.delivered(staged.batch, self._token, body))
+            except OutcomeUnknownError:
+                return Outcome.UNKNOWN
+            outcome = Outcome.DONE_NOW
+            faults.point("sink.committed")
+        self._store.delete(_record(staged))
+        return outcome
+
+    def discard(self, keep: Sequence[Staged]) -> None:
+        kept = {_folder(s.batch, s.token) for s in keep} | set(self._delivered.values())
+        for key in list(self._store.list("data")):
+            if "/".join(key.split("/")[:2]) not in kept:
+                self._store.delete(key)
+        for key in list(self._store.list(_STAGED)):
+            if f"data/{key.rsplit('/', 1)[1].removesuffix('.json')}" not in kept:
+                self._store.delete(key)
+
+    def rewind(self, to: BatchId) -> Outcome:
+        self._catch_up()
+        if self._ledger.last <= to:
+            return Outcome.ALREADY_DONE
+        try:
+            self._append(ledger.rewound(to, self._token))
+        except OutcomeUnknownError:
+            return Outcome.UNKNOWN
+        return Outcome.DONE_NOW
+
+    def _catch_up(self) -> None:
+        for entry in self._log.read_new():
+            self._take(entry)
+        if self._ledger.fence > self._token:
+            raise self._fenced()
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        if not self._log.append(entry, self._take):
+            raise self._fenced()
+        self._take(entry)
+
+    def _take(self, entry: dict[str, Any]) -> bool:
+        """Take an entry into account; False once it fences us."""
+        before, self._ledger = self._ledger, ledger.apply(self._ledger, entry)
+        if self._ledger.last > before.last:
+            self._delivered[self._ledger.last] = entry["body"]["folder"]
+        for batch in range(self._ledger.last + 1, before.last + 1):
+            self._delivered.pop(BatchId(batch), None)
+        return self._ledger.fence <= self._token
+
+    def _body(self, key: str) -> dict[str, Any]:
+        data = self._store.get(key)
+        body: dict[str, Any] = json.loads(data) if data else {"files": [], "state_ids": []}
+        return body
+
+    def _fenced(self) -> FencedError:
+        return FencedError(who=f"attempt {self._token}", by=f"attempt {self._ledger.fence}")
+
+    def _check_owner(self, owner: str, lineage: str) -> None:
+        if self._ledger.owner != owner:
+            reason = f"it holds the output of {self._ledger.owner!r}"
+            todo = "give this query a folder of its own"
+        elif self._ledger.lineage != lineage:
+            reason = "it was written by live files that are gone; a fresh start would skip or double batches"
+            todo = "bring the job's directory back, or give this query a new folder"
+        else:
+            return
+        raise SinkMismatchError(query=owner.split("/", 1)[1], path=self._path, reason=reason, todo=todo)
+
+
+def _folder(batch: BatchId, token: Token) -> str:
+    return f"data/{_name(batch, token)}"
+
+
+def _record(staged: Staged) -> str:
+    return f"{_STAGED}/{_name(staged.batch, staged.token)}.json"
+
+
+def _name(batch: BatchId, token: Token) -> str:
+    return f"{batch:09d}-{token.attempt}-{token.run}"
+
+
+def _parse(name: str) -> tuple[BatchId, Token]:
+    batch, attempt, run = map(int, name.split("-"))
+    return BatchId(batch), Token(Attempt(attempt), Run(run))

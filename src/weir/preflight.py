@@ -1,0 +1,247 @@
+"""What must be there before a job can run: the checks behind `weir doctor`.
+
+Each check looks at the real thing (runs `java -version`, writes a probe file) and answers with a
+`Check`; none raises, none needs a JVM or imports pyspark, and none leaves anything behind.
+`require_java` is the one that every start makes, because without Java nothing else is worth saying.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from enum import Enum
+from importlib import metadata
+from pathlib import Path
+
+from weir.errors import PreflightError
+from weir.storage.open import is_local, local_path
+
+OLDEST_JAVA = 17
+OLDEST_PYTHON = (3, 10)
+LITTLE_DISK = 1 << 30
+TOO_LITTLE_DISK = 100 << 20
+_INSTALL_JAVA = "install Java 17 or newer, e.g. apt-get install openjdk-17-jre-headless"
+_PATIENCE = 30.0
+_SHARED_MEMORY = "/dev/shm"
+# On Linux the JVM takes /tmp, whatever TMPDIR says.
+_JVM_TEMP = "/tmp" if sys.platform == "linux" else tempfile.gettempdir()
+
+
+class Verdict(str, Enum):
+    """How a check ended: fine, fine for now, or a job can't run."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: what was found, and what to do about it (empty when there is nothing to do)."""
+
+    name: str
+    verdict: Verdict
+    found: str
+    todo: str = ""
+
+
+@dataclass(frozen=True)
+class _Needed:
+    """A package that Spark or weir can't do without: at least `least`, below `below`."""
+
+    package: str
+    least: tuple[int, ...] = ()
+    below: tuple[int, ...] = ()
+
+    @property
+    def requirement(self) -> str:
+        bounds = [(">=", self.least), ("<", self.below)]
+        return self.package + ",".join(sign + ".".join(map(str, v)) for sign, v in bounds if v)
+
+
+NEEDED = (
+    _Needed("pyspark", (4, 2), (4, 4)),
+    _Needed("pandas", (2, 2), (3,)),
+    _Needed("pyarrow", (18,)),
+    _Needed("protobuf", (6, 33, 5)),
+)
+
+
+def run_checks(dir: str) -> list[Check]:
+    """Make every check for a job that keeps its files under `dir`; always returns all of them."""
+    checks = [check_java(), check_python(), check_worker_python()]
+    checks += [check_package(needed) for needed in NEEDED]
+    return [*checks, check_storage(dir), check_disk(dir), check_local_dir()]
+
+
+def require_java() -> None:
+    """Raise `PreflightError` unless the Java that Spark would start is there and new enough."""
+    check = check_java()
+    if check.verdict is Verdict.FAILED:
+        why = f"Spark needs Java {OLDEST_JAVA} or newer"
+        raise PreflightError(what=check.found, why=why, todo=check.todo)
+
+
+def check_java() -> Check:
+    """Look where Spark looks: JAVA_HOME alone when it is set, else the PATH."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    then = ", then set JAVA_HOME to it or unset it" if home else ""
+    if java is None:
+        return Check("Java", Verdict.FAILED, "no java on the PATH", _INSTALL_JAVA)
+    said = _said(java, "-version")
+    version = re.search(r'version "(?:1\.)?(\d+)[^"]*"', said)
+    if not version:
+        return Check(
+            "Java", Verdict.FAILED, f"{java} does not run: {_first_line(said)}", _INSTALL_JAVA + then
+        )
+    if int(version[1]) < OLDEST_JAVA:
+        return Check("Java", Verdict.FAILED, f"{java} is Java {version[1]}", _INSTALL_JAVA + then)
+    return Check("Java", Verdict.OK, f"{java} is Java {version[1]}")
+
+
+def check_python() -> Check:
+    """The interpreter that runs this."""
+    found = f"{sys.executable} is Python {sys.version_info[0]}.{sys.version_info[1]}"
+    if sys.version_info[:2] < OLDEST_PYTHON:
+        return Check("Python", Verdict.FAILED, found, "use Python 3.10 or newer")
+    return Check("Python", Verdict.OK, found)
+
+
+def check_worker_python() -> Check:
+    """PYSPARK_PYTHON, when it is set, must be of the same minor version: functions are sent pickled."""
+    name = "Python of the workers"
+    own = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    worker = os.environ.get("PYSPARK_PYTHON")
+    if not worker:
+        return Check(name, Verdict.OK, f"PYSPARK_PYTHON is not set: workers get {sys.executable}")
+    said = _said(worker, "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
+    todo = f"unset PYSPARK_PYTHON, or set it to a Python {own}"
+    if _first_line(said) == own:
+        return Check(name, Verdict.OK, f"{worker} is Python {own}")
+    if re.fullmatch(r"\d+\.\d+", _first_line(said)):
+        return Check(name, Verdict.FAILED, f"{worker} is Python {_first_line(said)}, this is {own}", todo)
+    return Check(name, Verdict.FAILED, f"{worker} does not run: {_first_line(said)}", todo)
+
+
+def check_package(needed: _Needed) -> Check:
+    """Ask the installed metadata; the package itself is not imported."""
+    todo = f"{sys.executable} -m pip install '{needed.requirement}'"
+    try:
+        version = metadata.version(needed.package)
+    except metadata.PackageNotFoundError:
+        return Check(needed.package, Verdict.FAILED, "not installed", todo)
+    parts = tuple(map(int, re.findall(r"\d+", re.split(r"[^\d.]", version)[0])))
+    if parts < needed.least or (needed.below and parts >= needed.below):
+        return Check(needed.package, Verdict.FAILED, f"{version}, but {needed.requirement} is needed", todo)
+    return Check(needed.package, Verdict.OK, version)
+
+
+def check_storage(dir: str) -> Check:
+    """Do once what the storage does all the time: create, fsync, link, rename, delete."""
+    name = "storage"
+    if not is_local(dir):
+        return Check(name, Verdict.WARNING, f"{dir} is not on this machine and was not tried")
+    place = _existing(dir)
+    try:
+        _probe(place)
+    except OSError as error:
+        todo = f"make {place} writable on a file system with hard links, or choose another directory"
+        return Check(name, Verdict.FAILED, f"{place}: {error.strerror or error}", todo)
+    found = str(place) if place == Path(local_path(dir)) else f"{place}, in which {dir} can be made"
+    return Check(name, Verdict.OK, f"{found}, is writable")
+
+
+def check_disk(dir: str) -> Check:
+    """Room for the live files."""
+    name = "free disk"
+    if not is_local(dir):
+        return Check(name, Verdict.OK, f"{dir} is not on this machine")
+    place = _existing(dir)
+    try:
+        free = shutil.disk_usage(place).free
+    except OSError as error:
+        return Check(name, Verdict.WARNING, f"{place}: {error.strerror or error}", "look at it with df")
+    found = f"{free / (1 << 30):.1f} GiB at {place}"
+    if free >= LITTLE_DISK:
+        return Check(name, Verdict.OK, found)
+    verdict = Verdict.FAILED if free < TOO_LITTLE_DISK else Verdict.WARNING
+    return Check(name, verdict, found, "free some room, or choose another directory")
+
+
+def check_local_dir() -> Check:
+    """Where shuffle files and RocksDB's working copies go: SPARK_LOCAL_DIRS, else the JVM's temp dir."""
+    name = "Spark's local directory"
+    asked = [part for part in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if part]
+    places = asked or [_JVM_TEMP]
+    for place in places:
+        trouble = _trouble(place)
+        if trouble:
+            other = _SHARED_MEMORY if not _trouble(_SHARED_MEMORY) else "a writable directory"
+            return Check(name, Verdict.FAILED, trouble, f"set SPARK_LOCAL_DIRS={other}")
+        if os.statvfs(place).f_flag & getattr(os, "ST_NOEXEC", 0):
+            todo = "remount it with exec, or set state.backend.type to hashmap"
+            return Check(name, Verdict.WARNING, f"{place} is mounted noexec: RocksDB may not load", todo)
+    return Check(name, Verdict.OK, ", ".join(places))
+
+
+def _trouble(place: str) -> str:
+    """Why no file can be written there, or nothing."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=place, prefix=".weir-probe-") as file:
+            file.write(b"probe")
+    except OSError as error:
+        return f"{place}: {error.strerror or error}"
+    return ""
+
+
+def _existing(dir: str) -> Path:
+    """The directory, or the nearest one above it that exists."""
+    path = Path(local_path(dir)).absolute()
+    return next((place for place in (path, *path.parents) if place.exists()), path)
+
+
+def _probe(place: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=place, prefix=".weir-probe-") as folder:
+        made, linked, renamed = (Path(folder, name) for name in ("made", "linked", "renamed"))
+        with made.open("xb") as file:
+            file.write(b"probe")
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(made, linked)
+        try:
+            os.link(made, linked)
+        except FileExistsError:
+            pass
+        else:
+            raise OSError("a hard link replaced a file that was there, so nothing can be locked here")
+        made.rename(renamed)
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        renamed.unlink()
+        linked.unlink()
+
+
+def _said(*command: str) -> str:
+    """Everything that a command prints, or why it could not be run."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_PATIENCE, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer within {_PATIENCE:g} s"
+    except OSError as error:
+        return error.strerror or str(error)
+    return done.stdout + done.stderr
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "it said nothing")

@@ -1,0 +1,210 @@
+"""What supervisor and driver say to each other, one JSON line a message.
+
+Requests are imperatives, reports are past participles; all are frozen. The supervisor is the left
+end of the pipe, the driver the right one. `encode` and `decode` are inverse to each other; a line
+that is none of these messages raises.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from weir.errors import Domain
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A failure as it travels and is kept: from the error's type, never from parsing its text."""
+
+    what: str
+    why: str = ""
+    hint: str = ""
+    domain: Domain = Domain.INTERNAL
+    retry: bool = True
+    error: str = ""
+    """The type's name, by which failures are grouped."""
+    stack: str = ""
+    """The stack with the author's own frames, as text."""
+    exit_code: int = 4
+    redeploy: bool = False
+    """The whole driver must be started again; one query's restart would not do."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Two failures with one key have the same cause."""
+        return (self.domain.value, self.error)
+
+
+# driver -> supervisor
+
+
+@dataclass(frozen=True)
+class Described:
+    """The job file was run: this is the job, and these are the options that its author gave."""
+
+    job: str
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Ping:
+    """The driver lives, and so does its JVM. Asks for the lease to be renewed from now on."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class StepDone:
+    """One step of a start is over; the parts of a recovery are made of these."""
+
+    step: str
+    seconds: float
+    query: str = ""
+
+
+@dataclass(frozen=True)
+class QueryStarted:
+    query: str
+    run: int
+    last_committed: int
+
+
+@dataclass(frozen=True)
+class BatchCommitted:
+    """Spark committed a batch: its progress."""
+
+    query: str
+    run: int
+    batch: int
+    rows: int
+    seconds: float
+    durations: Mapping[str, int] = field(default_factory=dict)
+    state_rows: int = 0
+    state_bytes: int = 0
+    state_load_ms: int = 0
+    watermark: str = ""
+    at: str = ""
+
+
+@dataclass(frozen=True)
+class QueryFailed:
+    query: str
+    run: int
+    batch: int
+    failure: Failure
+
+
+@dataclass(frozen=True)
+class QueryEnded:
+    """A query ended by itself or as asked, with everything committed."""
+
+    query: str
+    run: int
+    last_committed: int
+
+
+@dataclass(frozen=True)
+class CutOff:
+    """The time for a clean end was over: the running batch of this query was thrown away."""
+
+    query: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Ended:
+    """All queries have ended; the driver will exit."""
+
+    cancelled: bool
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The driver as a whole can't go on; it will exit."""
+
+    failure: Failure
+
+
+# supervisor -> driver
+
+
+@dataclass(frozen=True)
+class Start:
+    """Take this attempt and run the job with these settings."""
+
+    attempt: int
+    config: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Pong:
+    """The beat was written after this ping: the lease runs from the moment the ping was sent."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class RestartQuery:
+    query: str
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Let the running batches finish and commit, start no other, then end."""
+
+    seconds: float
+
+
+Message = (
+    Described
+    | Ping
+    | StepDone
+    | QueryStarted
+    | BatchCommitted
+    | QueryFailed
+    | QueryEnded
+    | CutOff
+    | Ended
+    | Failed
+    | Start
+    | Pong
+    | RestartQuery
+    | Stop
+)
+
+_KINDS: dict[str, TypeAdapter[Any]] = {
+    kind.__name__: TypeAdapter(kind)
+    for kind in (
+        Described,
+        Ping,
+        StepDone,
+        QueryStarted,
+        BatchCommitted,
+        QueryFailed,
+        QueryEnded,
+        CutOff,
+        Ended,
+        Failed,
+        Start,
+        Pong,
+        RestartQuery,
+        Stop,
+    )
+}
+
+
+def encode(message: Message) -> bytes:
+    """One line, with its newline."""
+    return json.dumps([type(message).__name__, asdict(message)], default=str).encode() + b"\n"
+
+
+def decode(line: bytes) -> Message:
+    """The message of one line."""
+    kind, fields = json.loads(line)
+    message: Message = _KINDS[kind].validate_python(fields)
+    return message

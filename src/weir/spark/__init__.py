@@ -1,0 +1,1 @@
+"""What weir knows of Spark: its session, its own files, its failures."""

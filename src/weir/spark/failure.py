@@ -1,0 +1,111 @@
+"""From an exception of Spark or of Python to a `Failure`: whose fault, and does a retry help.
+
+Decided from types: weir's own errors know their domain, Spark's exceptions are told by the Java
+classes in their chain of causes. Texts are only carried along.
+"""
+
+from __future__ import annotations
+
+import errno
+import traceback
+from typing import Any
+
+from weir.errors import Domain, FencedError, WeirError
+from weir.protocol.messages import Failure
+
+_USER = {
+    "org.apache.spark.api.python.PythonException",
+    "org.apache.spark.sql.AnalysisException",
+    "org.apache.spark.SparkArithmeticException",
+    "org.apache.spark.SparkDateTimeException",
+    "org.apache.spark.SparkNumberFormatException",
+    "org.apache.spark.SparkArrayIndexOutOfBoundsException",
+}
+_FATAL = {"java.lang.OutOfMemoryError", "java.lang.StackOverflowError"}
+_EXTERNAL = ("java.io.", "java.net.", "java.nio.", "org.apache.hadoop.", "org.apache.kafka.")
+
+
+def from_exception(error: BaseException, job: str) -> Failure:
+    """The failure behind an exception, as the supervisor and the journal take it."""
+    stack = "".join(traceback.format_exception(error))
+    if isinstance(error, WeirError):
+        fenced = isinstance(error, FencedError)
+        return Failure(
+            error.what,
+            error.why,
+            error.hint,
+            error.domain,
+            error.retry,
+            type(error).__name__,
+            stack,
+            error.exit_code,
+            redeploy=fenced,
+        )
+    classes = _java_classes(error)
+    logs = f"'weir logs {job}' has the whole stack"
+    message = _first_line(error)
+    if classes & _FATAL:
+        name = next(iter(classes & _FATAL)).rsplit(".", 1)[1]
+        return Failure(
+            f"the JVM ended with {name}",
+            message,
+            f"give the driver more memory; {logs}",
+            error=name,
+            stack=stack,
+            redeploy=True,
+        )
+    if classes & _USER or type(error).__name__ in ("PythonException", "AnalysisException"):
+        return _user_code(error, message, stack, logs)
+    if isinstance(error, OSError):
+        full = error.errno == errno.ENOSPC
+        hint = "make room on the disk" if full else logs
+        return Failure(
+            f"{type(error).__name__}: {message}",
+            "",
+            hint,
+            Domain.EXTERNAL,
+            True,
+            type(error).__name__,
+            stack,
+            3,
+        )
+    outside = sorted(c for c in classes if c.startswith(_EXTERNAL))
+    if outside:
+        return Failure(f"{outside[0]}: {message}", "", logs, Domain.EXTERNAL, True, outside[0], stack, 3)
+    if classes:
+        return Failure(f"Spark failed: {message}", "", logs, error=sorted(classes)[0], stack=stack)
+    return Failure(
+        f"{type(error).__name__} inside weir", message, logs, error=type(error).__name__, stack=stack
+    )
+
+
+def _user_code(error: BaseException, message: str, stack: str, logs: str) -> Failure:
+    return Failure(
+        f"code of the job raised {type(error).__name__}",
+        message,
+        f"mend it and start again; {logs}",
+        Domain.USER,
+        True,
+        type(error).__name__,
+        stack,
+        2,
+    )
+
+
+def _java_classes(error: BaseException) -> set[str]:
+    """The Java classes in the chain of causes; empty for an exception of Python's own."""
+    found: set[str] = set()
+    cause: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    cause = getattr(cause, "java_exception", cause)
+    while cause is not None and len(found) < 20:
+        try:
+            found.add(str(cause.getClass().getName()))
+            cause = cause.getCause()
+        except Exception:  # the JVM is gone: what is known must do
+            break
+    return found
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0][:500] if lines else ""

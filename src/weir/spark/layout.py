@@ -1,0 +1,96 @@
+"""What weir reads of a query's checkpointLocation. Spark's live files are Spark's: read only.
+
+`commits/<n>` is the decision record: its existence decides that batch n happened. With state
+checkpoint format 2 it also names the state that the deciding run wrote. The facts behind this file
+are proven in the project's experiments on Spark 4.3; a test per Spark version pins them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from weir.ids import NO_BATCH, BatchId
+from weir.storage import Store
+
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+HASHMAP = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+BACKENDS = {ROCKSDB: "rocksdb", HASHMAP: "hashmap"}
+
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """What the newest offset log entry fixes, whatever the session says."""
+
+    backend: str
+    partitions: int
+
+
+class QueryFiles:
+    """One query's checkpointLocation, as a reader."""
+
+    def __init__(self, store: Store, prefix: str) -> None:
+        self._store = store
+        self._prefix = prefix
+
+    @property
+    def location(self) -> str:
+        """The checkpointLocation as Spark takes it."""
+        return f"{self._store.url}/{self._prefix}"
+
+    def query_id(self) -> str:
+        """Spark's id of the query, or "" before its first start."""
+        data = self._store.get(f"{self._prefix}/metadata")
+        return str(json.loads(data)["id"]) if data else ""
+
+    def last_committed(self) -> BatchId:
+        return max(self._batches("commits"), default=NO_BATCH)
+
+    def last_planned(self) -> BatchId:
+        return max(self._batches("offsets"), default=NO_BATCH)
+
+    def committed(self, batch: BatchId) -> bool:
+        return self._store.exists(f"{self._prefix}/commits/{batch}")
+
+    def committed_state(self, batch: BatchId) -> frozenset[str]:
+        """The state ids that `commits/<n>` names; none for stateless queries and format 1."""
+        data = self._store.get(f"{self._prefix}/commits/{batch}")
+        lines = data.decode().split("\n") if data else []
+        ids = json.loads(lines[1]).get("stateUniqueIds") or {} if len(lines) > 1 else {}
+        return frozenset(uid for parts in ids.values() for stores in parts for uid in stores)
+
+    def state_ids(self, batch: BatchId) -> frozenset[str]:
+        """Ids of the state files of the batch that are there, by any run (format 2).
+
+        One operator's first partition is enough to tell runs apart: every run writes all of them.
+        """
+        names = self._names(f"{self._prefix}/state/0/0")
+        versioned = (name.partition(".")[0].partition("_") for name in names)
+        return frozenset(uid for version, _, uid in versioned if version == str(batch + 1) and uid)
+
+    def uploading(self, batch: BatchId) -> bool:
+        """Whether any state of the batch is there already."""
+        names = self._names(f"{self._prefix}/state/0")
+        return any(name.partition(".")[0].partition("_")[0] == str(batch + 1) for name in names)
+
+    def pinned(self) -> Pinned | None:
+        """What the live files fix, or None before the first batch was planned."""
+        data = self._store.get(f"{self._prefix}/offsets/{self.last_planned()}")
+        if not data:
+            return None
+        conf = json.loads(data.decode().split("\n")[1])["conf"]
+        provider = conf[_PROVIDER]
+        return Pinned(BACKENDS.get(provider, provider), int(conf[_PARTITIONS]))
+
+    def stateful(self) -> bool:
+        """Whether the query keeps any state."""
+        return next(self._store.list(f"{self._prefix}/state"), None) is not None
+
+    def _batches(self, log: str) -> list[BatchId]:
+        return [BatchId(int(name)) for name in self._names(f"{self._prefix}/{log}") if name.isdigit()]
+
+    def _names(self, folder: str) -> list[str]:
+        return [key.rsplit("/", 1)[1] for key in self._store.list(folder)]

@@ -1,0 +1,70 @@
+"""The driver's SparkSession: weir's defaults below, the user's `spark.*` settings above.
+
+Settings that Spark reads once go into the builder; those of state are set on the session, after
+the number of cores is known. The driver keeps the JVM's process, so that it can end it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from weir.config import Config
+from weir.spark.defaults import state_defaults
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_BASE = {
+    "spark.master": "local[*]",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.streaming.stopActiveRunOnRestart": "true",
+}
+
+
+def build(config: Config, app: str) -> SparkSession:
+    """Start the JVM and its session."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession  # noqa: PLC0415  takes a second; not before it is needed
+
+    builder = SparkSession.builder.appName(app)
+    settings = {**_BASE, **_loopback(config), **state_settings(config, None), **config.spark}
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def asked_parallelism(config: Config) -> int | None:
+    """The parallelism that somebody has asked for, in weir's words or in Spark's."""
+    spark = config.spark.get(_PARTITIONS)
+    return config.settings.parallelism_default or (int(spark) if spark else None)
+
+
+def default_parallelism(spark: SparkSession, config: Config) -> int:
+    """The parallelism that suits the session's cores."""
+    cores = int(spark.sparkContext.defaultParallelism)
+    return int(_defaults(config, cores)[_PARTITIONS])
+
+
+def state_settings(config: Config, parallelism: int | None) -> dict[str, str]:
+    """What weir sets for Spark's state, without what the user has set."""
+    wanted = _defaults(config, 1) | ({_PARTITIONS: str(parallelism)} if parallelism else {})
+    return {key: value for key, value in wanted.items() if key not in config.spark}
+
+
+def _defaults(config: Config, cores: int) -> dict[str, str]:
+    settings = config.settings
+    return state_defaults(
+        settings.state_backend_type.value, cores=cores, changelog=settings.state_changelog_enabled
+    )
+
+
+def _loopback(config: Config) -> dict[str, str]:
+    master = config.spark.get("spark.master", _BASE["spark.master"])
+    if not master.startswith("local"):
+        return {}
+    return {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}

@@ -1,0 +1,7 @@
+"""Where control files are kept: one narrow interface, one backend per file."""
+
+from weir.storage.log import DenseLog
+from weir.storage.open import open_store
+from weir.storage.store import Created, Store
+
+__all__ = ["Created", "DenseLog", "Store", "open_store"]

@@ -1,0 +1,182 @@
+"""One driver at a time: attempts and their beats.
+
+Creating `attempts/<N+1>.json` if absent is the lock. Only its owner writes `attempts/<N>.beat`, a
+counter; a taker must see it unchanged for the timeout on its own monotonic clock. Wall clocks are
+shown, never compared. On the owner's own machine a taker need not wait when every process of the
+owner is known to be gone.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from weir.clock import Clock
+from weir.errors import FencedError, JobRunningError
+from weir.ids import Attempt, JobName
+from weir.protocol.decide import Holder, Take, may_take
+from weir.storage import paths
+from weir.storage.store import Created, Store
+
+
+@dataclass(frozen=True)
+class AttemptRecord:
+    """Who opened an attempt, and since when; for people, and for `gone`."""
+
+    attempt: Attempt
+    pid: int
+    host: str
+    boot: str
+    user: str
+    since: str
+    session: str
+    """Names the supervisor over its attempts; requests are addressed to it."""
+
+
+@dataclass(frozen=True)
+class Beat:
+    """The owner's counter, and what it has started."""
+
+    count: int = 0
+    released: bool = False
+    group: int = 0
+    """The process group of the driver, or 0."""
+
+
+class AttemptLock:
+    """The attempts of one job, as an owner or a taker sees them."""
+
+    def __init__(self, store: Store, job: JobName, clock: Clock) -> None:
+        self._store = store
+        self._job = job
+        self._clock = clock
+        self._held: AttemptRecord | None = None
+        self._beat = Beat()
+
+    @property
+    def held(self) -> Attempt:
+        """The attempt that this object holds."""
+        assert self._held is not None, "no attempt is held"
+        return self._held.attempt
+
+    def acquire(
+        self, session: str, timeout: float, waiting: Callable[[AttemptRecord, float], None]
+    ) -> Attempt:
+        """Open the next attempt; raises `JobRunningError` as soon as its holder is seen alive.
+
+        `waiting` is told whose silence is being waited out, and for how long at most.
+        """
+        while True:
+            newest = self.newest()
+            if newest is not None:
+                self._wait_out(newest, timeout, waiting)
+            number = Attempt(newest.attempt + 1 if newest else 1)
+            if self._create(number, session):
+                return number
+
+    def advance(self, session: str) -> Attempt:
+        """Open the attempt after the one that this object holds; the owner restarts its driver."""
+        number = Attempt(self.held + 1)
+        if not self._create(number, session):
+            raise FencedError(who=f"attempt {self.held}", by=f"attempt {number}")
+        return number
+
+    def beat(self, group: int = 0) -> None:
+        """Show that the owner lives; raises `FencedError` when a newer attempt exists."""
+        if self._store.exists(paths.attempt(self._job, Attempt(self.held + 1))):
+            raise FencedError(who=f"attempt {self.held}", by=f"attempt {self.held + 1}")
+        self._write(replace(self._beat, count=self._beat.count + 1, group=group or self._beat.group))
+
+    def release(self) -> None:
+        """Say that the owner and its driver have ended; the next taker need not wait."""
+        self._write(replace(self._beat, count=self._beat.count + 1, released=True))
+
+    def newest(self) -> AttemptRecord | None:
+        """The newest attempt of the job, or None."""
+        keys = [k for k in self._store.list(paths.attempts(self._job)) if k.endswith(".json")]
+        data = self._store.get(keys[-1]) if keys else None
+        return AttemptRecord(**json.loads(data)) if data else None
+
+    def last_beat(self, attempt: Attempt) -> Beat:
+        data = self._store.get(paths.beat(self._job, attempt))
+        return Beat(**json.loads(data)) if data else Beat()
+
+    def _wait_out(
+        self, newest: AttemptRecord, timeout: float, waiting: Callable[[AttemptRecord, float], None]
+    ) -> None:
+        first = self.last_beat(newest.attempt)
+        since = self._clock.monotonic()
+        while True:
+            beat = self.last_beat(newest.attempt)
+            if beat.count != first.count and not beat.released:
+                raise JobRunningError(
+                    job=self._job, **{k: v for k, v in asdict(newest).items() if k != "user"}
+                )
+            silent = self._clock.monotonic() - since
+            holder = Holder(beat.count, silent, beat.released or gone(newest, beat))
+            decision = may_take(holder, timeout)
+            if isinstance(decision, Take):
+                return
+            waiting(newest, decision.seconds)
+
+    def _create(self, number: Attempt, session: str) -> bool:
+        record = AttemptRecord(
+            number,
+            os.getpid(),
+            socket.gethostname(),
+            _boot(),
+            _user(),
+            self._clock.now().isoformat(),
+            session,
+        )
+        key = paths.attempt(self._job, number)
+        if self._store.create(key, json.dumps(asdict(record)).encode()) is not Created.NOW:
+            return False
+        self._held, self._beat = record, Beat()
+        return True
+
+    def _write(self, beat: Beat) -> None:
+        self._beat = beat
+        self._store.put(paths.beat(self._job, self.held), json.dumps(asdict(beat)).encode())
+
+
+def gone(record: AttemptRecord, beat: Beat) -> bool:
+    """Whether owner and driver are known to be dead: only the owner's own machine can tell."""
+    here = record.host == socket.gethostname() and record.boot == _boot()
+    return here and not _alive(record.pid) and not (beat.group and _group_alive(beat.group))
+
+
+def _alive(pid: int) -> bool:
+    return _answers(lambda: os.kill(pid, 0))
+
+
+def _group_alive(group: int) -> bool:
+    return _answers(lambda: os.killpg(group, 0))
+
+
+def _answers(signal_nothing: Callable[[], None]) -> bool:
+    try:
+        signal_nothing()
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _boot() -> str:
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
+
+
+def _user() -> str:
+    with suppress(OSError, KeyError):
+        return getpass.getuser()
+    return ""

@@ -1,0 +1,25 @@
+"""From a directory or URL to its store."""
+
+from __future__ import annotations
+
+from weir.storage.local import LocalStore
+from weir.storage.store import Store
+
+
+def is_local(url: str) -> bool:
+    """Whether the place is a path of this machine (a plain path or a file: URL)."""
+    return url.startswith("file:") or "://" not in url
+
+
+def local_path(url: str) -> str:
+    """The path behind a local place."""
+    return url.removeprefix("file://").removeprefix("file:") if url.startswith("file:") else url
+
+
+def open_store(url: str) -> Store:
+    """Open the store at a path, `file:`, `memory://`, `s3://`, `gs://` or `az://` URL."""
+    if is_local(url):
+        return LocalStore(local_path(url))
+    from weir.storage.objects import ObjectStore  # noqa: PLC0415  obstore only where it is used
+
+    return ObjectStore(url)

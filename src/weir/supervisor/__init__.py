@@ -1,0 +1,1 @@
+"""The process that outlives the driver: no JVM, no pyspark, no pyarrow."""

@@ -1,0 +1,66 @@
+"""What a supervisor holds of its job: the attempt, the journal, the requests and the output files.
+
+It comes into being when the attempt is granted, and nothing of a job is written before that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from weir.clock import Clock
+from weir.config import Config
+from weir.ids import Attempt, JobName
+from weir.storage import open_store, paths
+from weir.storage.attempts import AttemptLock, AttemptRecord
+from weir.storage.open import is_local, local_path
+from weir.supervisor.journal import Journal
+from weir.supervisor.process import OutputFile
+from weir.supervisor.requests import Requests
+
+_LOCAL = Path.home() / ".local" / "state" / "weir"
+"""Where journals and output go when the job itself lives in an object store."""
+
+
+def beside(directory: str, key: str) -> Path:
+    """The local path for a file that is kept beside a job: SQLite and logs need a file system."""
+    root = Path(local_path(directory)) if is_local(directory) else _LOCAL
+    return root / key
+
+
+class Home:
+    """One job, held by one supervisor."""
+
+    def __init__(
+        self,
+        job: JobName,
+        config: Config,
+        session: str,
+        clock: Clock,
+        waiting: Callable[[AttemptRecord, float], None],
+    ) -> None:
+        self.job = job
+        self.session = session
+        self._dir = config.settings.execution_checkpointing_dir
+        store = open_store(self._dir)
+        self.lock = AttemptLock(store, job, clock)
+        self.lock.acquire(session, config.settings.heartbeat_timeout.total_seconds(), waiting)
+        self.requests = Requests(store, job)
+        self.journal = Journal(beside(self._dir, paths.journal(job)), clock)
+
+    @property
+    def attempt(self) -> Attempt:
+        return self.lock.held
+
+    def event(self, kind: str, body: Mapping[str, Any], query: str = "") -> None:
+        self.journal.event(self.attempt, kind, body, query)
+
+    def output(self) -> OutputFile:
+        """Where this attempt's driver prints to."""
+        return OutputFile(beside(self._dir, f"{paths.logs(self.job)}/driver-{self.attempt:06d}.log"))
+
+    def close(self) -> None:
+        """Let the job go: the next taker need not wait."""
+        self.lock.release()
+        self.journal.close()

@@ -1,0 +1,125 @@
+"""The history of a job, in SQLite beside it: outlives every process.
+
+One writer, the supervisor (or a notebook's driver); any number of readers. Events are kept as they
+were reported; batches in columns, because they are many. Writes are gathered and committed by
+`flush`, at least once a second, and at once for everything but batches.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from weir.clock import Clock
+from weir.protocol.messages import BatchCommitted
+
+_SCHEMA = """
+create table if not exists events (
+    id integer primary key, at text not null, attempt integer not null,
+    kind text not null, query text not null, body text not null);
+create index if not exists events_by_kind on events (kind, id);
+create table if not exists batches (
+    id integer primary key, at text not null, attempt integer not null, run integer not null,
+    query text not null, batch integer not null, rows integer not null, seconds real not null,
+    state_rows integer not null, state_bytes integer not null, watermark text not null, durations text not null);
+create index if not exists batches_by_query on batches (query, id);
+"""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened."""
+
+    id: int
+    at: str
+    attempt: int
+    kind: str
+    query: str
+    body: dict[str, Any]
+
+
+class Journal:
+    """The writer's end."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._clock = clock
+        self._db = sqlite3.connect(path, check_same_thread=False, timeout=30)
+        self._db.execute("pragma journal_mode=wal")
+        self._db.execute("pragma synchronous=normal")
+        self._db.executescript(_SCHEMA)
+
+    def event(self, attempt: int, kind: str, body: Mapping[str, Any], query: str = "") -> None:
+        """Keep an event, durably for everybody who reads after this returns."""
+        self._db.execute(
+            "insert into events (at, attempt, kind, query, body) values (?, ?, ?, ?, ?)",
+            (self._clock.now().isoformat(), attempt, kind, query, json.dumps(body, default=str)),
+        )
+        self._db.commit()
+
+    def batch(self, attempt: int, b: BatchCommitted) -> None:
+        """Keep a batch; it is there after the next `flush` or event."""
+        self._db.execute(
+            "insert into batches (at, attempt, run, query, batch, rows, seconds, state_rows, state_bytes,"
+            " watermark, durations) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                b.at,
+                attempt,
+                b.run,
+                b.query,
+                b.batch,
+                b.rows,
+                b.seconds,
+                b.state_rows,
+                b.state_bytes,
+                b.watermark,
+                json.dumps(dict(b.durations)),
+            ),
+        )
+
+    def flush(self) -> None:
+        self._db.commit()
+
+    def close(self) -> None:
+        self._db.commit()
+        self._db.close()
+
+
+class History:
+    """The reader's end; never writes, and sees what has been flushed."""
+
+    def __init__(self, path: Path) -> None:
+        self._db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)
+        self._db.row_factory = sqlite3.Row
+
+    def events(self, *kinds: str, limit: int = 1000) -> list[Event]:
+        """The newest events of these kinds (all when none is named), oldest first."""
+        marks = ",".join("?" * len(kinds))
+        where = f"where kind in ({marks})" if kinds else ""
+        rows = self._db.execute(f"select * from events {where} order by id desc limit ?", (*kinds, limit))
+        return [Event(**{**dict(row), "body": json.loads(row["body"])}) for row in reversed(rows.fetchall())]
+
+    def last(self, kind: str) -> Event | None:
+        found = self.events(kind, limit=1)
+        return found[0] if found else None
+
+    def batches(self, query: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
+        """The newest batches, oldest first."""
+        where, values = ("where query = ?", (query, limit)) if query else ("", (limit,))
+        rows = self._db.execute(f"select * from batches {where} order by id desc limit ?", values)
+        return [{**dict(row), "durations": json.loads(row["durations"])} for row in reversed(rows.fetchall())]
+
+    def queries(self) -> list[dict[str, Any]]:
+        """For each query its newest batch, and the rows that it has read in all."""
+        rows = self._db.execute(
+            "select b.*, t.total_rows, t.batches from batches b join (select query, max(id) id, sum(rows)"
+            " total_rows, count(*) batches from batches group by query) t on b.id = t.id order by b.query"
+        )
+        return [{**dict(row), "durations": json.loads(row["durations"])} for row in rows]
+
+    def close(self) -> None:
+        self._db.close()

@@ -1,0 +1,475 @@
+"""The supervisor: opens attempts, runs one driver at a time, and starts it again when it dies.
+
+Everything that happens comes through one queue and is handled in one thread, in order: messages of
+the driver, its end, signals, requests, and the passing of time. Decisions are made in `protocol/`;
+here they are carried out and written to the journal.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import signal
+import threading
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from weir.clock import Clock
+from weir.config import Config, resolve
+from weir.errors import DriverDiedError, FencedError, JobFileError, WeirError
+from weir.ids import BatchId, QueryName, job_name
+from weir.protocol import messages as m
+from weir.protocol.decide import FailedAt, GiveUp, after_failure
+from weir.protocol.restart import NoRestart, RestartStrategy
+from weir.protocol.states import JOB, JobEvent, JobState, move
+from weir.storage.attempts import AttemptRecord
+from weir.supervisor.backoff import strategy
+from weir.supervisor.home import Home
+from weir.supervisor.process import DriverProcess
+from weir.supervisor.recovery import Recovery
+from weir.supervisor.requests import Request
+
+_TICK = 0.1
+_WARM_UP = 15.0
+"""A driver is started this long before a wait is over, and held: so a short wait costs nothing."""
+_GRACE = 10.0
+"""How long a driver may take to exit after its queries have ended."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the command line gives: the file, its arguments, and the layers of settings."""
+
+    file: Path
+    arguments: list[str]
+    settings_file: Path | None
+    environ: Mapping[str, str]
+    overrides: Mapping[str, str]
+
+
+class Watcher:
+    """What a terminal may want to know; the base ignores everything."""
+
+    def state(self, job: str, state: JobState, attempt: int) -> None:
+        """The job moved."""
+
+    def batch(self, batch: m.BatchCommitted) -> None:
+        """A batch was committed."""
+
+    def note(self, text: str) -> None:
+        """Something worth a line."""
+
+    def output(self, data: bytes) -> None:
+        """The driver printed this on its standard output."""
+
+
+@dataclass(frozen=True)
+class _Heard:
+    """From the driver with this serial number: a message, or None when its link is closed."""
+
+    serial: int
+    message: m.Message | None
+
+
+@dataclass(frozen=True)
+class _Cancel:
+    by: str
+
+
+@dataclass
+class _Live:
+    """The driver that runs now, and what is known of it."""
+
+    serial: int
+    process: DriverProcess
+    spawned_at: float
+    heard_at: float
+    described: m.Described | None = None
+    granted: bool = False
+    failure: m.Failure | None = None
+    """What the driver itself, or the supervisor, said of its end."""
+    ended: m.Ended | None = None
+    kill_at: float | None = None
+
+
+class _CancelledEarlyError(Exception):
+    """Cancelled while waiting for another supervisor's silence."""
+
+
+class Supervisor:
+    """Runs one job until it is over. `run` is called once, from the main thread."""
+
+    def __init__(self, inputs: Inputs, watcher: Watcher, clock: Clock) -> None:
+        self._inputs = inputs
+        self._watcher = watcher
+        self._clock = clock
+        self._events: queue.Queue[_Heard | _Cancel] = queue.Queue()
+        self._signalled = threading.Event()
+        self._state = JobState.CREATED
+        self._home: Home | None = None
+        self._config: Config | None = None
+        self._live: _Live | None = None
+        self._serial = 0
+        self._strategy: RestartStrategy = NoRestart()
+        self._failures: list[FailedAt] = []
+        self._recovery: Recovery | None = None
+        self._deploy_at: float | None = clock.monotonic()
+        self._start_at = 0.0
+        self._restarts: dict[str, float] = {}
+        self._beat_at = 0.0
+        self._cancels: list[Request] = []
+        self._final: m.Failure | None = None
+
+    def run(self) -> tuple[JobState, m.Failure | None]:
+        """Run the job to its end; the final state, and the failure behind it if there is one."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        try:
+            while not self._state.final:
+                self._step()
+        except _CancelledEarlyError:
+            self._state = JobState.CANCELED
+        except WeirError as error:
+            self._final = _failure_of(error)
+            if not isinstance(error, FencedError) and not self._state.final:
+                self._move(JobEvent.GIVE_UP)
+            self._state = JobState.FAILED
+        finally:
+            self._close()
+        return self._state, self._final
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        self._signalled.set()
+        self._events.put(_Cancel(signal.Signals(number).name))
+
+    # the loop
+
+    def _step(self) -> None:
+        try:
+            event = self._events.get(timeout=_TICK)
+        except queue.Empty:
+            pass
+        else:
+            if isinstance(event, _Cancel):
+                self._cancel(event.by)
+            elif self._live is not None and event.serial == self._live.serial:
+                self._live.heard_at = self._clock.monotonic()
+                self._hear(self._live, event.message)
+        if not self._state.final:
+            self._pass_time(self._clock.monotonic())
+
+    def _pass_time(self, now: float) -> None:
+        if self._deploy_at is not None and now >= self._deploy_at:
+            self._deploy_at = None
+            self._deploy(now)
+        live = self._live
+        if live is not None and live.described is not None and not live.granted and now >= self._start_at:
+            self._grant(live, live.described)
+        for query in [q for q, at in self._restarts.items() if now >= at]:
+            del self._restarts[query]
+            if live is not None:
+                live.process.send(m.RestartQuery(query))
+        if self._home is not None:
+            if now >= self._beat_at:
+                self._beat()
+            self._take_requests(self._home)
+            self._home.journal.flush()
+        if live is not None and live.granted:
+            self._look_after(live, now)
+
+    def _look_after(self, live: _Live, now: float) -> None:
+        silent = now - live.heard_at
+        if live.kill_at is not None and now >= live.kill_at:
+            self._note("the driver did not end in time and is killed")
+            self._over(live)
+        elif silent > self._settings().heartbeat_timeout.total_seconds():
+            live.failure = self._died(f"has not answered for {silent:.0f} s")
+            self._over(live)
+
+    def _beat(self) -> None:
+        assert self._home is not None
+        self._home.lock.beat(self._live.process.group if self._live else 0)
+        self._beat_at = self._clock.monotonic() + self._settings().heartbeat_interval.total_seconds()
+
+    # the driver's life
+
+    def _deploy(self, now: float) -> None:
+        self._serial += 1
+        serial = self._serial
+        process = DriverProcess(
+            self._inputs.file,
+            self._inputs.arguments,
+            lambda message: self._events.put(_Heard(serial, message)),
+            self._watcher.output,
+        )
+        self._live = _Live(serial, process, now, now)
+
+    def _grant(self, live: _Live, described: m.Described) -> None:
+        """The driver is ready and its time has come: give it an attempt."""
+        i = self._inputs
+        name = job_name(described.job)
+        self._config = resolve(
+            file=i.settings_file, job_options=described.options, environ=i.environ, overrides=i.overrides
+        )
+        if self._home is None:
+            self._strategy = strategy(self._config.settings)
+            self._home = Home(name, self._config, uuid.uuid4().hex, self._clock, self._waiting)
+        elif name == self._home.job:
+            self._home.lock.advance(self._home.session)
+        else:
+            reason = f"it made job {self._home.job!r} before and makes {name!r} now"
+            raise JobFileError(file=i.file, reason=reason, todo="keep one name in one file")
+        live.process.keep_output(self._home.output())
+        live.granted = True
+        self._beat()
+        live.heard_at = self._clock.monotonic()
+        self._home.event(
+            "attempt", {"session": self._home.session, "file": str(i.file), "driver": live.process.group}
+        )
+        live.process.send(m.Start(self._home.attempt, self._config.to_wire()))
+        self._move(JobEvent.DEPLOY)
+
+    def _waiting(self, holder: AttemptRecord, seconds: float) -> None:
+        if self._signalled.is_set():
+            raise _CancelledEarlyError
+        self._watcher.note(
+            f"attempt {holder.attempt} (process {holder.pid} on {holder.host}) has not ended cleanly: "
+            f"waiting up to {seconds:.0f} s to be sure that it is gone"
+        )
+        self._clock.wait(self._signalled, min(seconds, 0.5))
+
+    def _hear(self, live: _Live, message: m.Message | None) -> None:
+        if message is None:
+            self._over(live)
+        elif isinstance(message, m.Described):
+            live.described = message
+            self._part("process", self._clock.monotonic() - live.spawned_at)
+        elif isinstance(message, m.Ping):
+            self._beat()
+            live.process.send(m.Pong(message.number))
+        elif isinstance(message, m.StepDone):
+            self._part(message.step, message.seconds)
+        elif isinstance(message, m.BatchCommitted):
+            self._batch(message)
+        elif isinstance(message, m.QueryFailed):
+            self._query_failed(live, message)
+        elif isinstance(message, m.Ended):
+            live.ended = message
+            live.kill_at = self._clock.monotonic() + _GRACE
+        elif isinstance(message, m.Failed):
+            live.failure = message.failure
+        elif isinstance(message, m.QueryStarted):
+            self._event("query started", asdict(message), message.query)
+            if self._state in (JobState.STARTING, JobState.RESTARTING):
+                self._move(JobEvent.ALL_RUNNING)
+        elif isinstance(message, m.QueryEnded):
+            self._event("query ended", asdict(message), message.query)
+        elif isinstance(message, m.CutOff):
+            self._event("cut off", asdict(message), message.query)
+            self._note(
+                f"query {message.query} was cut off after {message.seconds:g} s; its batch will run again"
+            )
+
+    def _batch(self, batch: m.BatchCommitted) -> None:
+        assert self._home is not None
+        self._home.journal.batch(self._home.attempt, batch)
+        self._watcher.batch(batch)
+        recovery = self._recovery
+        if recovery is not None and recovery.query in ("", batch.query):
+            self._recovery = None
+            body = recovery.finish(batch, self._clock.monotonic())
+            self._event("recovery", body, recovery.query)
+            self._note(f"recovered in {body['seconds']} s: batch {batch.batch} of {batch.query} is committed")
+
+    def _over(self, live: _Live) -> None:
+        """The driver is gone, or must be: make sure of it, then decide what follows."""
+        heard_at = live.heard_at
+        if live.ended is not None:
+            live.process.wait(_GRACE)
+        code = live.process.end()
+        self._live = None
+        if live.ended is not None:
+            self._move(JobEvent.ENDED)
+            return
+        failure = live.failure or self._died(_exit_words(code), live)
+        if not live.granted and self._home is None:
+            self._final, self._state = failure, JobState.FAILED
+            return
+        if self._state is JobState.CANCELLING:
+            self._event("failure", asdict(failure))
+            self._move(JobEvent.ENDED)
+            return
+        self._failed(FailedAt(None, None, failure), heard_at)
+
+    # failures and restarts
+
+    def _query_failed(self, live: _Live, message: m.QueryFailed) -> None:
+        where = FailedAt(QueryName(message.query), BatchId(message.batch), message.failure)
+        if message.failure.redeploy:
+            live.failure = message.failure
+            live.kill_at = self._clock.monotonic()
+        elif self._state is JobState.CANCELLING:
+            self._event("failure", self._failure_body(where), message.query)
+        else:
+            self._failed(where, self._clock.monotonic())
+
+    def _failed(self, where: FailedAt, heard_at: float) -> None:
+        now = self._clock.monotonic()
+        failure = where.failure
+        self._event("failure", self._failure_body(where), where.query or "")
+        decision = after_failure(
+            where, self._failures, self._settings().restart_strategy_poison_batch_attempts
+        )
+        self._failures = [*self._failures[-99:], where]
+        if isinstance(decision, GiveUp):
+            self._give_up(failure, decision.reason)
+            return
+        delay = self._strategy.delay(now, random.uniform(-1, 1))
+        if delay is None:
+            self._give_up(failure, self._strategy.describe())
+            return
+        whole = where.query is None
+        self._note(
+            f"{failure.what}; {'the job' if whole else f'query {where.query}'} starts again in {delay:.1f} s"
+        )
+        self._event("restart", {"delay": delay, "query": where.query or ""}, where.query or "")
+        if self._recovery is None or whole:
+            self._recovery = Recovery(where.query or "", failure.what, heard_at)
+        self._part("detect", now - heard_at)
+        self._move(JobEvent.RESTART)
+        if whole:
+            self._restarts.clear()
+            self._start_at = now + delay
+            self._deploy_at = now + max(0.0, delay - _WARM_UP)
+        else:
+            assert where.query is not None
+            self._restarts[where.query] = now + delay
+            self._part("wait", delay)
+
+    def _give_up(self, failure: m.Failure, reason: str) -> None:
+        self._note(f"{failure.what}; no restart: {reason}")
+        self._final = failure
+        self._event("gave up", {"reason": reason})
+        if self._live is not None:
+            self._live.process.send(m.Stop(self._cancel_seconds()))
+            self._live.failure = failure
+            self._live.kill_at = self._clock.monotonic() + self._cancel_seconds() + _GRACE
+            self._end_driver(self._live)
+        self._move(JobEvent.GIVE_UP)
+
+    def _end_driver(self, live: _Live) -> None:
+        """The job has failed: let its other queries finish their batches, then end the driver."""
+        while live.ended is None and live.kill_at is not None and self._clock.monotonic() < live.kill_at:
+            try:
+                event = self._events.get(timeout=_TICK)
+            except queue.Empty:
+                continue
+            if isinstance(event, _Heard) and event.serial == live.serial:
+                if event.message is None:
+                    break
+                if isinstance(event.message, m.Ping):
+                    self._beat()
+                    live.process.send(m.Pong(event.message.number))
+                elif isinstance(event.message, m.BatchCommitted):
+                    self._batch(event.message)
+                elif isinstance(event.message, m.Ended):
+                    live.ended = event.message
+        live.process.end()
+        self._live = None
+
+    # the end
+
+    def _cancel(self, by: str) -> None:
+        if self._state is JobState.CANCELLING:
+            return
+        self._note(f"{by}: the running batches finish and commit, then the job ends")
+        if self._home is None:
+            raise _CancelledEarlyError
+        self._event("cancel", {"by": by})
+        self._move(JobEvent.CANCEL)
+        self._deploy_at = None
+        self._restarts.clear()
+        live = self._live
+        if live is None or not live.granted:
+            if live is not None:
+                live.process.end()
+                self._live = None
+            self._move(JobEvent.ENDED)
+            return
+        seconds = self._cancel_seconds()
+        live.process.send(m.Stop(seconds))
+        live.kill_at = self._clock.monotonic() + seconds + _GRACE
+
+    def _take_requests(self, home: Home) -> None:
+        for request in home.requests.pending():
+            if request.session != home.session:
+                home.requests.answer(request, done=False, reason="it was meant for a supervisor that is gone")
+            elif request.verb == "cancel" and request not in self._cancels:
+                self._cancels.append(request)
+                self._cancel("cancel request")
+
+    def _close(self) -> None:
+        if self._live is not None:
+            self._live.process.end()
+        if self._home is not None:
+            for request in self._cancels:
+                self._home.requests.answer(request, done=True, state=self._state.value)
+            self._home.close()
+
+    # small things
+
+    def _move(self, event: JobEvent) -> None:
+        home = self._home
+        assert home is not None
+        self._state = move(f"job {home.job}", JOB, self._state, event)
+        self._event("state", {"state": self._state.value})
+        self._watcher.state(home.job, self._state, home.attempt)
+
+    def _event(self, kind: str, body: Mapping[str, object], query: str = "") -> None:
+        if self._home is not None:
+            self._home.event(kind, body, query)
+
+    def _part(self, name: str, seconds: float) -> None:
+        if self._recovery is not None:
+            self._recovery.add(name, seconds)
+
+    def _note(self, text: str) -> None:
+        self._event("note", {"text": text})
+        self._watcher.note(text)
+
+    def _settings(self):  # type: ignore[no-untyped-def]
+        assert self._config is not None
+        return self._config.settings
+
+    def _cancel_seconds(self) -> float:
+        return float(self._settings().task_cancellation_timeout.total_seconds())
+
+    def _failure_body(self, where: FailedAt) -> dict[str, object]:
+        return {**asdict(where.failure), "batch": where.batch}
+
+    def _died(self, how: str, live: _Live | None = None) -> m.Failure:
+        home = self._home
+        return _failure_of(
+            DriverDiedError(attempt=home.attempt if home else 0, job=home.job if home else "?", how=how)
+        )
+
+
+def _failure_of(error: WeirError) -> m.Failure:
+    return m.Failure(
+        error.what,
+        error.why,
+        error.hint,
+        error.domain,
+        error.retry,
+        type(error).__name__,
+        "",
+        error.exit_code,
+    )
+
+
+def _exit_words(code: int) -> str:
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"

@@ -1,0 +1,329 @@
+"""The layers of settings: who wins, what is refused, and what is printed."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weir.config import (
+    OLDER_SPELLINGS,
+    OWN_VARIABLES,
+    Config,
+    Layer,
+    RestartStrategyType,
+    Settings,
+    StateBackend,
+    describe,
+    format_duration,
+    parse_duration,
+    resolve,
+)
+from weir.errors import BadValueError, UnknownKeyError
+
+TIMEOUT = "heartbeat.timeout"
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "weir.yaml"
+    file.write_text(text)
+    return file
+
+
+def refused(expected: type[Exception], **layers: Any) -> str:
+    with pytest.raises(expected) as caught:
+        resolve(**({"file": None} | layers))
+    return str(caught.value)
+
+
+def test_without_layers_every_key_has_its_default() -> None:
+    config = resolve(file=None)
+    assert config.settings == Settings()
+    assert set(config.origins.values()) == {Layer.DEFAULT}
+    assert config.spark == {}
+    assert not config.explicit(TIMEOUT)
+
+
+def test_flinks_defaults() -> None:
+    settings = Settings()
+    assert settings.heartbeat_interval == timedelta(seconds=10)
+    assert settings.heartbeat_timeout == timedelta(seconds=50)
+    assert settings.restart_strategy_type is RestartStrategyType.EXPONENTIAL_DELAY
+    assert settings.restart_strategy_exponential_delay_max_backoff == timedelta(minutes=1)
+    assert settings.restart_strategy_exponential_delay_attempts_before_reset_backoff is None
+    assert settings.state_backend_type is StateBackend.ROCKSDB
+
+
+def test_each_layer_is_stronger_than_the_one_before(tmp_path: Path) -> None:
+    layers: dict[str, Any] = {"file": written(tmp_path, f"{TIMEOUT}: 61 s")}
+    expected = [(61, Layer.FILE), (62, Layer.JOB), (63, Layer.ENVIRONMENT), (64, Layer.COMMAND_LINE)]
+    stronger: list[dict[str, Any]] = [
+        {},
+        {"job_options": {"heartbeat_timeout": "62 s"}},
+        {"environ": {"WEIR_HEARTBEAT_TIMEOUT": "63 s"}},
+        {"overrides": {TIMEOUT: "64 s"}},
+    ]
+    for more, (seconds, origin) in zip(stronger, expected, strict=True):
+        layers |= more
+        config = resolve(**layers)
+        assert config.settings.heartbeat_timeout == timedelta(seconds=seconds)
+        assert config.origins[TIMEOUT] is origin
+        assert config.explicit(TIMEOUT)
+
+
+def test_layers_merge_key_by_key(tmp_path: Path) -> None:
+    config = resolve(
+        file=written(tmp_path, "restart-strategy.type: fixed-delay"),
+        overrides={"restart-strategy.fixed-delay.attempts": "7"},
+    )
+    assert config.settings.restart_strategy_type is RestartStrategyType.FIXED_DELAY
+    assert config.settings.restart_strategy_fixed_delay_attempts == 7
+
+
+def test_a_file_may_be_flat_nested_or_both(tmp_path: Path) -> None:
+    text = """
+restart-strategy: fixed-delay
+restart-strategy.fixed-delay:
+  attempts: 3
+heartbeat:
+  interval: 1 s
+heartbeat.timeout: 5 s
+state: {checkpoints.dir: /data, backend: {type: hashmap}}
+spark:
+  sql.shuffle.partitions: 8
+  sql: {adaptive.enabled: false}
+"""
+    config = resolve(file=written(tmp_path, text))
+    assert config.settings.restart_strategy_type is RestartStrategyType.FIXED_DELAY
+    assert config.settings.restart_strategy_fixed_delay_attempts == 3
+    assert config.settings.heartbeat_interval == timedelta(seconds=1)
+    assert config.settings.heartbeat_timeout == timedelta(seconds=5)
+    assert config.settings.execution_checkpointing_dir == "/data"
+    assert config.settings.state_backend_type is StateBackend.HASHMAP
+    assert config.spark == {"spark.sql.shuffle.partitions": "8", "spark.sql.adaptive.enabled": "false"}
+
+
+def test_values_in_a_file_stay_as_they_are_written(tmp_path: Path) -> None:
+    text = "execution.checkpointing.dir: 0010\nspark.x: 1e3\nspark.y: off\nspark.z: 1:30"
+    config = resolve(file=written(tmp_path, text))
+    assert config.settings.execution_checkpointing_dir == "0010"
+    assert config.spark == {"spark.x": "1e3", "spark.y": "off", "spark.z": "1:30"}
+
+
+def test_an_empty_file_gives_nothing(tmp_path: Path) -> None:
+    assert resolve(file=written(tmp_path, "# nothing yet\n")).settings == Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("- a\n- b\n", "not a mapping"),
+        ("just text", "not a mapping"),
+        ("a: 1\nb: [\n", "not YAML: line 3"),
+        ("a: !!python/object:os.system x", "there is no setting"),
+    ],
+)
+def test_a_file_that_holds_no_settings_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises((BadValueError, UnknownKeyError), match=reason):
+        resolve(file=written(tmp_path, text))
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    assert "No such file" in refused(BadValueError, file=tmp_path / "weir.yaml")
+
+
+@pytest.mark.parametrize("old", OLDER_SPELLINGS)
+def test_older_spellings_load_and_count_for_the_present_key(old: str) -> None:
+    value = {"state.backend": "filesystem", "restart-strategy": "none"}.get(old, "/data")
+    config = resolve(file=None, overrides={old: value})
+    assert config.explicit(OLDER_SPELLINGS[old].key)
+    assert old not in config.origins
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("memory", "hashmap"), ("filesystem", "hashmap"), ("rocksdb", "rocksdb")]
+)
+def test_older_state_backends(old: str, new: str) -> None:
+    assert resolve(file=None, environ={"WEIR_STATE_BACKEND": old}).text("state.backend.type") == new
+
+
+def test_an_older_spelling_knows_its_own_values() -> None:
+    text = refused(BadValueError, job_options={"state_backend": "disk"})
+    assert "memory, filesystem" in text
+    assert "the job file" in text
+
+
+def test_two_different_values_of_one_setting_in_one_layer_are_refused(tmp_path: Path) -> None:
+    file = written(tmp_path, "state.backend: rocksdb\nstate.backend.type: hashmap")
+    assert "state.backend = rocksdb is given in the same place" in refused(BadValueError, file=file)
+    file = written(tmp_path, "heartbeat.timeout: 60 s\nheartbeat: {timeout: 70 s}")
+    assert "heartbeat.timeout = 60 s" in refused(BadValueError, file=file)
+
+
+@pytest.mark.parametrize(
+    ("layers", "nearest", "place"),
+    [
+        ({"overrides": {"heartbeat.timout": "1 s"}}, "'heartbeat.timeout'", "the command line"),
+        ({"environ": {"WEIR_HEARTBEAT_TIMOUT": "1 s"}}, "'WEIR_HEARTBEAT_TIMEOUT'", "the environment"),
+        ({"job_options": {"heartbeat_timout": "1 s"}}, "'heartbeat_timeout'", "the job file"),
+        ({"job_options": {"heartbeat.timout": "1 s"}}, "'heartbeat.timeout'", "the job file"),
+        ({"overrides": {"state.checkpoint.dir": "x"}}, "'execution.checkpointing.dir'", "the command line"),
+        ({"overrides": {"heartbeat_timeout": "60 s"}}, "'heartbeat.timeout'", "the command line"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest_and_the_layer(
+    layers: dict[str, Any], nearest: str, place: str
+) -> None:
+    text = refused(UnknownKeyError, **layers)
+    assert nearest in text
+    assert f"given in {place}" in text
+
+
+def test_an_unknown_key_in_the_file_is_refused_even_if_nothing_is_near(tmp_path: Path) -> None:
+    text = refused(UnknownKeyError, file=written(tmp_path, "qqq: {zzz: 1}"))
+    assert "'qqq.zzz'" in text
+    assert "weir.yaml" in text
+
+
+def test_weirs_own_variables_and_those_of_others_are_not_settings() -> None:
+    environ = dict.fromkeys(OWN_VARIABLES, "3") | {"HOME": "/root", "SPARK_HOME": "/spark"}
+    assert resolve(file=None, environ=environ).settings == Settings()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        (TIMEOUT, "ten seconds", "a whole number with a unit"),
+        (TIMEOUT, "-5 s", "a whole number with a unit"),
+        (TIMEOUT, "99999999999 d", "at most 36500 d"),
+        (TIMEOUT, "0 s", "longer than 0 s"),
+        (TIMEOUT, "5 s", "above heartbeat.interval, which is 10 s"),
+        (TIMEOUT, "10 s", "above heartbeat.interval, which is 10 s"),
+        ("heartbeat.interval", "2 min", "below heartbeat.timeout, which is 50 s"),
+        ("restart-strategy.exponential-delay.max-backoff", "1 ms", "initial-backoff, which is 1 s"),
+        ("parallelism.default", "0", "greater than or equal to 1"),
+        ("parallelism.default", "many", "valid integer"),
+        ("state.changelog.enabled", "yes", "true or false"),
+        ("state.backend.type", "memory", "'rocksdb' or 'hashmap'"),
+        ("restart-strategy.exponential-delay.jitter-factor", "1.5", "less than or equal to 1"),
+        ("restart-strategy.exponential-delay.backoff-multiplier", "nan", "finite"),
+        ("execution.checkpointing.dir", "", "it should have at least 1 character"),
+    ],
+)
+def test_a_bad_value_names_key_value_layer_and_reason(key: str, value: str, reason: str) -> None:
+    text = refused(BadValueError, overrides={key: value})
+    for part in (key, repr(value), "the command line", reason):
+        assert part in text
+
+
+def test_the_stronger_of_two_layers_that_contradict_each_other_is_blamed(tmp_path: Path) -> None:
+    file = written(tmp_path, "heartbeat.interval: 1 min\n")
+    text = refused(BadValueError, file=file, environ={"WEIR_HEARTBEAT_TIMEOUT": "20 s"})
+    assert text.startswith("WEIR_HEARTBEAT_TIMEOUT can't be '20 s' (given in the environment)")
+
+
+@pytest.mark.parametrize("value", [True, None, [1], 1.5])
+def test_job_options_of_a_wrong_type_are_refused(value: object) -> None:
+    refused(BadValueError, job_options={TIMEOUT: value})
+    refused(BadValueError, job_options={"sink.max-pending-batches": value})
+
+
+def test_job_options_take_pythons_own_types() -> None:
+    options = {
+        "heartbeat_timeout": timedelta(minutes=2),
+        "state.changelog.enabled": False,
+        "parallelism_default": 4,
+        "state_backend_type": StateBackend.HASHMAP,
+        "spark.sql.adaptive.enabled": True,
+    }
+    config = resolve(file=None, job_options=options)
+    assert config.settings.heartbeat_timeout == timedelta(minutes=2)
+    assert config.settings.state_changelog_enabled is False
+    assert config.settings.parallelism_default == 4
+    assert config.settings.state_backend_type is StateBackend.HASHMAP
+    assert config.spark == {"spark.sql.adaptive.enabled": "true"}
+
+
+def test_a_stronger_layer_can_take_a_number_back(tmp_path: Path) -> None:
+    file = written(tmp_path, "parallelism.default: 8")
+    config = resolve(file=file, overrides={"parallelism.default": "unset"})
+    assert config.settings.parallelism_default is None
+    key = "restart-strategy.exponential-delay.attempts-before-reset-backoff"
+    assert resolve(file=None, overrides={key: "infinite"}).text(key) == "infinite"
+
+
+def test_sparks_keys_pass_through_with_the_stronger_layer_winning(tmp_path: Path) -> None:
+    config = resolve(
+        file=written(tmp_path, "spark.a: file\nspark.b: file"),
+        job_options={"spark.b": "job", "spark.C": 1},
+        overrides={"spark.C": "2"},
+    )
+    assert config.spark == {"spark.a": "file", "spark.b": "job", "spark.C": "2"}
+    assert config.origins["spark.b"] is Layer.JOB
+    assert config.explicit("spark.C")
+    assert not config.explicit("spark.d")
+
+
+def test_a_list_is_no_value_for_spark(tmp_path: Path) -> None:
+    assert "Spark takes text" in refused(BadValueError, file=written(tmp_path, "spark.jars: [a, b]"))
+
+
+@given(st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=36500)))
+def test_a_duration_that_was_printed_reads_back_the_same(duration: timedelta) -> None:
+    assert parse_duration(format_duration(duration)) == duration
+
+
+@given(st.integers(min_value=0, max_value=10**12))
+def test_a_plain_number_is_milliseconds(number: int) -> None:
+    assert parse_duration(number) == parse_duration(str(number)) == timedelta(milliseconds=number)
+
+
+@pytest.mark.parametrize(
+    ("text", "shortest"),
+    [
+        ("10 s", "10 s"),
+        ("500ms", "500 ms"),
+        ("60 s", "1 min"),
+        ("90 min", "90 min"),
+        ("2 h", "2 h"),
+        ("24h", "1 d"),
+        ("1 d", "1 d"),
+        ("1500", "1500 ms"),
+        ("0", "0 s"),
+    ],
+)
+def test_durations_print_in_the_shortest_form(text: str, shortest: str) -> None:
+    assert format_duration(parse_duration(text)) == shortest
+
+
+@pytest.mark.parametrize("layers", [{}, {"overrides": {TIMEOUT: "90 s", "spark.x": "y"}}])
+def test_a_config_survives_the_wire(layers: dict[str, Any]) -> None:
+    config = resolve(file=None, **layers)
+    assert Config.from_wire(json.loads(json.dumps(config.to_wire()))) == config
+
+
+def test_what_is_printed_for_a_value_reads_back_as_the_value() -> None:
+    config = resolve(file=None)
+    texts = {one.key: config.text(one.key) for one in describe()}
+    assert resolve(file=None, overrides=texts).settings == config.settings
+
+
+def test_every_setting_is_described_and_named_after_its_key() -> None:
+    lines = describe()
+    assert [line.key for line in lines] == [str(f.alias) for f in Settings.model_fields.values()]
+    for line, name in zip(lines, Settings.model_fields, strict=True):
+        assert line.key.replace(".", "_").replace("-", "_") == name
+        assert line.type
+        assert line.default
+        assert "\n" not in line.meaning
+    assert {old for line in lines for old in line.older} == set(OLDER_SPELLINGS)
+
+
+def test_no_two_keys_are_the_same_when_written_with_underscores() -> None:
+    keys = [*(line.key for line in describe()), *OLDER_SPELLINGS]
+    assert len({key.replace(".", "_").replace("-", "_") for key in keys}) == len(keys)

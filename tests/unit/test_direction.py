@@ -1,0 +1,260 @@
+"""Imports go one way only, and Spark stays out of the processes that must be small and quick.
+
+The tables say where each part of the package stands; a new top-level module gets a place in `RANKS`.
+Imports are read from the source, at module level and inside functions alike, so nothing has to run;
+two tests at the end run the real thing in a process of its own.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec, resolve_name
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+RANKS: tuple[frozenset[str], ...] = (
+    frozenset({"ids", "errors", "clock", "faults"}),
+    frozenset({"protocol"}),
+    frozenset({"config", "cost", "lease", "link", "preflight", "storage"}),
+    frozenset({"spark"}),
+    frozenset({"channel", "checkpoint", "job", "restore", "state"}),
+    frozenset({"driver", "supervisor"}),
+    frozenset({"cli", "web", "testing", "__main__"}),
+)
+"""From the lowest: a part may import its own rank and those below it."""
+
+APART = (("driver", "supervisor"), ("supervisor", "driver"))
+"""Two processes of one rank, which talk by messages and never import each other."""
+
+DOORS = {("weir.job.job", "driver"), ("weir.job.job", "supervisor"), ("weir.job.job", "cli")}
+"""`Job.run` and `Job.start` lead upwards, for the author's sake; only inside a function."""
+
+PROTOCOL_MAY = {"protocol", "ids", "errors", "clock"}
+PROTOCOL_MAY_FOREIGN = {"pydantic"}
+
+HEAVY = {"pyspark", "pyarrow", "pandas", "py4j"}
+WITHOUT_SPARK = {
+    *("protocol", "supervisor", "cli", "web", "storage", "config", "cost"),
+    *("ids", "errors", "clock", "faults", "lease", "link", "preflight", "__main__"),
+}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import: `target` is a module; `where` is "module", "function" or "types"."""
+
+    importer: str
+    target: str
+    where: str
+    line: int
+
+    @property
+    def part(self) -> str:
+        return part_of(self.target)
+
+    def __str__(self) -> str:
+        return f"{self.importer}, line {self.line}, imports {self.target}"
+
+
+def part_of(module: str) -> str:
+    """`weir.storage.local` is of the part `storage`; `weir` itself is of the part `weir`."""
+    return module.split(".")[1] if "." in module else module
+
+
+def module_of(file: Path, source: Path = SOURCE) -> str:
+    parts = file.relative_to(source).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def exists(module: str) -> bool:
+    path = SOURCE.joinpath(*module.split("."))
+    return path.with_suffix(".py").exists() or path.is_dir()
+
+
+def only_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+
+
+def imports_in(tree: ast.AST, importer: str, package: str, where: str = "module") -> Iterator[Import]:
+    for node in ast.iter_child_nodes(tree):
+        inner = where
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            inner = "function"
+        elif only_for_types(node):
+            inner = "types"
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(importer, alias.name, where, node.lineno)
+        elif isinstance(node, ast.ImportFrom):
+            origin = resolve_name("." * node.level + (node.module or ""), package)
+            for alias in node.names:
+                inside = f"{origin}.{alias.name}"
+                target = inside if origin.startswith("weir") and exists(inside) else origin
+                yield Import(importer, target, where, node.lineno)
+        else:
+            yield from imports_in(node, importer, package, inner)
+
+
+def imports_of(file: Path) -> list[Import]:
+    module = module_of(file)
+    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    return list(imports_in(ast.parse(file.read_text("utf-8")), module, package))
+
+
+FILES = sorted((SOURCE / "weir").rglob("*.py"))
+IMPORTS = {module_of(file): imports_of(file) for file in FILES}
+EVERY = [one for found in IMPORTS.values() for one in found]
+INNER = [one for one in EVERY if one.target.split(".")[0] == "weir" and one.importer != "weir"]
+FOREIGN = [one for one in EVERY if one.target.split(".")[0] != "weir"]
+
+
+def rank(part: str) -> int:
+    """The public face `weir` is above everything: only its users import it."""
+    return next((number for number, parts in enumerate(RANKS) if part in parts), len(RANKS))
+
+
+def listed(wrong: list[Import]) -> str:
+    return "\n".join(map(str, wrong))
+
+
+def test_every_part_of_the_package_has_its_place() -> None:
+    placed = frozenset({"weir"}).union(*RANKS)
+    homeless = {part_of(module) for module in IMPORTS} - placed
+    assert not homeless, f"give {sorted(homeless)} a place in RANKS (and, without Spark, in WITHOUT_SPARK)"
+
+
+def test_no_part_imports_a_higher_one() -> None:
+    wrong = [
+        one
+        for one in INNER
+        if rank(one.part) > rank(part_of(one.importer))
+        and not ((one.importer, one.part) in DOORS and one.where != "module")
+    ]
+    assert not wrong, listed(wrong)
+
+
+def test_driver_and_supervisor_do_not_import_each_other() -> None:
+    wrong = [one for one in INNER if (part_of(one.importer), one.part) in APART]
+    assert not wrong, listed(wrong)
+
+
+def test_the_protocol_is_pure() -> None:
+    inner = [one for one in INNER if part_of(one.importer) == "protocol" and one.part not in PROTOCOL_MAY]
+    may = sys.stdlib_module_names | PROTOCOL_MAY_FOREIGN
+    foreign = [
+        one for one in FOREIGN if part_of(one.importer) == "protocol" and one.target.split(".")[0] not in may
+    ]
+    assert not inner + foreign, listed(inner + foreign)
+
+
+def test_spark_is_not_imported_where_it_is_not_used() -> None:
+    wrong = [
+        one for one in FOREIGN if part_of(one.importer) in WITHOUT_SPARK and one.target.split(".")[0] in HEAVY
+    ]
+    assert not wrong, listed(wrong)
+
+
+def loaded_by(module: str) -> dict[str, Import | None]:
+    """All modules that importing this one executes, each with the import that brought it."""
+    seen: dict[str, Import | None] = {}
+    todo: list[tuple[str, Import | None]] = [(module, None)]
+    while todo:
+        name, cause = todo.pop()
+        if name in seen:
+            continue
+        seen[name] = cause
+        todo += [(one.target, one) for one in IMPORTS.get(name, []) if one.where == "module"]
+        if "." in name and name.split(".")[0] == "weir":
+            todo.append((name.rpartition(".")[0], cause))
+    return seen
+
+
+@pytest.mark.parametrize("module", [name for name in IMPORTS if part_of(name) in WITHOUT_SPARK])
+def test_no_chain_of_imports_leads_to_spark(module: str) -> None:
+    loaded = loaded_by(module)
+    wrong = [cause for name, cause in loaded.items() if name.split(".")[0] in HEAVY and cause]
+    assert not wrong, f"{module} comes to load it: {listed(wrong)}"
+
+
+def test_imports_are_found_wherever_they_stand() -> None:
+    text = """
+import os, pyspark.sql
+from weir import errors
+from weir.storage import local
+from . import paths
+if TYPE_CHECKING:
+    import pandas
+def f():
+    with x:
+        from pyarrow import fs
+class C:
+    import py4j
+"""
+    found = imports_in(ast.parse(text), "weir.storage.example", "weir.storage")
+    assert [(one.target, one.where) for one in found] == [
+        ("os", "module"),
+        ("pyspark.sql", "module"),
+        ("weir.errors", "module"),
+        ("weir.storage.local", "module"),
+        ("weir.storage.paths", "module"),
+        ("pandas", "types"),
+        ("pyarrow", "function"),
+        ("py4j", "module"),
+    ]
+
+
+def run_python(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("WEIR_")}
+    environ |= {"PYTHONPATH": str(SOURCE), "WEIR_EXECUTION_CHECKPOINTING_DIR": str(folder)}
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=environ, capture_output=True, text=True, timeout=60
+    )
+
+
+REPORT = f"print('heavy:', sorted({HEAVY!r} & set(sys.modules)))"
+
+
+def is_there(module: str) -> bool:
+    return SOURCE.joinpath(*module.split("."), "__init__.py").exists()
+
+
+@pytest.mark.parametrize("module", ["weir.cli", "weir.supervisor", "weir.storage", "weir.protocol"])
+def test_importing_it_loads_no_spark(module: str, tmp_path: Path) -> None:
+    if not is_there(module):
+        pytest.skip(f"{module} is not there yet")
+    done = run_python(f"import sys, {module}\n{REPORT}", tmp_path)
+    assert done.stdout == "heavy: []\n", done.stderr
+
+
+def test_weir_list_loads_no_spark(tmp_path: Path) -> None:
+    if not is_there("weir.cli"):
+        pytest.skip("weir.cli is not there yet")
+    code = f"""
+import sys
+from weir.cli import main
+sys.argv = ["weir", "list"]
+try:
+    code = main()
+except SystemExit as end:
+    code = end.code
+print("exit:", code or 0)
+{REPORT}
+"""
+    done = run_python(code, tmp_path)
+    if "No such command 'list'" in done.stderr:
+        pytest.skip("'weir list' is not there yet")
+    assert done.stdout.endswith("exit: 0\nheavy: []\n"), done.stdout + done.stderr
+
+
+def test_the_tests_look_at_the_package_that_is_imported() -> None:
+    spec = find_spec("weir.errors")
+    assert spec is not None
+    assert spec.origin == str(SOURCE / "weir" / "errors.py")
