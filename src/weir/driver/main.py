@@ -43,15 +43,13 @@ def main() -> NoReturn:
     link = Link.inherited(int(os.environ.pop("WEIR_LINK_FD")))
     file = Path(sys.argv[1])
     sys.argv = sys.argv[1:]
-    code = 0
     try:
         _Driver(link, file).run()
     except BaseException as error:
         failure = from_exception(error, file.stem)
-        print(failure.stack, file=sys.stderr, flush=True)
         link.send(m.Failed(failure))
-        code = failure.exit_code
-    _end(code)
+        _end(failure.exit_code, failure.stack)
+    _end(0)
 
 
 class _Driver:
@@ -117,8 +115,7 @@ class _Driver:
                     self._lease.renewed(asked_at)
             else:
                 self._inbox.put(message)
-        print("weir: the supervisor is gone, so this driver ends", file=sys.stderr, flush=True)
-        _end(1)
+        _end(1, "the supervisor is gone, so this driver ends")
 
     def _heart(self, lease: Lease, interval: float) -> None:
         """Ask for the lease again and again; a JVM that hangs holds the ping back."""
@@ -136,8 +133,7 @@ class _Driver:
         rest = threading.Event()
         while (left := lease.left) > 0:
             rest.wait(left)
-        print("weir: the lease is over, so this driver ends", file=sys.stderr, flush=True)
-        _end(FencedError.exit_code)
+        _end(FencedError.exit_code, "the lease is over, so this driver ends")
 
 
 def _probe_jvm() -> None:
@@ -148,14 +144,17 @@ def _probe_jvm() -> None:
         gateway.jvm.System.nanoTime()
 
 
-def _end(code: int) -> NoReturn:
+def _end(code: int, why: str = "") -> NoReturn:
     """End this process and its JVM now. SIGKILL: nothing of it may write any more."""
-    sys.stdout.flush()
-    sys.stderr.flush()
     with suppress(Exception):
         from pyspark import SparkContext  # noqa: PLC0415
 
         gateway = SparkContext._gateway
         if gateway is not None and gateway.proc is not None:
             os.kill(gateway.proc.pid, signal.SIGKILL)
+    with suppress(OSError):  # the reader of our output may be gone
+        if why:
+            print(f"weir: {why}", file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)

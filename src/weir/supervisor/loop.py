@@ -121,6 +121,7 @@ class Supervisor:
         self._beat_at = 0.0
         self._cancels: list[Request] = []
         self._final: m.Failure | None = None
+        self._waited_for: AttemptRecord | None = None
 
     def run(self) -> tuple[JobState, m.Failure | None]:
         """Run the job to its end; the final state, and the failure behind it if there is one."""
@@ -234,10 +235,12 @@ class Supervisor:
     def _waiting(self, holder: AttemptRecord, seconds: float) -> None:
         if self._signalled.is_set():
             raise _CancelledEarlyError
-        self._watcher.note(
-            f"attempt {holder.attempt} (process {holder.pid} on {holder.host}) has not ended cleanly: "
-            f"waiting up to {seconds:.0f} s to be sure that it is gone"
-        )
+        if holder != self._waited_for:
+            self._waited_for = holder
+            self._watcher.note(
+                f"attempt {holder.attempt} (process {holder.pid} on {holder.host}) has not ended cleanly: "
+                f"waiting up to {seconds:.0f} s to be sure that it is gone"
+            )
         self._clock.wait(self._signalled, min(seconds, 0.5))
 
     def _hear(self, live: _Live, message: m.Message | None) -> None:
