@@ -10,6 +10,7 @@
     |   |-- PinnedStateError        a setting that Spark would silently ignore on these live files
     |   |-- SinkMismatchError       output of another job, or ahead of this job's live files
     |   |-- UserCodeError           the author's own function raised
+    |   |-- RunFailedError          a query of a run in a notebook failed
     |   `-- NoSuchJobError          a name under which nothing is stored
     |-- ExternalError               something outside failed; a retry may help
     |   |-- StorageError            the store said no: known to have failed
@@ -166,6 +167,14 @@ class UserCodeError(UserError):
     what_form = "code of the job raised {error} in query {query!r}, batch {batch}"
     why_form = "{message}"
     hint_form = "the stack is in 'weir logs {job}'; mend the function, then start again"
+
+
+class RunFailedError(UserError):
+    """A query of a run without a supervisor failed; nothing restarts it."""
+
+    what_form = "query {query!r} failed at batch {batch}: {what}"
+    why_form = "{why}"
+    hint_form = "{hint}"
 
 
 class NoSuchJobError(UserError):

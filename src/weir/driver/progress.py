@@ -27,7 +27,7 @@ class ProgressReports:
         jvm: Any = spark.sparkContext._jvm
         _start_callbacks(spark)
         wrapper = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(listener)
-        spark.streams._jsqm.addListener(wrapper)  # type: ignore[attr-defined]
+        spark.streams._jsqm.addListener(wrapper)
 
     def watch(self, query: str, run: int) -> None:
         """From now on, progress of this query belongs to this run."""
@@ -62,7 +62,7 @@ def from_progress(progress: dict[str, Any], run: int) -> BatchCommitted:
 def _start_callbacks(spark: SparkSession) -> None:
     from pyspark.java_gateway import ensure_callback_server_started  # noqa: PLC0415
 
-    ensure_callback_server_started(spark.sparkContext._gateway)
+    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
 
 
 class _Listener:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from weir.errors import PipelineError
 from weir.ids import JobName, QueryName, query_name
@@ -68,7 +68,7 @@ class Env:
         trigger = trigger or {}
         if set(trigger) & {"continuous", "realTime"}:
             raise self._refused(
-                f"query {name!r} asks for the trigger {next(iter(trigger))!r}, which makes no batches to commit",
+                f"query {name!r} asks for the trigger {next(iter(trigger))!r}, which commits no batches",
                 "use processingTime or availableNow",
             )
         if sink is None:
@@ -79,7 +79,7 @@ class Env:
             )
         else:
             self.queries[query] = QuerySpec(
-                query, sink, frame=_as_frame(frame), output_mode=output_mode, trigger=trigger
+                query, sink, frame=cast("DataFrame", frame), output_mode=output_mode, trigger=trigger
             )
 
     def _add_writer(self, query: QueryName, writer: object) -> None:
@@ -88,15 +88,7 @@ class Env:
                 f"query {query!r} has neither a sink nor is it a writer",
                 "pass env.sink(name, frame, sink), or env.sink(name, frame.writeStream...)",
             )
-        self.queries[query] = QuerySpec(query, None, writer=_as_writer(writer))
+        self.queries[query] = QuerySpec(query, None, writer=cast("DataStreamWriter", writer))
 
     def _refused(self, reason: str, todo: str) -> PipelineError:
         return PipelineError(job=self._job, reason=reason, todo=todo)
-
-
-def _as_frame(value: object) -> DataFrame:
-    return value  # type: ignore[return-value]  checked by isStreaming
-
-
-def _as_writer(value: object) -> DataStreamWriter:
-    return value  # type: ignore[return-value]  checked by queryName

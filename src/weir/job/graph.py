@@ -91,6 +91,6 @@ def _call(job: JobName, pipeline: Pipeline, env: Env) -> None:
             raise
         raise PipelineError(
             job=job,
-            reason=f"it raised {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}",
+            reason=f"it raised {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}",
             todo=f"mend the function; 'weir logs {job}' has the stack",
         ) from error

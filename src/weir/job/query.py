@@ -193,7 +193,7 @@ def _terminate_after_batch(query: StreamingQuery) -> None:
 
     Private API of Spark, pinned by `tests/integration/test_graceful_stop.py` per version.
     """
-    execution = query._jsq.streamingQuery()  # type: ignore[attr-defined]
+    execution = query._jsq.streamingQuery()
     terminated = (
         execution.getClass()
         .getClassLoader()

@@ -25,7 +25,8 @@ create index if not exists events_by_kind on events (kind, id);
 create table if not exists batches (
     id integer primary key, at text not null, attempt integer not null, run integer not null,
     query text not null, batch integer not null, rows integer not null, seconds real not null,
-    state_rows integer not null, state_bytes integer not null, watermark text not null, durations text not null);
+    state_rows integer not null, state_bytes integer not null, watermark text not null,
+    durations text not null);
 create index if not exists batches_by_query on batches (query, id);
 """
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from weir.clock import Clock
-from weir.config import Config, resolve
+from weir.config import Config, Settings, resolve
 from weir.errors import DriverDiedError, FencedError, JobFileError, WeirError
 from weir.ids import BatchId, QueryName, job_name
 from weir.protocol import messages as m
@@ -442,12 +442,12 @@ class Supervisor:
         self._event("note", {"text": text})
         self._watcher.note(text)
 
-    def _settings(self):  # type: ignore[no-untyped-def]
+    def _settings(self) -> Settings:
         assert self._config is not None
         return self._config.settings
 
     def _cancel_seconds(self) -> float:
-        return float(self._settings().task_cancellation_timeout.total_seconds())
+        return self._settings().task_cancellation_timeout.total_seconds()
 
     def _failure_body(self, where: FailedAt) -> dict[str, object]:
         return {**asdict(where.failure), "batch": where.batch}

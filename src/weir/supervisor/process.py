@@ -31,7 +31,7 @@ class OutputFile:
         self._path, self._limit, self._keep = path, limit, keep
         self._lock = threading.Lock()
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(path, "ab")
+        self._file = path.open("ab")
 
     def write(self, data: bytes) -> None:
         with self._lock:
@@ -50,7 +50,7 @@ class OutputFile:
             with suppress(FileNotFoundError):
                 os.replace(f"{self._path}.{number}", f"{self._path}.{number + 1}")
         os.replace(self._path, f"{self._path}.1")
-        self._file = open(self._path, "ab")
+        self._file = self._path.open("ab")
 
 
 class DriverProcess:

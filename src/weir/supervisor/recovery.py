@@ -1,4 +1,4 @@
-"""One recovery, part by part: T = detect + wait + redeploy + reset sinks + reset sources + load + first commit.
+"""One recovery, part by part: from the last sign of life to the first commit.
 
 It begins with the last sign of life before a failure and ends with the first batch that commits
 after it. The parts are measured where they happen: the supervisor sees the failure and waits, the

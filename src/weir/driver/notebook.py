@@ -1,0 +1,141 @@
+"""A job in a live session, without a supervisor: `with job.start(spark) as run: ...`.
+
+It works in a session of its own beside the live one and takes an attempt like any driver, so it
+can't run beside a supervised one. Nothing restarts it: a failed query is found in `run.failures`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from weir.clock import Clock
+from weir.config import Config, resolve
+from weir.driver.engine import Engine
+from weir.errors import JobRunningError, RunFailedError, WeirError
+from weir.lease import Lease
+from weir.protocol import messages as m
+from weir.storage import open_store
+from weir.storage.attempts import AttemptLock, AttemptRecord
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from weir.job.job import Job
+
+
+class Run:
+    """A running job. Leaving the `with` block stops it as `weir cancel` would."""
+
+    def __init__(self, job: Job, spark: SparkSession, config: Config) -> None:
+        self.job = job.name
+        self.batches: list[m.BatchCommitted] = []
+        """The committed batches, in the order in which Spark reported them."""
+        self.failures: list[m.QueryFailed] = []
+        self._clock = Clock()
+        self._settings = config.settings
+        self._changed = threading.Condition()
+        self._released = threading.Event()
+        store = open_store(self._settings.execution_checkpointing_dir)
+        self._lock = AttemptLock(store, job.name, self._clock)
+        timeout = self._settings.heartbeat_timeout.total_seconds()
+        attempt = self._lock.acquire(uuid.uuid4().hex, timeout, self._waiting)
+        lease = Lease(attempt, timeout, self._clock)
+        self._engine = Engine(job, spark.newSession(), config, store, lease, attempt, self._hear, self._clock)
+        threading.Thread(target=self._heart, args=(lease,), name="weir-heart", daemon=True).start()
+        try:
+            self._engine.start()
+        except BaseException:
+            self._engine.stop(0)
+            self._release()
+            raise
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def active(self) -> bool:
+        """Whether any query still runs or waits."""
+        return not self._engine.over.is_set()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until every query has ended; raises `RunFailedError` when one has failed.
+
+        True when all have ended, False when the time was over before.
+        """
+        with self._changed:
+            ended = self._changed.wait_for(lambda: not self.active or self.failures, seconds)
+        self.check()
+        return bool(ended)
+
+    def wait_for_batch(self, query: str, batch: int, seconds: float = 60.0) -> None:
+        """Wait until a batch of a query is committed; raises when it failed or took longer."""
+
+        def there() -> bool:
+            return any(b.query == query and b.batch >= batch for b in self.batches)
+
+        with self._changed:
+            self._changed.wait_for(lambda: there() or self.failures or not self.active, seconds)
+            found = there()
+        self.check()
+        if not found:
+            raise TimeoutError(f"batch {batch} of query {query!r} was not committed in {seconds:g} s")
+
+    def check(self) -> None:
+        """Raise `RunFailedError` when a query has failed."""
+        if self.failures:
+            first = self.failures[0]
+            f = first.failure
+            raise RunFailedError(query=first.query, batch=first.batch, what=f.what, why=f.why, hint=f.hint)
+
+    def stop(self) -> None:
+        """Let the running batches finish and commit, start no other, end. Safe to repeat."""
+        if self._released.is_set():
+            return
+        self._engine.stop(self._settings.task_cancellation_timeout.total_seconds())
+        self._engine.over.wait(self._settings.task_cancellation_timeout.total_seconds())
+        self._release()
+
+    def _hear(self, message: m.Message) -> None:
+        with self._changed:
+            if isinstance(message, m.BatchCommitted):
+                self.batches.append(message)
+            elif isinstance(message, m.QueryFailed):
+                self.failures.append(message)
+            self._changed.notify_all()
+
+    def _heart(self, lease: Lease) -> None:
+        interval = self._settings.heartbeat_interval.total_seconds()
+        while not self._released.is_set():
+            asked_at = self._clock.monotonic()
+            with suppress(WeirError):
+                self._lock.beat()
+                lease.renewed(asked_at)
+            self._released.wait(interval)
+
+    def _release(self) -> None:
+        self._released.set()
+        self._lock.release()
+
+    def _waiting(self, holder: AttemptRecord, seconds: float) -> None:
+        if holder.pid == os.getpid():
+            raise JobRunningError(job=self.job, **asdict(holder))
+        self._clock.wait(threading.Event(), min(seconds, 0.2))
+
+
+def start(job: Job, spark: SparkSession) -> Run:
+    """Start the job beside a live session; see `Job.start`."""
+    file = Path("weir.yaml")
+    config = resolve(file=file if file.is_file() else None, job_options=job.options, environ=os.environ)
+    return Run(job, spark, config)
