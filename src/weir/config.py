@@ -32,7 +32,7 @@ from pydantic import (
 
 from weir.errors import BadValueError, UnknownKeyError
 
-OWN_VARIABLES = ("WEIR_LINK_FD", "WEIR_FAULTS", "WEIR_FAULTS_DIR")
+OWN_VARIABLES = ("WEIR_LINK_FD", "WEIR_READY_FD", "WEIR_FAULTS", "WEIR_FAULTS_DIR")
 """Variables with which weir's processes talk to each other and to tests; they are not settings."""
 
 _PREFIX = "WEIR_"

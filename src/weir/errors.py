@@ -11,14 +11,18 @@
     |   |-- SinkMismatchError       output of another job, or ahead of this job's live files
     |   |-- UserCodeError           the author's own function raised
     |   |-- RunFailedError          a query of a run in a notebook failed
-    |   `-- NoSuchJobError          a name under which nothing is stored
+    |   |-- NoSuchJobError          a name under which nothing is stored
+    |   |-- NotRunningError         a job that would have to be running for this
+    |   `-- NoOutputError           output that was never kept, or is no longer there
     |-- ExternalError               something outside failed; a retry may help
     |   |-- StorageError            the store said no: known to have failed
     |   |-- OutcomeUnknownError     the store did not answer: it may have happened
     |   |-- JobRunningError         somebody else runs this job
+    |   |-- NoAnswerError           a running job has not done what it was asked, so far
     |   |-- PreflightError          Java, Python or a package is missing or too old
     |   `-- DriverDiedError         the driver process ended or hung
     `-- InternalError               weir's or Spark's own fault
+        |-- SupervisorDiedError     a detached supervisor ended without a word
         |-- FencedError             a newer attempt or run exists: this one may no longer write
         |-- IllegalMoveError        an event that a state machine does not know in its state
         `-- LostStagingError        Spark committed a batch whose staged output is gone
@@ -184,6 +188,23 @@ class NoSuchJobError(UserError):
     hint_form = "'weir list --dir {dir}' shows what is there"
 
 
+class NotRunningError(UserError):
+    """A job that would have to be running for what was asked."""
+
+    exit_code = 5
+    what_form = "job {job!r} is not running"
+    why_form = "{reason}"
+    hint_form = "{todo}"
+
+
+class NoOutputError(UserError):
+    """Output that was never kept, or is no longer there."""
+
+    what_form = "there is no output of {whose} of job {job!r}"
+    why_form = "{reason}"
+    hint_form = "{todo}"
+
+
 class StorageError(ExternalError):
     """The store refused: the operation is known not to have happened."""
 
@@ -210,6 +231,14 @@ class JobRunningError(ExternalError):
     hint_form = "'weir status {job}' shows it, 'weir cancel {job}' ends it"
 
 
+class NoAnswerError(ExternalError):
+    """A running job has not done what it was asked, so far; the request stands."""
+
+    what_form = "job {job!r} has not ended within {seconds:g} s"
+    why_form = "{reason}"
+    hint_form = "{todo}"
+
+
 class PreflightError(ExternalError):
     """Java, Python or a package is missing or too old."""
 
@@ -224,6 +253,14 @@ class DriverDiedError(ExternalError):
 
     what_form = "the driver of attempt {attempt} {how}"
     hint_form = "'weir logs {job}' shows what it said last"
+
+
+class SupervisorDiedError(InternalError):
+    """A detached supervisor ended without saying what became of the job."""
+
+    what_form = "the supervisor of {file} ended with exit code {code} before the job was running"
+    why_form = "{reason}"
+    hint_form = "run it in this terminal to see more: weir run {file}"
 
 
 class FencedError(InternalError):

@@ -1,29 +1,107 @@
-"""The command line: one file a verb. No verb imports pyspark; those that need Spark start a driver."""
+"""The command line: one file a verb. No verb imports pyspark; those that need Spark start a driver.
+
+A verb's file is loaded when the verb is asked for, so that `weir list` does not pay for `weir run`.
+`main` turns every failure into what / why / what to do and an exit code; the codes are in
+`EXIT_CODES`.
+"""
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
-from weir.cli import run
 from weir.errors import WeirError
 
-app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False)
-app.command(name="run", context_settings={"allow_extra_args": True, "ignore_unknown_options": False})(run.run)
+VERBS = {
+    "run": "run",
+    "list": "list_jobs",
+    "status": "status",
+    "cancel": "cancel",
+    "logs": "logs",
+    "config": "config",
+    "doctor": "doctor",
+}
+"""Each verb with the function that does it, in the file of the verb's name."""
+
+EXIT_CODES = {
+    0: "done; for 'run': the job was FINISHED or CANCELED",
+    1: "a check of 'doctor' failed, the cancelled job ended as FAILED, or weir itself broke down",
+    2: "the command, the job, its file or its settings must change",
+    3: "something outside failed (storage, Java, a process); trying again may help",
+    4: "weir's or Spark's own fault",
+    5: "the job is already running ('run'), or is not running ('cancel')",
+    6: "a newer attempt has taken the job over",
+    130: "interrupted with Ctrl-C",
+}
 
 
-@app.callback()
-def weir() -> None:
+class _Verbs(TyperGroup):
+    """The verbs, each loaded when it is needed."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return load(cmd_name) if cmd_name in VERBS else None
+
+
+def load(verb: str) -> Any:
+    """The command behind a verb."""
+    function = getattr(import_module(f"weir.cli.{verb}"), VERBS[verb])
+    holder = typer.Typer(add_completion=False, rich_markup_mode=None)
+    holder.command(name=verb)(function)
+    return typer.main.get_command(holder)
+
+
+app = typer.Typer(cls=_Verbs, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from weir import __version__  # noqa: PLC0415  the package imports its public names
+
+        sys.stdout.write(f"weir {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def weir(
+    ctx: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which weir this is.")
+    ] = False,
+) -> None:
     """Fault tolerance for PySpark Structured Streaming jobs."""
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
 
 
-def main() -> None:
-    """The entry point: every failure in three lines and an exit code."""
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """The entry point: every failure in one form, and an exit code."""
+    from weir.cli import say  # noqa: PLC0415  rich is not needed for '--version' and completion
+
+    say.speak(say.Form.PEOPLE)
     try:
-        app()
+        code = app(arguments, prog_name="weir", standalone_mode=False)
     except WeirError as error:
-        from weir.cli.say import say_error  # noqa: PLC0415
-
-        say_error(error.what, error.why, error.hint)
+        say.say_error(error.what, error.why, error.hint)
         sys.exit(error.exit_code)
+    except typer.TyperException as error:
+        say.say_error(*_usage(error))
+        sys.exit(2)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _usage(error: typer.TyperException) -> tuple[str, str, str]:
+    """A command that can't be understood, as what / why / what to do."""
+    message = error.format_message().strip().rstrip(".")
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "weir"
+    hint = f"'{path} --help' shows how it is used"
+    if path == "weir run" and hasattr(error, "option_name"):
+        hint += "; options of the job's own go behind '--': weir run FILE -- --option"
+    return message[:1].lower() + message[1:], "", hint

@@ -3,53 +3,94 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from weir.cli.say import note, say_error
+from weir.cli import say
+from weir.cli.detach import Ready, start_detached
+from weir.cli.options import AsJson, Define, Directory, SettingsFile, overrides, settings_file
+from weir.cli.watch import Terminal, terminal
 from weir.clock import Clock
-from weir.protocol.messages import BatchCommitted
+from weir.errors import JobFileError
+from weir.preflight import require_java
+from weir.protocol.messages import Failure
 from weir.protocol.states import JobState
-from weir.supervisor.loop import Inputs, Supervisor, Watcher
+from weir.supervisor.loop import Inputs, Supervisor
 
-
-class _Terminal(Watcher):
-    def state(self, job: str, state: JobState, attempt: int) -> None:
-        note(f"{job}: {state.value}, attempt {attempt}")
-
-    def batch(self, batch: BatchCommitted) -> None:
-        pass
-
-    def note(self, text: str) -> None:
-        note(text)
-
-    def output(self, data: bytes) -> None:
-        sys.stdout.buffer.write(data)
-        sys.stdout.flush()
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The job file.")]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="ARGS", help="Arguments for the job file; behind '--' when they look like options."
+    ),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's own, spark.*. Repeatable."),
+]
+Master = Annotated[
+    str | None, typer.Option("--master", metavar="URL", help="Spark's master, like local[4] or yarn.")
+]
+Detached = Annotated[
+    bool, typer.Option("-d", "--detached", help="Return when the job is running, and leave it running.")
+]
 
 
 def run(
-    file: Annotated[Path, typer.Argument(help="the job file")],
-    arguments: Annotated[list[str] | None, typer.Argument(help="arguments for the job file")] = None,
-    define: Annotated[list[str] | None, typer.Option("-D", help="a setting: key=value")] = None,
-    master: Annotated[str | None, typer.Option(help="Spark's master, e.g. local[4]")] = None,
+    file: File,
+    arguments: Arguments = None,
+    define: Define = None,
+    conf: Conf = None,
+    master: Master = None,
+    dir: Directory = None,
+    config: SettingsFile = None,
+    detached: Detached = False,
+    json: AsJson = False,
 ) -> None:
-    """Run a job and keep it running."""
-    overrides = dict(item.split("=", 1) for item in define or [])
-    if master:
-        overrides["spark.master"] = master
-    settings = Path("weir.yaml")
-    inputs = Inputs(
-        file.absolute(),
-        arguments or [],
-        settings if settings.is_file() else None,
-        dict(os.environ),
-        overrides,
-    )
-    state, failure = Supervisor(inputs, _Terminal(), Clock()).run()
-    if failure is not None:
-        say_error(failure.what, failure.why, failure.hint)
-    raise typer.Exit(0 if state is not JobState.FAILED else (failure.exit_code if failure else 1))
+    """Run a job and keep it running: start it again when it fails, until it ends.
+
+    Ctrl-C, SIGTERM and 'weir cancel' let the running batches finish and commit, then end the job.
+    What the job prints comes out on standard output (with --json: on standard error), and is kept
+    for 'weir logs'. Settings: defaults < weir.yaml (in this directory, else beside the job file) <
+    the job file < WEIR_* environment < -D.
+
+    \b
+    Example: weir run wordcount.py --master 'local[4]' -D state.backend.type=hashmap
+    """
+    if not file.is_file():
+        raise JobFileError(file=file, reason="there is no such file", todo="check the path")
+    given = overrides(define, conf=conf, master=master, dir=dir)
+    require_java()
+    ready = Ready.inherited()
+    found = settings_file(config, beside=file)
+    inputs = Inputs(file.absolute(), arguments or [], found, dict(os.environ), given)
+    if ready is not None:
+        raise typer.Exit(ready.supervise(inputs))
+    if detached:
+        start_detached(inputs)
+    else:
+        raise typer.Exit(_foreground(inputs))
+
+
+def _foreground(inputs: Inputs) -> int:
+    with terminal() as watcher:
+        state, failure = Supervisor(inputs, watcher, Clock()).run()
+    _say_end(watcher, state, failure)
+    return exit_code(state, failure)
+
+
+def exit_code(state: JobState, failure: Failure | None) -> int:
+    """What the end of a job means for whoever started it."""
+    if state is not JobState.FAILED:
+        return 0
+    return failure.exit_code if failure else 1
+
+
+def _say_end(watcher: Terminal, state: JobState, failure: Failure | None) -> None:
+    body = {"job": watcher.job, "state": state.value, "attempt": watcher.attempt, "batches": watcher.batches}
+    if failure is not None and state is JobState.FAILED:
+        say.say_error(failure.what, failure.why, failure.hint, **body)
+    elif say.form is say.Form.JSON:
+        say.say_json(body)

@@ -1,25 +1,118 @@
-"""How the command line speaks: to people on standard error, in one form for every failure."""
+"""How the command line speaks: people get lines and tables, programs one JSON object.
+
+With `--json` standard output carries one object and nothing else, also when the command fails; what
+is said on the way goes to standard error in both forms. Every failure is what / why / what to do.
+"""
 
 from __future__ import annotations
+
+import json
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime, timezone
+from enum import Enum
+from typing import Any
 
 from rich.console import Console
 
 err = Console(stderr=True, highlight=False, soft_wrap=True)
-out = Console(highlight=False, soft_wrap=True)
+out = Console(highlight=False)
 
 
-def say_error(what: str, why: str, hint: str) -> None:
-    """What happened, why, what to do: a line each."""
-    err.print(f"[bold red]error[/]: {_plain(what)}", markup=True)
+class Form(Enum):
+    """For whom this command speaks."""
+
+    PEOPLE = "lines and tables"
+    JSON = "one JSON object"
+
+
+form = Form.PEOPLE
+
+
+def speak(chosen: Form) -> None:
+    """From now on, speak in this form."""
+    global form
+    form = chosen
+
+
+def say_error(what: str, why: str, hint: str, **more: Any) -> None:
+    """What happened, why, what to do: a line each, or `{"error": {...}}` with `more` beside it."""
+    if form is Form.JSON:
+        say_json({**more, "error": {"what": what, "why": why, "hint": hint}})
+        return
+    err.print("[bold red]error[/]:", end=" ")
+    err.print(what, markup=False)
     if why:
-        err.print(f"  why: {_plain(why)}", markup=True)
+        err.print(f"  why: {why}", markup=False)
     if hint:
-        err.print(f"  what to do: {_plain(hint)}", markup=True)
+        err.print(f"  what to do: {hint}", markup=False)
+
+
+def say_json(body: dict[str, Any]) -> None:
+    """The one object of a command."""
+    sys.stdout.write(json.dumps(body, indent=2, default=str) + "\n")
+    sys.stdout.flush()
 
 
 def note(text: str) -> None:
+    """Something on the way, for whoever looks."""
     err.print(f"weir: {text}", markup=False)
 
 
-def _plain(text: str) -> str:
-    return text.replace("[", "\\[")
+def say(text: str = "") -> None:
+    """A line of the answer."""
+    out.print(text, markup=False, soft_wrap=True)
+
+
+def lasting(seconds: float) -> str:
+    """A length of time in its two largest units."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s" if whole < 600 else f"{whole // 60} min"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def seconds_since(moment: str, now: datetime) -> float:
+    """Seconds from a written moment to now, never below zero; only for showing."""
+    return max(0.0, (now - _read(moment)).total_seconds())
+
+
+def when(moment: str, now: datetime) -> str:
+    """A written moment in local time: the time alone for today."""
+    local = _read(moment).astimezone()
+    return local.strftime("%H:%M:%S" if local.date() == now.astimezone().date() else "%m-%d %H:%M")
+
+
+def number(value: float) -> str:
+    """A number in at most five characters: 999, 12.3k, 4.5M."""
+    for unit in ("", "k", "M", "G"):
+        if abs(value) < 999.5:
+            return f"{value:.3g}{unit}" if unit else f"{value:.0f}"
+        value /= 1000
+    return f"{value:.3g}T"
+
+
+def size(count: float) -> str:
+    """A number of bytes."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} TiB"
+
+
+def _read(moment: str) -> datetime:
+    read = datetime.fromisoformat(moment.replace("Z", "+00:00"))
+    return read if read.tzinfo else read.replace(tzinfo=timezone.utc)
+
+
+def waiting(text: str) -> AbstractContextManager[object]:
+    """A line that moves while something takes long; a plain note where there is no terminal."""
+    if err.is_terminal:
+        return err.status(text)
+    note(text)
+    return nullcontext()

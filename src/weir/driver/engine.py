@@ -104,6 +104,10 @@ class Engine:
                 self._report(m.CutOff(run.name, seconds))
         self._check_over()
 
+    def work_off(self, deadline: Deadline) -> bool:
+        """Wait until all that the sources hold now is committed everywhere; False when it took too long."""
+        return all(run.work_off(deadline) for run in list(self._runs.values()))
+
     def names(self) -> list[QueryName]:
         return list(self._states)
 

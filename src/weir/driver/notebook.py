@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from weir.clock import Clock
+from weir.clock import Clock, Deadline
 from weir.config import Config, resolve
 from weir.driver.engine import Engine
 from weir.errors import JobRunningError, RunFailedError, WeirError
@@ -91,6 +91,13 @@ class Run:
         self.check()
         if not found:
             raise TimeoutError(f"batch {batch} of query {query!r} was not committed in {seconds:g} s")
+
+    def process_all(self, seconds: float = 60.0) -> None:
+        """Wait until all that the sources hold now is delivered; raises when it failed or took longer."""
+        done = self._engine.work_off(Deadline(self._clock, self._clock.monotonic() + seconds))
+        self.check()
+        if not done:
+            raise TimeoutError(f"the input was not worked off in {seconds:g} s")
 
     def check(self) -> None:
         """Raise `RunFailedError` when a query has failed."""

@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 from weir import faults
 from weir.clock import Deadline
-from weir.errors import ExternalError
+from weir.errors import ExternalError, FencedError
 from weir.job.sinks import Outcome, StagingSink
 from weir.lease import Lease
-from weir.protocol.ledger import Staged
+from weir.protocol.ledger import Staged, decided_by
 from weir.spark.layout import QueryFiles
 
 _LOOK_FIRST, _LOOK_LAST = 0.002, 0.1
@@ -96,11 +96,19 @@ class Committer:
         pause = _LOOK_FIRST
         while not self._closed:
             if self._files.committed(staged.batch):
+                self._check_decider(staged)
                 return True
             with self._changed:
                 self._changed.wait(pause)
             pause = min(pause * 1.5, _LOOK_LAST)
         return False
+
+    def _check_decider(self, staged: Staged) -> None:
+        """A zombie may have decided with its own state: then its staging counts, not ours."""
+        if not decided_by(staged, self._files.committed_state(staged.batch)):
+            raise FencedError(
+                who=f"run {staged.token}", by=f"batch {staged.batch}, decided by another run, which"
+            )
 
     def _commit(self, staged: Staged) -> None:
         faults.point("batch.committed")

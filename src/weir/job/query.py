@@ -81,7 +81,7 @@ class QueryRun:
         plan = plan_start(ledger.last, last, staged, state)
         if plan.lost:
             raise LostStagingError(batch=plan.lost[0], query=self.name, path=sink.describe())
-        sink.discard(plan.commit)
+        sink.discard(last, plan.commit)
         for one in plan.commit:
             sink.commit(one)
         faults.point("start.recovered")
@@ -119,6 +119,19 @@ class QueryRun:
         if not clean:
             query.stop()
         return clean
+
+    def work_off(self, deadline: Deadline) -> bool:
+        """Wait until all that the sources hold now is committed, by Spark and by the sink.
+
+        False when the deadline passed before. Returns at once when the query has ended or failed.
+        """
+        query = self._query
+        if query is not None:
+            # Spark's own call knows no limit, so it waits in a thread that may be left behind.
+            waiter = threading.Thread(target=_process_all, args=(query,), daemon=True)
+            waiter.start()
+            waiter.join(deadline.left())
+        return not deadline.passed and (self._committer is None or self._committer.drain(deadline))
 
     def close(self) -> None:
         """After a failure: end the committer, leave everything else to the next run."""
@@ -186,6 +199,11 @@ class QueryRun:
             self._committer.close()
         error = self.error or error
         ended(self, None if isinstance(error, StoppingError) else error)
+
+
+def _process_all(query: StreamingQuery) -> None:
+    with suppress(Exception):  # a query that fails is told of where it is watched
+        query.processAllAvailable()
 
 
 def _terminate_after_batch(query: StreamingQuery) -> None:

@@ -128,8 +128,13 @@ def plan_start(
     return StartPlan(tuple(commit), tuple(lost))
 
 
+def decided_by(staged: Staged, state: frozenset[str]) -> bool:
+    """Whether the run of this staging can have written the decision record with these state ids."""
+    return not state or not state.isdisjoint(staged.state_ids)
+
+
 def _chosen(runs: Sequence[Staged], state: frozenset[str]) -> Staged:
     newest_first = sorted(runs, key=lambda s: s.token, reverse=True)
-    named = [s for s in newest_first if state.intersection(s.state_ids)]
+    deciders = [s for s in newest_first if decided_by(s, state)] or newest_first
     # Of several that saw the same file appear, the one that saw fewest is the one that wrote it.
-    return min(named, key=lambda s: len(s.state_ids)) if named else newest_first[0]
+    return min(deciders, key=lambda s: len(s.state_ids)) if state else newest_first[0]

@@ -8,7 +8,6 @@ that is none of these messages raises.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -48,7 +47,7 @@ class Described:
     """The job file was run: this is the job, and these are the options that its author gave."""
 
     job: str
-    options: Mapping[str, Any]
+    options: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ class BatchCommitted:
     batch: int
     rows: int
     seconds: float
-    durations: Mapping[str, int] = field(default_factory=dict)
+    durations: dict[str, int] = field(default_factory=dict)
     state_rows: int = 0
     state_bytes: int = 0
     state_load_ms: int = 0
@@ -138,7 +137,7 @@ class Start:
     """Take this attempt and run the job with these settings."""
 
     attempt: int
-    config: Mapping[str, Any]
+    config: dict[str, Any]
 
 
 @dataclass(frozen=True)

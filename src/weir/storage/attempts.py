@@ -148,8 +148,12 @@ class AttemptLock:
 
 def gone(record: AttemptRecord, beat: Beat) -> bool:
     """Whether owner and driver are known to be dead: only the owner's own machine can tell."""
-    here = record.host == socket.gethostname() and record.boot == _boot()
-    return here and not _alive(record.pid) and not (beat.group and _group_alive(beat.group))
+    return visible(record) and not _alive(record.pid) and not (beat.group and _group_alive(beat.group))
+
+
+def visible(record: AttemptRecord) -> bool:
+    """Whether the owner's processes can be seen from here: on its machine, since the same boot."""
+    return record.host == socket.gethostname() and record.boot == _boot()
 
 
 def _alive(pid: int) -> bool:

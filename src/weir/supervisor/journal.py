@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from weir.clock import Clock
 from weir.protocol.messages import BatchCommitted
@@ -94,7 +95,7 @@ class History:
     """The reader's end; never writes, and sees what has been flushed."""
 
     def __init__(self, path: Path) -> None:
-        self._db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)
+        self._db = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=5)
         self._db.row_factory = sqlite3.Row
 
     def events(self, *kinds: str, limit: int = 1000) -> list[Event]:

@@ -52,6 +52,9 @@ class Inputs:
 class Watcher:
     """What a terminal may want to know; the base ignores everything."""
 
+    def opened(self, job: str, dir: str) -> None:
+        """The job is held: from now on it may be written below this directory."""
+
     def state(self, job: str, state: JobState, attempt: int) -> None:
         """The job moved."""
 
@@ -134,7 +137,8 @@ class Supervisor:
             self._state = JobState.CANCELED
         except WeirError as error:
             self._final = _failure_of(error)
-            if not isinstance(error, FencedError) and not self._state.final:
+            held = self._home is not None and not isinstance(error, FencedError)
+            if held and not self._state.final:
                 self._move(JobEvent.GIVE_UP)
             self._state = JobState.FAILED
         finally:
@@ -217,6 +221,7 @@ class Supervisor:
         if self._home is None:
             self._strategy = strategy(self._config.settings)
             self._home = Home(name, self._config, uuid.uuid4().hex, self._clock, self._waiting)
+            self._watcher.opened(name, self._config.settings.execution_checkpointing_dir)
         elif name == self._home.job:
             self._home.lock.advance(self._home.session)
         else:

@@ -49,6 +49,10 @@ class Requests:
         answer: dict[str, Any] = json.loads(data)
         return answer
 
+    def withdraw(self, identity: str) -> None:
+        """Take a request back that nobody will answer."""
+        self._store.delete(f"{self._folder}/{identity}.json")
+
     def pending(self) -> list[Request]:
         """Every request without an answer."""
         found = []

@@ -48,7 +48,10 @@ class StagingSink(Protocol):
         """Evaluate the batch once and write its output where no reader sees it."""
 
     def record(self, staged: Staged) -> None:
-        """Make the staging durable as a whole; only what is recorded can ever be committed."""
+        """Make the staging durable as a whole; only what is recorded can ever be committed.
+
+        Raises `FencedError` when a higher token than the opener's was announced.
+        """
 
     def staged(self) -> Sequence[Staged]:
         """Everything that is recorded and was not discarded, by any run, delivered or not."""
@@ -59,10 +62,11 @@ class StagingSink(Protocol):
         Raises `FencedError` when a higher token than the opener's was announced.
         """
 
-    def discard(self, keep: Sequence[Staged]) -> None:
-        """Remove every staging, recorded or not, that is neither delivered nor to be kept.
+    def discard(self, upto: BatchId, keep: Sequence[Staged]) -> None:
+        """Remove every staging, recorded or not, up to this batch, neither delivered nor to be kept.
 
-        Called at a start, behind `open`: whatever is there is of lower tokens and dead.
+        Called at a start, behind `open`, with the last batch that Spark has committed. Stagings of
+        later batches stay: a zombie may still decide for one of them, and then it is the true one.
         """
 
     def rewind(self, to: BatchId) -> Outcome:

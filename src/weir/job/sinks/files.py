@@ -12,11 +12,12 @@ lists `data/` would see stagings too.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from weir import faults
-from weir.errors import FencedError, OutcomeUnknownError, SinkMismatchError
+from weir.errors import FencedError, LostStagingError, OutcomeUnknownError, SinkMismatchError
 from weir.ids import Attempt, BatchId, Run, Token
 from weir.job.sinks.contract import Outcome
 from weir.protocol import ledger
@@ -59,6 +60,7 @@ class FilesSink:
         self._options = options
         self._store = store or open_store(path)
         self._log = DenseLog(self._store, _LOG)
+        self._lock = threading.Lock()  # the batch records in one thread, the committer commits in another
         self._ledger = Ledger()
         self._delivered: dict[BatchId, str] = {}
         self._token = Token(Attempt(0), Run(0))
@@ -80,6 +82,7 @@ class FilesSink:
         writer.save(f"{self._store.url}/{_folder(batch, token)}")
 
     def record(self, staged: Staged) -> None:
+        self._catch_up()
         names = [k for k in self._store.list(_folder(staged.batch, staged.token)) if "/part-" in k]
         body = {"files": names, "state_ids": list(staged.state_ids)}
         self._store.create(_record(staged), json.dumps(body).encode())
@@ -94,6 +97,8 @@ class FilesSink:
         self._catch_up()
         outcome = Outcome.ALREADY_DONE
         if self._ledger.last < staged.batch:
+            if not self._store.exists(_record(staged)):
+                raise LostStagingError(batch=staged.batch, query=self._ledger.owner, path=self.describe())
             folder = _folder(staged.batch, staged.token)
             body = {"folder": folder, "files": self._body(_record(staged))["files"]}
             try:
@@ -105,13 +110,17 @@ class FilesSink:
         self._store.delete(_record(staged))
         return outcome
 
-    def discard(self, keep: Sequence[Staged]) -> None:
+    def discard(self, upto: BatchId, keep: Sequence[Staged]) -> None:
         kept = {_folder(s.batch, s.token) for s in keep} | set(self._delivered.values())
+
+        def dead(folder: str) -> bool:
+            return folder not in kept and _parse(folder.removeprefix("data/"))[0] <= upto
+
         for key in list(self._store.list("data")):
-            if "/".join(key.split("/")[:2]) not in kept:
+            if dead("/".join(key.split("/")[:2])):
                 self._store.delete(key)
         for key in list(self._store.list(_STAGED)):
-            if f"data/{key.rsplit('/', 1)[1].removesuffix('.json')}" not in kept:
+            if dead(f"data/{key.rsplit('/', 1)[1].removesuffix('.json')}"):
                 self._store.delete(key)
 
     def rewind(self, to: BatchId) -> Outcome:
@@ -125,15 +134,17 @@ class FilesSink:
         return Outcome.DONE_NOW
 
     def _catch_up(self) -> None:
-        for entry in self._log.read_new():
-            self._take(entry)
+        with self._lock:
+            for entry in self._log.read_new():
+                self._take(entry)
         if self._ledger.fence > self._token:
             raise self._fenced()
 
     def _append(self, entry: dict[str, Any]) -> None:
-        if not self._log.append(entry, self._take):
-            raise self._fenced()
-        self._take(entry)
+        with self._lock:
+            if not self._log.append(entry, self._take):
+                raise self._fenced()
+            self._take(entry)
 
     def _take(self, entry: dict[str, Any]) -> bool:
         """Take an entry into account; False once it fences us."""

@@ -1,0 +1,107 @@
+"""What several verbs take, and how it becomes settings."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weir.cli import say
+from weir.config import resolve
+from weir.errors import BadValueError, WeirError
+
+SETTINGS_FILE = "weir.yaml"
+_DIR_KEY = "execution.checkpointing.dir"
+
+
+def _as_json(chosen: bool) -> bool:
+    if chosen:
+        say.speak(say.Form.JSON)
+    return chosen
+
+
+JobOf = Annotated[str, typer.Argument(metavar="JOB", help="The job's name; 'weir list' shows them.")]
+Define = Annotated[
+    list[str] | None,
+    typer.Option("-D", metavar="KEY=VALUE", help="A setting; stronger than all others. Repeatable."),
+]
+Directory = Annotated[
+    str | None,
+    typer.Option(
+        "--dir", metavar="DIR", help="Where jobs are kept: the setting execution.checkpointing.dir."
+    ),
+]
+SettingsFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="The settings file; else weir.yaml in this directory."),
+]
+AsJson = Annotated[
+    bool,
+    typer.Option("--json", callback=_as_json, is_eager=True, help="Answer with one JSON object."),
+]
+
+
+def overrides(
+    define: Sequence[str] | None,
+    *,
+    conf: Sequence[str] | None = None,
+    master: str | None = None,
+    dir: str | None = None,
+) -> dict[str, str]:
+    """The settings of the command line, the strongest layer."""
+    given = _pairs("-D", define) | _pairs("--conf", conf)
+    for key in _pairs("--conf", conf):
+        if not key.startswith("spark."):
+            raise _bad("--conf", key, "it takes Spark's own keys, spark.*; settings of weir's go with -D")
+    if master:
+        given["spark.master"] = master
+    if dir:
+        given[_DIR_KEY] = dir
+    return given
+
+
+def _pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
+    pairs = {}
+    for item in given or ():
+        key, sign, value = item.partition("=")
+        if not sign or not key.strip():
+            raise _bad(option, item, f"it should be key=value, like {option} {_EXAMPLES[option]}")
+        pairs[key.strip()] = value
+    return pairs
+
+
+_EXAMPLES = {"-D": "heartbeat.timeout=30s", "--conf": "spark.executor.memory=4g"}
+
+
+def _bad(option: str, value: str, reason: str) -> BadValueError:
+    return BadValueError(key=option, value=value, origin="the command line", reason=reason)
+
+
+def settings_file(given: Path | None, beside: Path | None = None) -> Path | None:
+    """The settings file: the one that was named, else in this directory, else beside the job file."""
+    if given is not None:
+        return given
+    places = [Path.cwd()] + ([beside.absolute().parent] if beside else [])
+    return next((place / SETTINGS_FILE for place in places if (place / SETTINGS_FILE).is_file()), None)
+
+
+def directory(dir: str | None, file: Path | None = None, define: Sequence[str] | None = None) -> str:
+    """Where jobs are kept."""
+    if dir:
+        return dir
+    config = resolve(file=settings_file(file), environ=os.environ, overrides=overrides(define))
+    return config.settings.execution_checkpointing_dir
+
+
+def command(verb: str, job: str, dir: str, rest: str = "") -> str:
+    """The command that does this to a job, as one can type it here."""
+    try:
+        there = directory(None) == dir
+    except WeirError:
+        there = False
+    where = "" if there else f" --dir {shlex.quote(dir)}"
+    return f"weir {verb} {job}{rest}{where}"

@@ -1,0 +1,127 @@
+"""What the terminal shows while a job runs in it.
+
+On a terminal a few lines at the bottom are kept up to date and everything else scrolls above them;
+elsewhere there is a plain line for each move and note. The driver's standard output passes through.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from weir.cli import say
+from weir.protocol.messages import BatchCommitted
+from weir.protocol.states import JobState
+from weir.supervisor.loop import Watcher
+
+_SHOWN = 8
+"""Queries with a line of their own."""
+_COLOURS = {JobState.RUNNING: "green", JobState.FAILED: "red", JobState.RESTARTING: "yellow"}
+
+
+class Terminal(Watcher):
+    """Plain lines, and what is known of the job."""
+
+    def __init__(self) -> None:
+        self.job: str | None = None
+        self.attempt = 0
+        self.moved_to = JobState.CREATED
+        self.batches: dict[str, int] = {}
+
+    def opened(self, job: str, dir: str) -> None:
+        self.job = job
+
+    def state(self, job: str, state: JobState, attempt: int) -> None:
+        self.moved_to, self.attempt = state, attempt
+        self.show_move()
+
+    def batch(self, batch: BatchCommitted) -> None:
+        self.batches[batch.query] = batch.batch
+
+    def note(self, text: str) -> None:
+        say.note(text)
+
+    def output(self, data: bytes) -> None:
+        stream = sys.stderr if say.form is say.Form.JSON else sys.stdout
+        stream.buffer.write(data)
+        stream.flush()
+
+    def show_move(self) -> None:
+        say.note(f"{self.job}: {self.moved_to.value}, attempt {self.attempt}")
+
+
+class Screen(Terminal):
+    """Lines that stay at the bottom of a terminal. Any thread may call; rich keeps the order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[str, BatchCommitted] = {}
+        self._lock = threading.Lock()
+        self._rest = b""
+        self.live = Live(console=say.err, get_renderable=self._status, refresh_per_second=4, transient=True)
+
+    def batch(self, batch: BatchCommitted) -> None:
+        super().batch(batch)
+        self._last = {**self._last, batch.query: batch}
+
+    def output(self, data: bytes) -> None:
+        """Whole lines go above the status; where standard output is no terminal nothing is in the way."""
+        if say.form is say.Form.PEOPLE and not sys.stdout.isatty():
+            super().output(data)
+            return
+        with self._lock:
+            lines, newline, self._rest = (self._rest + data).rpartition(b"\n")
+            if newline:
+                self._print(lines)
+
+    def finish(self) -> None:
+        """Print what has no end of line yet."""
+        with self._lock:
+            if self._rest:
+                self._print(self._rest)
+            self._rest = b""
+
+    def _print(self, lines: bytes) -> None:
+        say.err.print(Text.from_ansi(lines.decode(errors="replace")))
+
+    def _status(self) -> Group:
+        queries = sorted(self._last.values(), key=lambda one: one.query)
+        lines = [self._headline(), *map(_query_line, queries[:_SHOWN])]
+        if len(queries) > _SHOWN:
+            lines.append(Text(f"  and {len(queries) - _SHOWN} more: weir status {self.job}", style="dim"))
+        return Group(*lines)
+
+    def _headline(self) -> Text:
+        if self.job is None:
+            return Text("starting", style="dim")
+        colour = _COLOURS.get(self.moved_to, "cyan")
+        state = (self.moved_to.value, f"bold {colour}")
+        return Text.assemble((self.job, "bold"), "  ", state, f"  attempt {self.attempt}", no_wrap=True)
+
+
+def _query_line(batch: BatchCommitted) -> Text:
+    rate = say.number(batch.rows / batch.seconds) if batch.seconds else "-"
+    state = f", {say.number(batch.state_rows)} state rows" if batch.state_rows else ""
+    line = Text(f"  {batch.query}: batch {batch.batch}, {rate} rows/s{state}", no_wrap=True)
+    line.overflow = "ellipsis"
+    return line
+
+
+@contextmanager
+def terminal() -> Iterator[Terminal]:
+    """The watcher that fits what standard error is; cleans up behind itself."""
+    if not say.err.is_terminal:
+        yield Terminal()
+        return
+    screen = Screen()
+    with screen.live:
+        try:
+            yield screen
+        finally:
+            screen.finish()

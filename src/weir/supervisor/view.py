@@ -1,0 +1,234 @@
+"""A job as it stands, seen from outside: what its journal says, checked against who is alive.
+
+The journal's last word may be RUNNING though its writer was killed; so it is shown only together
+with the newest attempt's beat. Nothing here writes, and nothing needs the job's own process: the
+command line and the pages read the same views.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from weir.clock import Clock
+from weir.errors import BadNameError, NoSuchJobError, StorageError
+from weir.ids import JobName, job_name
+from weir.protocol.states import JobState
+from weir.storage import open_store, paths
+from weir.storage.attempts import AttemptLock, AttemptRecord, Beat, gone, visible
+from weir.storage.open import is_local, local_path
+from weir.supervisor.home import beside
+from weir.supervisor.journal import Event, History
+
+LOST = "LOST"
+"""Shown for a job that was not at its end when its supervisor died."""
+
+
+class Alive(str, Enum):
+    """Whether the supervisor of the newest attempt lives, as far as this machine can tell."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+    """It runs on another machine (or before a reboot): only its beat could tell, with patience."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One job as it stands now."""
+
+    name: str
+    state: str
+    alive: Alive
+    advice: str
+    """What to do about it; empty when there is nothing to do."""
+    attempt: int
+    since: str
+    """When this state began."""
+    started_at: str
+    """When the supervisor took the job."""
+    pid: int
+    host: str
+    user: str
+    session: str
+    driver: int
+    """The process group of the driver that was started last, or 0."""
+    file: str
+    batch: dict[str, Any] | None
+    """The newest committed batch of any query."""
+
+    @property
+    def over(self) -> bool:
+        """Nobody works on it any more."""
+        return self.alive is Alive.NO
+
+
+@dataclass(frozen=True)
+class Report:
+    """A job with its queries and its troubles."""
+
+    standing: Standing
+    queries: list[dict[str, Any]]
+    failure: Event | None
+    gave_up: str
+    restarts: int
+    """Since the supervisor took the job."""
+    recoveries: list[Event]
+
+
+def alive(record: AttemptRecord, beat: Beat) -> Alive:
+    """Whether the owner of an attempt lives; its driver ends itself when it does not."""
+    if beat.released or gone(record, Beat()):
+        return Alive.NO
+    return Alive.YES if visible(record) else Alive.UNKNOWN
+
+
+def true_state(written: JobState | None, life: Alive) -> str:
+    """The state to show: what was written last, unless its writer died before the end."""
+    if written is None:
+        return LOST if life is Alive.NO else JobState.CREATED.value
+    if life is Alive.NO and not written.final:
+        return LOST
+    return written.value
+
+
+def job_names(dir: str) -> list[JobName]:
+    """Every job below the directory: a folder that has held an attempt."""
+    if not is_local(dir):
+        keys = (key.split("/") for key in open_store(dir).list(""))
+        return sorted({job_name(key[0]) for key in keys if key[1:2] == ["attempts"]})
+    try:
+        with os.scandir(local_path(dir)) as entries:
+            return sorted(_valid(e.name for e in entries if os.path.isdir(os.path.join(e, "attempts"))))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StorageError(verb="list", path=dir, reason=error.strerror or str(error), root=dir) from error
+
+
+def _valid(names: Iterator[str]) -> Iterator[JobName]:
+    for name in names:
+        try:
+            yield job_name(name)
+        except BadNameError:
+            continue
+
+
+def look(dir: str, name: str, clock: Clock) -> Standing:
+    """The job as it stands; raises `NoSuchJobError` when nothing has ever run under this name."""
+    job = job_name(name)
+    newest, beat = _newest(dir, job, clock)
+    with _history(dir, job) as history:
+        return _standing(job, newest, beat, history)
+
+
+def report(dir: str, name: str, clock: Clock, recoveries: int = 3) -> Report:
+    """The job with its queries, its last failure and its last recoveries."""
+    job = job_name(name)
+    newest, beat = _newest(dir, job, clock)
+    with _history(dir, job) as history:
+        standing = _standing(job, newest, beat, history)
+        if history is None:
+            return Report(standing, [], None, "", 0, [])
+        gave_up = history.last("gave up")
+        first = _session_start(newest, history).attempt
+        return Report(
+            standing,
+            _queries(history),
+            history.last("failure"),
+            gave_up.body["reason"] if gave_up and gave_up.attempt == newest.attempt else "",
+            sum(event.attempt >= first for event in history.events("restart")),
+            history.events("recovery", limit=recoveries),
+        )
+
+
+def _newest(dir: str, job: JobName, clock: Clock) -> tuple[AttemptRecord, Beat]:
+    lock = AttemptLock(open_store(dir), job, clock)
+    newest = lock.newest()
+    if newest is None:
+        raise NoSuchJobError(job=job, dir=dir)
+    return newest, lock.last_beat(newest.attempt)
+
+
+@contextmanager
+def _history(dir: str, job: JobName) -> Iterator[History | None]:
+    """The job's history, or None when there is none (yet)."""
+    path = beside(dir, paths.journal(job))
+    if not path.is_file():
+        yield None
+        return
+    try:
+        history = History(path)
+        try:
+            yield history
+        finally:
+            history.close()
+    except sqlite3.Error as error:
+        raise StorageError(verb="read", path=path, reason=str(error), root=dir) from error
+
+
+def _standing(job: JobName, newest: AttemptRecord, beat: Beat, history: History | None) -> Standing:
+    state = history.last("state") if history else None
+    written = JobState(state.body["state"]) if state else None
+    if state is None or (written and written.final and state.attempt < newest.attempt):
+        state, written = None, None  # the end of an earlier life says nothing of this one
+    life = alive(newest, beat)
+    shown = true_state(written, life)
+    start = _session_start(newest, history) if history else None
+    file = str(start.body.get("file", "")) if start else ""
+    batches = history.batches(limit=1) if history else []
+    return Standing(
+        name=job,
+        state=shown,
+        alive=life,
+        advice=_advice(shown, life, newest, beat, file),
+        attempt=newest.attempt,
+        since=state.at if state else newest.since,
+        started_at=start.at if start else newest.since,
+        pid=newest.pid,
+        host=newest.host,
+        user=newest.user,
+        session=newest.session,
+        driver=beat.group,
+        file=file,
+        batch={key: batches[0][key] for key in ("query", "batch", "rows", "at")} if batches else None,
+    )
+
+
+def _session_start(newest: AttemptRecord, history: History) -> Event:
+    """The first attempt of the supervisor that holds the newest one."""
+    mine = [e for e in history.events("attempt") if e.body.get("session") == newest.session]
+    nothing = Event(0, newest.since, newest.attempt, "attempt", "", {})
+    return mine[0] if mine else nothing
+
+
+def _advice(state: str, life: Alive, newest: AttemptRecord, beat: Beat, file: str) -> str:
+    who = f"process {newest.pid} on {newest.host}"
+    if state == LOST:
+        ending = "" if beat.released or gone(newest, beat) else "; its driver ends itself about now"
+        again = f"'weir run {file or 'FILE'}' goes on where it was"
+        return f"its supervisor ({who}) is gone without an end{ending}: {again}"
+    if life is Alive.UNKNOWN:
+        return f"it is held by {who}, which can't be seen from here: this is what it said last"
+    return ""
+
+
+def _queries(history: History) -> list[dict[str, Any]]:
+    """The queries that were started last, each with its newest batch if it has one."""
+    started = history.events("query started")
+    newest = max((event.attempt for event in started), default=0)
+    runs = {event.query: event.body for event in started if event.attempt == newest}
+    batches = {row["query"]: row for row in history.queries()}
+    names = sorted(runs) if runs else sorted(batches)
+    return [_query(name, runs.get(name, {}), batches.get(name)) for name in names]
+
+
+def _query(name: str, run: dict[str, Any], batch: dict[str, Any] | None) -> dict[str, Any]:
+    shown = ("batch", "at", "rows", "seconds", "state_rows", "state_bytes", "watermark", "total_rows")
+    row = batch or {"watermark": ""}
+    return {"query": name, "run": run.get("run", row.get("run"))} | {key: row.get(key) for key in shown}

@@ -1,0 +1,47 @@
+"""Tools to test streaming jobs with faults: what weir's own tests stand on.
+
+A job is run as a real process with faults armed (`run_job`, `JobProcess`) and its result compared
+with that of a quiet run (`assert_same_result`); its input is scripted (`ScriptedSource`). What needs
+no process to die is written in a little step language that shares one session (`StreamTest`).
+"""
+
+from weir.testing.arming import armed, fired
+from weir.testing.compare import assert_same_result, committed_rows, folded
+from weir.testing.process import QUICK, JobProcess, JobRun, run_job
+from weir.testing.script import Crash, EndOfInput, Pause, Rows, ScriptedSource, write_script
+from weir.testing.steps import (
+    AddRows,
+    CheckRows,
+    CheckTable,
+    ExpectFailure,
+    ProcessAll,
+    Start,
+    Stop,
+    StreamTest,
+)
+
+__all__ = [
+    "QUICK",
+    "AddRows",
+    "CheckRows",
+    "CheckTable",
+    "Crash",
+    "EndOfInput",
+    "ExpectFailure",
+    "JobProcess",
+    "JobRun",
+    "Pause",
+    "ProcessAll",
+    "Rows",
+    "ScriptedSource",
+    "Start",
+    "Stop",
+    "StreamTest",
+    "armed",
+    "assert_same_result",
+    "committed_rows",
+    "fired",
+    "folded",
+    "run_job",
+    "write_script",
+]

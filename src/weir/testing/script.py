@@ -1,0 +1,215 @@
+"""A scripted source: batches, crashes, pauses and the end of the input, step by step.
+
+A script is a file with one step a line. Each `Rows` becomes exactly one batch of several non-empty
+partitions; the other steps stand between two batches. The source is a Python data source of
+Spark's: its reader lives in a process of its own and knows only this file and the marks beside it,
+so every attempt reads the same, and a `Crash` happens once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMAT = "weir-script"
+_NAP = 0.02
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One batch. A row is a tuple, or a plain value where the schema has one column."""
+
+    rows: Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Crash:
+    """SIGKILL of the driver when the source is asked for what comes behind this; once over all attempts.
+
+    Every batch before it has been committed by Spark by then. Only a driver of `weir run` is
+    killed; in a notebook or a test of one process the query fails instead.
+    """
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Nothing comes for so many seconds, or until a file exists; an attempt that dies starts it again."""
+
+    seconds: float = 0.0
+    until: str = ""
+
+
+@dataclass(frozen=True)
+class EndOfInput:
+    """Nothing comes any more, whatever stands behind it.
+
+    A query with the trigger `{"availableNow": True}` ends here by itself, with everything before
+    it committed; when all queries have ended the job is FINISHED. A query with another trigger
+    goes on and waits.
+    """
+
+
+Step = Rows | Crash | Pause | EndOfInput
+_KINDS: Mapping[str, type[Step]] = {kind.__name__: kind for kind in (Rows, Crash, Pause, EndOfInput)}
+
+
+class ScriptedSource:
+    """A source for tests; hand it to `env.source(name, ScriptedSource(...))`.
+
+    `script` is the path of a script file, or the steps themselves, which are then kept in `folder`.
+    `schema` is Spark's; the rows of a batch are dealt out to `partitions` partitions in turn. The
+    same offsets give the same rows in the same partitions, in every attempt.
+    """
+
+    def __init__(
+        self,
+        script: str | Path | Sequence[Step],
+        schema: str = "value string",
+        *,
+        folder: str | Path | None = None,
+        partitions: int = 2,
+    ) -> None:
+        if isinstance(script, str | Path):
+            self.path = Path(script).absolute()
+        elif folder is None:
+            raise ValueError("a script of steps needs a folder, where it is kept for the next attempts")
+        else:
+            self.path = Path(folder).absolute() / "script.jsonl"
+            _keep(self.path, script)
+        self._schema = schema
+        self._partitions = partitions
+
+    def load(self, spark: SparkSession) -> DataFrame:
+        """A streaming frame of the script."""
+        from weir.testing.reader import ScriptDataSource  # noqa: PLC0415  needs pyspark
+
+        driver = os.getpid() if "weir.driver.main" in sys.modules else 0
+        spark.dataSource.register(ScriptDataSource)
+        stream = spark.readStream.format(FORMAT).schema(self._schema)
+        return (
+            stream.option("path", str(self.path))
+            .option("partitions", self._partitions)
+            .option("driver", driver)
+            .load()
+        )
+
+
+def write_script(path: str | Path, *steps: Step) -> None:
+    """Add steps to a script file; a job that reads it sees them at once, each of them whole."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = "".join(_line(step) for step in steps)
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(lines)
+
+
+def read_script(path: str | Path) -> list[Step]:
+    """The steps of a script file, without a last line that is still being written."""
+    with suppress(FileNotFoundError):
+        whole = Path(path).read_text(encoding="utf-8").rpartition("\n")[0]
+        return [_step(line) for line in whole.splitlines() if line]
+    return []
+
+
+class Position:
+    """Where a reader of a script stands, and what it does about the steps between batches."""
+
+    def __init__(self, path: Path, driver: int) -> None:
+        self._path = path
+        self._driver = driver
+        self._paused_at: dict[int, float] = {}
+        self.until_end = False
+        """The query ends with the input: wait out the pauses, instead of coming back later."""
+
+    def next(self, start: int) -> int:
+        """The number of steps that are used up behind the next batch, or `start` when there is none."""
+        while True:
+            steps = read_script(self._path)
+            for number in range(start, len(steps)):
+                step = steps[number]
+                if isinstance(step, Rows):
+                    return number + 1
+                if isinstance(step, EndOfInput):
+                    return start
+                if isinstance(step, Crash):
+                    self._crash(number)
+                elif not self._over(number, step):
+                    break
+            else:
+                return start
+            if not self.until_end:
+                return start
+            time.sleep(_NAP)
+
+    def rows(self, start: int, end: int) -> Iterator[Any]:
+        """The rows between two positions."""
+        for step in read_script(self._path)[start:end]:
+            if isinstance(step, Rows):
+                yield from step.rows
+
+    def _crash(self, number: int) -> None:
+        if not fire_once(Path(f"{self._path}.fired"), f"crash-{number}"):
+            return
+        if not self._driver:
+            raise RuntimeError("a Crash was reached outside of 'weir run': nothing here may be killed")
+        os.kill(self._driver, signal.SIGKILL)
+        time.sleep(3600)  # the JVM goes next, and this process with it
+
+    def _over(self, number: int, pause: Pause) -> bool:
+        if pause.until:
+            return Path(pause.until).exists()
+        began_at = self._paused_at.setdefault(number, time.monotonic())
+        return time.monotonic() - began_at >= pause.seconds
+
+
+def fire_once(folder: Path, name: str) -> bool:
+    """Leave a mark; True for the first who does, over all processes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with open(folder / name, "x"):
+            return True
+    except FileExistsError:
+        return False
+
+
+def _keep(path: Path, steps: Sequence[Step]) -> None:
+    text = "".join(_line(step) for step in steps)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_text(text, encoding="utf-8")
+        with suppress(FileExistsError):
+            os.link(temporary, path)
+        temporary.unlink()
+    if path.read_text(encoding="utf-8") != text:
+        raise ValueError(f"{path} holds another script; offsets of one mean nothing in the other")
+
+
+def _line(step: Step) -> str:
+    return json.dumps([type(step).__name__, asdict(step)], default=_plain) + "\n"
+
+
+def _step(line: str) -> Step:
+    kind, fields = json.loads(line)
+    return _KINDS[kind](**fields)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, date | datetime):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    raise TypeError(f"a script can't hold {value!r}")

@@ -1,0 +1,123 @@
+"""One suite for every store: the guarantees that are written on the verbs of `Store`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from weir.errors import OutcomeUnknownError, StorageError
+from weir.storage import Created, DenseLog, Store
+from weir.storage.local import LocalStore
+from weir.storage.objects import ObjectStore
+from weir.storage.unreliable import UnreliableStore
+
+
+@pytest.fixture(params=["local", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    yield LocalStore(tmp_path / "root") if request.param == "local" else ObjectStore("memory://")
+
+
+def test_what_is_created_can_be_read_and_is_not_created_twice(store: Store) -> None:
+    assert store.create("a/b", b"one") is Created.NOW
+    assert store.create("a/b", b"two") is Created.EXISTS
+    assert store.get("a/b") == b"one"
+
+
+def test_put_replaces_whatever_was_there(store: Store) -> None:
+    store.put("a", b"one")
+    store.put("a", b"two")
+    assert store.get("a") == b"two"
+
+
+def test_an_absent_key_is_none_and_can_be_deleted(store: Store) -> None:
+    assert store.get("no") is None
+    assert not store.exists("no")
+    store.delete("no")
+
+
+def test_list_is_sorted_and_keeps_to_the_folder(store: Store) -> None:
+    for key in ("x/2", "x/10", "x/y/1", "xx/1"):
+        store.put(key, b"")
+    assert list(store.list("x")) == ["x/10", "x/2", "x/y/1"]
+    assert list(store.list("nothing")) == []
+
+
+def test_deleted_keys_are_gone(store: Store) -> None:
+    store.put("a", b"1")
+    store.delete("a")
+    assert store.get("a") is None
+    assert list(store.list("")) == []
+
+
+def test_of_many_creators_one_wins(store: Store) -> None:
+    start, outcomes = threading.Barrier(8), []
+
+    def create(name: int) -> None:
+        start.wait()
+        outcomes.append((store.create("lock", str(name).encode()), name))
+
+    threads = [threading.Thread(target=create, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    winners = [name for outcome, name in outcomes if outcome is Created.NOW]
+    assert len(winners) == 1
+    assert store.get("lock") == str(winners[0]).encode()
+
+
+def test_writers_of_one_log_agree_on_one_dense_order(store: Store) -> None:
+    start = threading.Barrier(4)
+
+    def write(name: int) -> None:
+        log = DenseLog(store, "log")
+        start.wait()
+        for number in range(10):
+            assert log.append({"who": name, "number": number}, lambda _: True)
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    entries = list(DenseLog(store, "log").read_new())
+    assert len(entries) == 40
+    for name in range(4):
+        assert [e["number"] for e in entries if e["who"] == name] == list(range(10))
+
+
+def test_an_append_that_is_no_longer_wanted_writes_nothing(store: Store) -> None:
+    DenseLog(store, "log").append({"fence": 2}, lambda _: True)
+    assert not DenseLog(store, "log").append({"old": 1}, lambda entry: "fence" not in entry)
+    assert list(DenseLog(store, "log").read_new()) == [{"fence": 2}]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_appends_through_a_failing_store_land_once_each(store: Store, seed: int) -> None:
+    failing = UnreliableStore(store, seed, failing=0.6)
+    log = DenseLog(failing, "log")
+    for number in range(10):
+        while True:
+            try:
+                assert log.append({"number": number}, lambda _: True)
+                break
+            except (OutcomeUnknownError, StorageError):
+                continue
+    assert [e["number"] for e in DenseLog(store, "log").read_new()] == list(range(10))
+
+
+def test_a_local_key_stays_below_the_root(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "root")
+    for key in ("../outside", "/etc/passwd", "a/../../b"):
+        with pytest.raises(StorageError):
+            store.put(key, b"")
+
+
+def test_a_place_that_is_a_file_is_refused_with_words(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError) as caught:
+        LocalStore(tmp_path / "file").create("a", b"")
+    assert "weir doctor" in caught.value.hint

@@ -1,0 +1,39 @@
+"""Every message survives the pipe."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weir.protocol.messages import Message, decode, encode
+
+KINDS = get_args(Message)
+WITH_MAPS = ("Described", "Start")
+st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if k.__name__ not in WITH_MAPS], ids=lambda k: k.__name__)
+def test_a_message_is_read_as_it_was_written(kind: type) -> None:
+    @given(st.from_type(kind))
+    def check(message: Message) -> None:
+        line = encode(message)
+        assert line.endswith(b"\n") and line.count(b"\n") == 1
+        assert decode(line) == message
+
+    check()
+
+
+def test_maps_travel() -> None:
+    for name in WITH_MAPS:
+        kind = next(k for k in KINDS if k.__name__ == name)
+        first = "job" if name == "Described" else 3
+        message = kind(first, {"a.b": 1, "c": {"d": [True, None, "x"]}})
+        assert decode(encode(message)) == message
+
+
+def test_what_is_no_message_is_refused() -> None:
+    with pytest.raises(KeyError):
+        decode(b'["Nonsense", {}]\n')
