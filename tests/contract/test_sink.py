@@ -1,0 +1,184 @@
+"""One suite for every exactly-once sink: the guarantees that are written on `StagingSink`.
+
+A new sink adds a `Case`: how to open it on the same target again, and what its readers see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from weir import sinks
+from weir.errors import FencedError, LostStagingError, OutcomeUnknownError, SinkMismatchError, StorageError
+from weir.ids import NO_BATCH, Attempt, BatchId, Run, Token
+from weir.job.sinks import Outcome, StagingSink
+from weir.job.sinks.files import FilesSink
+from weir.protocol.ledger import Staged
+from weir.storage.local import LocalStore
+from weir.storage.unreliable import UnreliableStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+OWNER, LINEAGE = "job/query", "lineage"
+
+
+@dataclass
+class Case:
+    """One sink on one target."""
+
+    spark: SparkSession
+    make: Callable[[], StagingSink]
+    """A new sink object on the same target, as a new run would have it."""
+    make_failing: Callable[[int], StagingSink]
+    """The same behind a transport that fails by seed."""
+    read: Callable[[], list[int]]
+    """What a reader sees: the values, in the order of their batches."""
+
+    def opened(self, attempt: int, run: int = 1) -> StagingSink:
+        sink = self.make()
+        sink.open(OWNER, LINEAGE, token(attempt, run))
+        return sink
+
+    def stage(self, sink: StagingSink, batch: int, attempt: int, *values: int) -> Staged:
+        staged = Staged(BatchId(batch), token(attempt))
+        frame = self.spark.createDataFrame([(v,) for v in values], "value int").repartition(2)
+        sink.stage(frame, staged.batch, staged.token)
+        sink.record(staged)
+        return staged
+
+
+def token(attempt: int, run: int = 1) -> Token:
+    return Token(Attempt(attempt), Run(run))
+
+
+@pytest.fixture(params=["parquet", "json"])
+def case(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Case:
+    path, form = str(tmp_path / "out"), request.param
+
+    def read() -> list[int]:
+        found: list[int] = []
+        for file in sinks.committed_files(path):
+            found += sorted(r.value for r in spark.read.schema("value int").format(form).load(file).collect())
+        return found
+
+    def failing(seed: int) -> StagingSink:
+        return FilesSink(path, form, {}, UnreliableStore(LocalStore(path), seed))
+
+    return Case(spark, lambda: sinks.files(path, form), failing, read)
+
+
+def test_what_is_staged_is_seen_only_after_its_commit_and_as_a_whole(case: Case) -> None:
+    sink = case.opened(1)
+    staged = case.stage(sink, 0, 1, 1, 2, 3)
+    assert case.read() == []
+    assert sink.commit(staged) is Outcome.DONE_NOW
+    assert sorted(case.read()) == [1, 2, 3]
+
+
+def test_a_commit_that_is_repeated_changes_nothing(case: Case) -> None:
+    sink = case.opened(1)
+    staged = case.stage(sink, 0, 1, 1, 2)
+    sink.commit(staged)
+    assert sink.commit(staged) is Outcome.ALREADY_DONE
+    assert case.opened(2).commit(staged) is Outcome.ALREADY_DONE
+    assert sorted(case.read()) == [1, 2]
+
+
+def test_a_batch_without_rows_counts_too(case: Case) -> None:
+    sink = case.opened(1)
+    assert sink.commit(case.stage(sink, 0, 1)) is Outcome.DONE_NOW
+    assert case.opened(2).open(OWNER, LINEAGE, token(2)).last == 0
+    assert case.read() == []
+
+
+def test_the_next_attempt_finds_what_was_staged_and_commits_it(case: Case) -> None:
+    staged = case.stage(case.opened(1), 0, 1, 7)
+    after = case.make()
+    assert after.open(OWNER, LINEAGE, token(2)).last == NO_BATCH
+    assert list(after.staged()) == [staged]
+    after.discard(BatchId(0), [staged])
+    assert after.commit(staged) is Outcome.DONE_NOW
+    assert case.read() == [7]
+
+
+def test_discarded_stagings_are_gone_and_delivered_ones_stay(case: Case) -> None:
+    sink = case.opened(1)
+    sink.commit(case.stage(sink, 0, 1, 1))
+    lost = case.stage(sink, 1, 1, 2)
+    later = case.stage(sink, 2, 1, 3)
+    after = case.opened(2)
+    after.discard(BatchId(1), [])
+    assert case.read() == [1]
+    assert list(after.staged()) == [later]
+    with pytest.raises(LostStagingError):
+        after.commit(lost)
+
+
+def test_a_lower_token_can_neither_commit_nor_record_nor_open(case: Case) -> None:
+    old = case.opened(1)
+    staged = case.stage(old, 0, 1, 1)
+    case.opened(2)
+    with pytest.raises(FencedError):
+        old.commit(staged)
+    with pytest.raises(FencedError):
+        old.record(Staged(BatchId(1), token(1)))
+    with pytest.raises(FencedError):
+        case.make().open(OWNER, LINEAGE, token(1))
+    assert case.read() == []
+
+
+def test_runs_of_one_attempt_fence_each_other(case: Case) -> None:
+    old = case.opened(1, run=1)
+    staged = case.stage(old, 0, 1, 1)
+    case.opened(1, run=2)
+    with pytest.raises(FencedError):
+        old.commit(staged)
+
+
+def test_output_of_others_is_refused(case: Case) -> None:
+    case.opened(1)
+    with pytest.raises(SinkMismatchError) as caught:
+        case.make().open("other/query", LINEAGE, token(2))
+    assert "'job/query'" in caught.value.why
+    with pytest.raises(SinkMismatchError):
+        case.make().open(OWNER, "files that were made anew", token(2))
+
+
+def test_rewind_takes_back_whole_batches_and_their_numbers_can_be_used_again(case: Case) -> None:
+    sink = case.opened(1)
+    for batch in range(3):
+        sink.commit(case.stage(sink, batch, 1, batch))
+    after = case.opened(2)
+    assert after.rewind(BatchId(0)) is Outcome.DONE_NOW
+    assert after.rewind(BatchId(0)) is Outcome.ALREADY_DONE
+    assert case.read() == [0]
+    assert after.commit(case.stage(after, 1, 2, 10)) is Outcome.DONE_NOW
+    assert case.read() == [0, 10]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_through_a_failing_transport_every_batch_arrives_once(case: Case, seed: int) -> None:
+    def until_known(step: Callable[[], object]) -> None:
+        for _ in range(200):
+            try:
+                if step() is not Outcome.UNKNOWN:
+                    return
+            except (OutcomeUnknownError, StorageError):
+                continue
+        raise AssertionError("the seed never lets it through")
+
+    sink = case.make_failing(seed)
+    until_known(lambda: sink.open(OWNER, LINEAGE, token(1)))
+    for batch in range(3):
+        staged = Staged(BatchId(batch), token(1))
+        sink.stage(case.spark.createDataFrame([(batch,)], "value int"), staged.batch, staged.token)
+        until_known(lambda staged=staged: sink.record(staged))  # type: ignore[misc]
+        until_known(lambda staged=staged: sink.commit(staged))  # type: ignore[misc]
+    assert case.read() == [0, 1, 2]

@@ -1,0 +1,139 @@
+"""One driver at a time: who may open the next attempt, and when."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from weir.clock import Clock, ManualClock
+from weir.errors import FencedError, JobRunningError
+from weir.ids import Attempt, job_name
+from weir.lease import Lease
+from weir.storage.attempts import AttemptLock, AttemptRecord, Beat, gone
+from weir.storage.local import LocalStore
+
+JOB = job_name("job")
+
+
+class Taker:
+    """A second supervisor whose waiting moves its own clock and lets the test act."""
+
+    def __init__(self, store: LocalStore) -> None:
+        self.clock = ManualClock()
+        self.lock = AttemptLock(store, JOB, self.clock)
+        self.waits = 0
+        self.while_waiting = lambda: None
+
+    def take(self, timeout: float = 50) -> Attempt:
+        def waiting(holder: AttemptRecord, seconds: float) -> None:
+            self.waits += 1
+            self.while_waiting()
+            self.clock.advance(min(1, seconds))
+
+        return self.lock.acquire("taker", timeout, waiting)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path)
+
+
+@pytest.fixture
+def holder(store: LocalStore) -> AttemptLock:
+    lock = AttemptLock(store, JOB, Clock())
+    assert lock.acquire("holder", 50, lambda *_: None) == 1
+    lock.beat()
+    return lock
+
+
+def test_a_holder_that_beats_is_never_taken_from(store: LocalStore, holder: AttemptLock) -> None:
+    taker = Taker(store)
+    taker.while_waiting = holder.beat
+    with pytest.raises(JobRunningError) as caught:
+        taker.take()
+    assert str(os.getpid()) in caught.value.why
+    assert taker.waits == 1
+
+
+def test_a_silent_holder_is_taken_over_after_the_timeout_of_the_takers_clock(
+    store: LocalStore, holder: AttemptLock
+) -> None:
+    taker = Taker(store)
+    assert taker.take(timeout=50) == 2
+    assert taker.waits == 50
+
+
+def test_the_old_holder_learns_that_it_was_taken_over(store: LocalStore, holder: AttemptLock) -> None:
+    Taker(store).take()
+    with pytest.raises(FencedError):
+        holder.beat()
+    with pytest.raises(FencedError):
+        holder.advance("holder")
+
+
+def test_a_released_job_is_taken_at_once(store: LocalStore, holder: AttemptLock) -> None:
+    holder.release()
+    taker = Taker(store)
+    assert taker.take() == 2
+    assert taker.waits == 0
+
+
+def test_the_owner_restarts_its_driver_under_the_next_attempt(store: LocalStore, holder: AttemptLock) -> None:
+    assert holder.advance("holder") == 2
+    holder.beat()
+    newest = holder.newest()
+    assert newest is not None and newest.attempt == 2
+
+
+def test_of_two_takers_one_wins(store: LocalStore, holder: AttemptLock) -> None:
+    holder.release()
+    first, second = Taker(store), Taker(store)
+    assert first.take() == 2
+    first.lock.beat()
+    second.while_waiting = first.lock.beat
+    with pytest.raises(JobRunningError):
+        second.take()
+
+
+def test_processes_that_are_known_to_be_dead_need_not_be_waited_for(
+    store: LocalStore, holder: AttemptLock
+) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    record = holder.newest()
+    assert record is not None
+    assert not gone(record, Beat())
+    dead = dataclasses.replace(record, pid=ended.pid)
+    assert gone(dead, Beat())
+    assert not gone(dead, Beat(group=os.getpgrp()))
+    assert not gone(dataclasses.replace(dead, host="elsewhere"), Beat())
+    assert not gone(dataclasses.replace(dead, boot="before"), Beat())
+
+
+def test_a_lease_runs_from_the_moment_of_asking() -> None:
+    clock = ManualClock()
+    lease = Lease(Attempt(1), 10, clock)
+    asked_at = clock.monotonic()
+    clock.advance(8)
+    lease.renewed(asked_at)
+    assert lease.left == 2
+    lease.check()
+    clock.advance(2)
+    with pytest.raises(FencedError):
+        lease.check()
+
+
+def test_an_answer_that_comes_too_late_does_not_bring_a_lease_back() -> None:
+    clock = ManualClock()
+    lease = Lease(Attempt(1), 10, clock)
+    clock.advance(9)
+    asked_at = clock.monotonic()
+    clock.advance(2)
+    lease.renewed(asked_at)
+    with pytest.raises(FencedError):
+        lease.check()

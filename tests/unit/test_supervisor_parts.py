@@ -1,0 +1,109 @@
+"""The parts of the supervisor that need no driver: link, output files, journal, recovery, requests."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from weir.clock import ManualClock
+from weir.ids import job_name
+from weir.link import Link
+from weir.protocol import messages as m
+from weir.storage.local import LocalStore
+from weir.supervisor.journal import History, Journal
+from weir.supervisor.process import OutputFile
+from weir.supervisor.recovery import PARTS, Recovery, timeline
+from weir.supervisor.requests import Requests
+
+
+def committed(batch: int, **fields: object) -> m.BatchCommitted:
+    values: dict[str, object] = {"query": "q", "run": 1, "rows": 10, "seconds": 0.5, "at": "t", **fields}
+    return m.BatchCommitted(batch=batch, **values)  # type: ignore[arg-type]
+
+
+def test_messages_arrive_in_order_and_end_with_the_peer() -> None:
+    left, socket = Link.pair()
+    right = Link(socket)
+    heard: list[m.Message] = []
+    reader = threading.Thread(target=lambda: heard.extend(right.receive()))
+    reader.start()
+    sent = [m.Pong(1), m.Start(3, {"a": "x" * 100_000}), m.Stop(2.0)]
+    for message in sent:
+        left.send(message)
+    left.close()
+    reader.join(timeout=10)
+    assert heard == sent
+
+
+def test_sending_to_a_peer_that_is_gone_is_no_error() -> None:
+    left, socket = Link.pair()
+    socket.close()
+    for _ in range(3):
+        left.send(m.Pong(1))
+
+
+def test_output_of_any_size_is_kept_within_bounds(tmp_path: Path) -> None:
+    output = OutputFile(tmp_path / "logs" / "driver.log", limit=1000, keep=2)
+    for number in range(200):
+        output.write(f"{number:04d}".encode() * 25)
+    output.close()
+    files = sorted(p.name for p in (tmp_path / "logs").iterdir())
+    assert files == ["driver.log", "driver.log.1", "driver.log.2"]
+    assert all(p.stat().st_size <= 1000 for p in (tmp_path / "logs").iterdir())
+    assert (tmp_path / "logs" / "driver.log").read_bytes().endswith(b"0199")
+
+
+def test_history_outlives_its_writer_and_is_read_while_it_writes(tmp_path: Path) -> None:
+    path = tmp_path / "journal" / "journal.sqlite"
+    journal = Journal(path, ManualClock())
+    journal.event(1, "state", {"state": "RUNNING"})
+    journal.batch(1, committed(0))
+    journal.batch(1, committed(1, rows=5, state_rows=7))
+    history = History(path)
+    assert [e.body["state"] for e in history.events("state")] == ["RUNNING"]
+    assert history.batches() == []
+    journal.flush()
+    assert [b["batch"] for b in history.batches("q")] == [0, 1]
+    (query,) = history.queries()
+    assert (query["batch"], query["total_rows"], query["batches"], query["state_rows"]) == (1, 15, 2, 7)
+    history.close()
+    journal.close()
+    again = Journal(path, ManualClock())
+    again.event(2, "state", {"state": "FINISHED"})
+    again.close()
+    history = History(path)
+    assert [e.attempt for e in history.events("state")] == [1, 2]
+    last = history.last("state")
+    assert last is not None and last.body == {"state": "FINISHED"}
+    history.close()
+
+
+def test_the_parts_of_a_recovery_add_up_to_the_whole() -> None:
+    recovery = Recovery("", "killed", began_at=100.0)
+    recovery.add("detect", 1.0)
+    recovery.add("process", 0.5)
+    recovery.add("session", 4.0)
+    recovery.add("reset sinks", 0.25)
+    first = committed(7, durations={"latestOffset": 100, "getBatch": 150, "addBatch": 900}, state_load_ms=500)
+    body = recovery.finish(first, now=108.0)
+    parts = body["parts"]
+    assert isinstance(parts, dict)
+    assert list(parts) == list(PARTS)
+    assert sum(parts.values()) == body["seconds"] == 8.0
+    assert parts["reset sources"] == 0.25
+    assert parts["load state"] == 0.5
+    assert parts["first commit"] == 1.5
+    assert [line[0] for line in timeline(parts)] == list(PARTS)
+
+
+def test_a_request_is_answered_once_and_only_by_whom_it_was_meant_for(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    client, server = Requests(store, job_name("job")), Requests(store, job_name("job"))
+    identity = client.ask("cancel", "me")
+    assert client.answer_to(identity) is None
+    (request,) = server.pending()
+    assert (request.verb, request.session) == ("cancel", "me")
+    server.answer(request, done=True)
+    assert server.pending() == []
+    assert client.answer_to(identity) == {"done": True}
+    assert client.answer_to(identity) is None
