@@ -12,7 +12,7 @@
     |   |-- UserCodeError           the author's own function raised
     |   |-- RunFailedError          a query of a run in a notebook failed
     |   |-- NoSuchJobError          a name under which nothing is stored
-    |   |-- NotRunningError         a job that would have to be running for this
+    |   |-- NoSupervisorError       nobody runs the job who could do what was asked
     |   `-- NoOutputError           output that was never kept, or is no longer there
     |-- ExternalError               something outside failed; a retry may help
     |   |-- StorageError            the store said no: known to have failed
@@ -188,11 +188,11 @@ class NoSuchJobError(UserError):
     hint_form = "'weir list --dir {dir}' shows what is there"
 
 
-class NotRunningError(UserError):
-    """A job that would have to be running for what was asked."""
+class NoSupervisorError(UserError):
+    """Nobody runs the job who could do what was asked."""
 
     exit_code = 5
-    what_form = "job {job!r} is not running"
+    what_form = "job {job!r} has no supervisor that could {verb} it"
     why_form = "{reason}"
     hint_form = "{todo}"
 

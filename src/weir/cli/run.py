@@ -49,7 +49,7 @@ def run(
     detached: Detached = False,
     json: AsJson = False,
 ) -> None:
-    """Run a job and keep it running: start it again when it fails, until it ends.
+    """Run a job, and start it again when it fails.
 
     Ctrl-C, SIGTERM and 'weir cancel' let the running batches finish and commit, then end the job.
     What the job prints comes out on standard output (with --json: on standard error), and is kept

@@ -173,8 +173,10 @@ class QueryRun:
         committer.wait_for_room()
         before, over = self.files.state_ids(batch), threading.Event()
         faults.watch("batch.state", lambda: self.files.uploading(batch), over)
-        sink.stage(frame, batch, self.token)
-        over.set()
+        try:
+            sink.stage(frame, batch, self.token)
+        finally:
+            over.set()
         faults.point("batch.written")
         self._lease.check()
         staged = Staged(batch, self.token, tuple(sorted(self.files.state_ids(batch) - before)))

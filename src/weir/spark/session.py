@@ -32,10 +32,14 @@ def build(config: Config, app: str) -> SparkSession:
     from pyspark.sql import SparkSession  # noqa: PLC0415  takes a second; not before it is needed
 
     builder = SparkSession.builder.appName(app)
-    settings = {**_BASE, **_loopback(config), **state_settings(config, None), **config.spark}
-    for key, value in settings.items():
+    for key, value in builder_settings(config).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def builder_settings(config: Config) -> dict[str, str]:
+    """Everything that is known before the session is there."""
+    return {**_BASE, **_loopback(config), **state_settings(config, None), **config.spark}
 
 
 def asked_parallelism(config: Config) -> int | None:

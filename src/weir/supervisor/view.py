@@ -59,6 +59,8 @@ class Standing:
     driver: int
     """The process group of the driver that was started last, or 0."""
     file: str
+    supervised: bool
+    """It takes requests; a job in a notebook does not."""
     batch: dict[str, Any] | None
     """The newest committed batch of any query."""
 
@@ -88,13 +90,16 @@ def alive(record: AttemptRecord, beat: Beat) -> Alive:
     return Alive.YES if visible(record) else Alive.UNKNOWN
 
 
-def true_state(written: JobState | None, life: Alive) -> str:
-    """The state to show: what was written last, unless its writer died before the end."""
-    if written is None:
-        return LOST if life is Alive.NO else JobState.CREATED.value
-    if life is Alive.NO and not written.final:
+def true_state(written: JobState | None, released: bool, life: Alive) -> str:
+    """The state to show: what was written last, unless its writer died before the end.
+
+    A job in a notebook (`Job.start`) writes no journal, so that nothing is `written`.
+    """
+    if written is not None and (written.final or life is not Alive.NO):
+        return written.value
+    if written is not None or (life is Alive.NO and not released):
         return LOST
-    return written.value
+    return JobState.CANCELED.value if released else JobState.RUNNING.value
 
 
 def job_names(dir: str) -> list[JobName]:
@@ -175,12 +180,12 @@ def _history(dir: str, job: JobName) -> Iterator[History | None]:
 def _standing(job: JobName, newest: AttemptRecord, beat: Beat, history: History | None) -> Standing:
     state = history.last("state") if history else None
     written = JobState(state.body["state"]) if state else None
-    if state is None or (written and written.final and state.attempt < newest.attempt):
-        state, written = None, None  # the end of an earlier life says nothing of this one
+    start = _session_start(newest, history)
+    if state is not None and state.attempt < start.attempt:
+        state, written = None, None  # an earlier life says nothing of this one
     life = alive(newest, beat)
-    shown = true_state(written, life)
-    start = _session_start(newest, history) if history else None
-    file = str(start.body.get("file", "")) if start else ""
+    shown = true_state(written, beat.released, life)
+    file = str(start.body.get("file", ""))
     batches = history.batches(limit=1) if history else []
     return Standing(
         name=job,
@@ -189,22 +194,23 @@ def _standing(job: JobName, newest: AttemptRecord, beat: Beat, history: History 
         advice=_advice(shown, life, newest, beat, file),
         attempt=newest.attempt,
         since=state.at if state else newest.since,
-        started_at=start.at if start else newest.since,
+        started_at=start.at,
         pid=newest.pid,
         host=newest.host,
         user=newest.user,
         session=newest.session,
         driver=beat.group,
         file=file,
+        supervised=bool(start.body),
         batch={key: batches[0][key] for key in ("query", "batch", "rows", "at")} if batches else None,
     )
 
 
-def _session_start(newest: AttemptRecord, history: History) -> Event:
-    """The first attempt of the supervisor that holds the newest one."""
-    mine = [e for e in history.events("attempt") if e.body.get("session") == newest.session]
-    nothing = Event(0, newest.since, newest.attempt, "attempt", "", {})
-    return mine[0] if mine else nothing
+def _session_start(newest: AttemptRecord, history: History | None) -> Event:
+    """The first attempt of whoever holds the newest one; with an empty body when it keeps no journal."""
+    written = history.events("attempt") if history else []
+    mine = [event for event in written if event.body.get("session") == newest.session]
+    return mine[0] if mine else Event(0, newest.since, newest.attempt, "attempt", "", {})
 
 
 def _advice(state: str, life: Alive, newest: AttemptRecord, beat: Beat, file: str) -> str:

@@ -78,8 +78,13 @@ class FilesSink:
         return self._ledger
 
     def stage(self, frame: DataFrame, batch: BatchId, token: Token) -> None:
-        writer = frame.write.format(self._format).options(**self._options).mode("errorifexists")
-        writer.save(f"{self._store.url}/{_folder(batch, token)}")
+        folder, over = _folder(batch, token), threading.Event()
+        faults.watch("batch.writing", lambda: any(self._store.list(folder)), over)
+        try:
+            writer = frame.write.format(self._format).options(**self._options).mode("errorifexists")
+            writer.save(f"{self._store.url}/{folder}")
+        finally:
+            over.set()
 
     def record(self, staged: Staged) -> None:
         self._catch_up()

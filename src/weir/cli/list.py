@@ -1,0 +1,106 @@
+"""`weir list`: the jobs below a directory, as they truly stand."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from weir.cli import say
+from weir.cli.options import AsJson, Define, Directory, SettingsFile, directory
+from weir.clock import Clock
+from weir.protocol.states import JobState
+from weir.supervisor.view import Alive, Standing, job_names, look
+
+All = Annotated[bool, typer.Option("--all", "-a", help="Also the jobs that have ended.")]
+
+
+def list_jobs(
+    all: All = False,
+    dir: Directory = None,
+    config: SettingsFile = None,
+    define: Define = None,
+    json: AsJson = False,
+) -> None:
+    """List the jobs as they truly stand.
+
+    LOST is a job whose supervisor died before the job ended: 'weir run' goes on where it was.
+    A question mark stands behind the state of a job on another machine, which can't be seen from here.
+
+    \b
+    Example: weir list --all
+    """
+    clock = Clock()
+    place = directory(dir, config, define)
+    found = [look(place, name, clock) for name in job_names(place)]
+    shown = [job for job in found if all or not _ended(job)]
+    if json:
+        say.say_json({"dir": place, "jobs": [as_json(job, clock) for job in shown]})
+        return
+    _say(place, shown, len(found) - len(shown), clock)
+
+
+def _ended(job: Standing) -> bool:
+    return job.over and job.state in [state.value for state in JobState if state.final]
+
+
+def as_json(job: Standing, clock: Clock) -> dict[str, Any]:
+    """The documented form of a job in a list."""
+    known = {Alive.YES: True, Alive.NO: False, Alive.UNKNOWN: None}
+    return {
+        "name": job.name,
+        "state": job.state,
+        "alive": known[job.alive],
+        "attempt": job.attempt,
+        "since": job.since,
+        "started_at": job.started_at,
+        "uptime_seconds": None if job.over else round(say.seconds_since(job.started_at, clock.now()), 1),
+        "batch": job.batch,
+        "supervised": job.supervised,
+        "pid": job.pid,
+        "host": job.host,
+        "user": job.user,
+        "driver": job.driver or None,
+        "file": job.file or None,
+        "advice": job.advice,
+    }
+
+
+def state_text(job: Standing) -> str:
+    """The state, with a question mark when this machine can't check it."""
+    return job.state + ("?" if job.alive is Alive.UNKNOWN and not _ended(job) else "")
+
+
+def _say(place: str, jobs: list[Standing], hidden: int, clock: Clock) -> None:
+    if jobs:
+        say.out.print(_table(jobs, clock))
+    else:
+        say.say(f"no job runs in {place}" if hidden else f"there is no job in {place}")
+    for job in jobs:
+        if job.advice:
+            say.say(f"{job.name}: {job.advice}")
+    if hidden:
+        say.say(f"{hidden} ended: weir list --all")
+
+
+def _table(jobs: list[Standing], clock: Clock) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("job", overflow="fold")
+    table.add_column("state", no_wrap=True)
+    table.add_column("attempt", justify="right", no_wrap=True)
+    table.add_column("since", no_wrap=True)
+    table.add_column("up", no_wrap=True)
+    table.add_column("last batch", overflow="fold")
+    table.add_column("process", overflow="fold")
+    for job in jobs:
+        table.add_row(*_row(job, clock))
+    return table
+
+
+def _row(job: Standing, clock: Clock) -> list[str]:
+    now = clock.now()
+    up = "-" if job.over else say.lasting(say.seconds_since(job.started_at, now))
+    batch = f"{job.batch['query']} {job.batch['batch']}" if job.batch else "-"
+    process = "-" if job.over else f"{job.pid} on {job.host}"
+    return [job.name, state_text(job), str(job.attempt), say.when(job.since, now), up, batch, process]

@@ -1,0 +1,127 @@
+"""`weir status`: one job with its queries, its last failure and its last recoveries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+from weir.cli import say
+from weir.cli.list import as_json, state_text
+from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, directory
+from weir.clock import Clock
+from weir.supervisor.journal import Event
+from weir.supervisor.recovery import timeline
+from weir.supervisor.view import Report, report
+
+
+def status(
+    job: JobOf,
+    dir: Directory = None,
+    config: SettingsFile = None,
+    define: Define = None,
+    json: AsJson = False,
+) -> None:
+    """Show a job with its queries, failures and recoveries.
+
+    \b
+    Example: weir status wordcount
+    """
+    clock = Clock()
+    place = directory(dir, config, define)
+    seen = report(place, job, clock)
+    if json:
+        say.say_json(_as_json(place, seen, clock))
+    else:
+        _say(seen, clock)
+
+
+def _as_json(place: str, seen: Report, clock: Clock) -> dict[str, Any]:
+    return {
+        "dir": place,
+        **as_json(seen.standing, clock),
+        "restarts": seen.restarts,
+        "queries": seen.queries,
+        "failure": _failure_json(seen.failure),
+        "gave_up": seen.gave_up or None,
+        "recoveries": [{"at": e.at, "attempt": e.attempt, **e.body} for e in seen.recoveries],
+    }
+
+
+def _failure_json(event: Event | None) -> dict[str, Any] | None:
+    if event is None:
+        return None
+    kept = ("what", "why", "hint", "domain", "error", "batch", "stack")
+    where = {"at": event.at, "attempt": event.attempt, "query": event.query or None}
+    return where | {key: event.body.get(key) for key in kept}
+
+
+def _say(seen: Report, clock: Clock) -> None:
+    job, now = seen.standing, clock.now()
+    say.say(f"{job.name} is {state_text(job)} since {say.when(job.since, now)}")
+    if job.advice:
+        say.say(f"  {job.advice}")
+    up = "" if job.over else f", up {say.lasting(say.seconds_since(job.started_at, now))}"
+    say.say(f"  attempt {job.attempt}, {seen.restarts} restarts since {say.when(job.started_at, now)}{up}")
+    if not job.over:
+        driver = f", driver {job.driver}" if job.driver else ""
+        say.say(f"  process {job.pid} on {job.host}, started by {job.user or '?'}{driver}")
+    if job.file:
+        say.say(f"  file {job.file}")
+    if seen.queries:
+        say.say()
+        say.out.print(_query_table(seen, clock))
+    if seen.failure is not None:
+        _say_failure(seen.failure, seen.gave_up, clock)
+    if seen.recoveries:
+        _say_recoveries(seen.recoveries, clock)
+
+
+def _query_table(seen: Report, clock: Clock) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("query", overflow="fold")
+    for name in ("batch", "at", "rows", "seconds", "state rows", "state"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("watermark", overflow="fold")
+    for query in seen.queries:
+        table.add_row(*_query_row(query, clock))
+    return table
+
+
+def _query_row(query: dict[str, Any], clock: Clock) -> list[str]:
+    if query["batch"] is None:
+        return [query["query"], *["-"] * 7]
+    return [
+        query["query"],
+        str(query["batch"]),
+        say.when(query["at"], clock.now()),
+        say.number(query["rows"]),
+        f"{query['seconds']:.2f}",
+        say.number(query["state_rows"]),
+        say.size(query["state_bytes"]),
+        (query["watermark"] or "-").removesuffix(".000Z"),
+    ]
+
+
+def _say_failure(failure: Event, gave_up: str, clock: Clock) -> None:
+    where = f" in query {failure.query}" if failure.query else ""
+    say.say(f"\nlast failure, {say.when(failure.at, clock.now())}, attempt {failure.attempt}{where}")
+    say.say(f"  {failure.body['what']}")
+    for label, text in (("why", failure.body["why"]), ("what to do", failure.body["hint"])):
+        if text:
+            say.say(f"  {label}: {text}")
+    if gave_up:
+        say.say(f"  no restart: {gave_up}")
+
+
+def _say_recoveries(recoveries: list[Event], clock: Clock) -> None:
+    say.say("\nlast recoveries")
+    for event in recoveries:
+        body, first = event.body, event.body["first"]
+        what = f"{body['query']}: " if body["query"] else ""
+        back = f"back with batch {first['batch']} of {first['query']}"
+        say.say(
+            f"  {say.when(event.at, clock.now())}  {body['seconds']:.1f} s  {what}{body['cause']}; {back}"
+        )
+    for part, seconds, bar in timeline(recoveries[-1].body["parts"]):
+        say.say(f"    {part:<13} {seconds:6.2f} s  {bar}")
