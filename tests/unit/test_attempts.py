@@ -6,6 +6,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ class Taker:
         self.clock = ManualClock()
         self.lock = AttemptLock(store, JOB, self.clock)
         self.waits = 0
-        self.while_waiting = lambda: None
+        self.while_waiting: Callable[[], None] = lambda: None
 
     def take(self, timeout: float = 50) -> Attempt:
         def waiting(holder: AttemptRecord, seconds: float) -> None:

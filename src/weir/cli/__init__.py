@@ -7,8 +7,11 @@ A verb's file is loaded when the verb is asked for, so that `weir list` does not
 
 from __future__ import annotations
 
+import re
 import sys
+from difflib import get_close_matches
 from importlib import import_module
+from itertools import takewhile
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -84,9 +87,11 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """The entry point: every failure in one form, and an exit code."""
     from weir.cli import say  # noqa: PLC0415  rich is not needed for '--version' and completion
 
-    say.speak(say.Form.PEOPLE)
+    given = sys.argv[1:] if arguments is None else arguments
+    # looked for here, because a command that can't be parsed must be answered in the right form too
+    say.speak(say.Form.JSON if "--json" in takewhile(lambda one: one != "--", given) else say.Form.PEOPLE)
     try:
-        code = app(arguments, prog_name="weir", standalone_mode=False)
+        code = app(given, prog_name="weir", standalone_mode=False)
     except WeirError as error:
         say.say_error(error.what, error.why, error.hint)
         sys.exit(error.exit_code)
@@ -102,6 +107,10 @@ def _usage(error: typer.TyperException) -> tuple[str, str, str]:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "weir"
     hint = f"'{path} --help' shows how it is used"
+    if context is not None and path == "weir":
+        asked = re.search(r"'(.+)'", message)
+        near = get_close_matches(asked[1], VERBS, n=1) if asked else []
+        hint = f"did you mean 'weir {near[0]}'? {hint}" if near else hint
     if path == "weir run" and hasattr(error, "option_name"):
         hint += "; options of the job's own go behind '--': weir run FILE -- --option"
     return message[:1].lower() + message[1:], "", hint

@@ -39,8 +39,9 @@ def cancel(
 ) -> None:
     """End a job cleanly.
 
-    The running batches finish and commit, and no other is started. Waits until the job has ended. A batch that takes longer than task.cancellation.timeout is cut
-    off, which is said, and runs again at the next start.
+    The running batches finish and commit, and no other is started. Waits until the job has ended.
+    A batch that takes longer than task.cancellation.timeout is cut off, which is said, and runs
+    again at the next start.
 
     \b
     Example: weir cancel wordcount
@@ -67,7 +68,7 @@ def _refuse(job: Standing, dir: str) -> None:
         raise NoSupervisorError(
             job=job.name,
             verb="cancel",
-            reason=job.advice if lost else f"it is {job.state} since {job.since}",
+            reason=job.advice if lost else f"it is {job.state} since {say.when(job.since, Clock().now())}",
             todo="nothing runs that could be ended" if lost else _shown_by(job.name, dir),
         )
     if not job.supervised:

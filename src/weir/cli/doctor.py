@@ -20,7 +20,8 @@ def doctor(
 ) -> None:
     """Check whether a job can run here.
 
-    Java, Python, packages, writable storage, free disk. Exit code 1 when a check failed; a warning is no failure.
+    Java, Python, packages, writable storage, free disk. Exit code 1 when a check
+    failed; a warning is no failure.
 
     \b
     Example: weir doctor --dir /mnt/jobs

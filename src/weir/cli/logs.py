@@ -40,7 +40,8 @@ def logs(
 ) -> None:
     """Show what a job's driver printed.
 
-    Standard output and standard error of the newest attempt, unless another one is asked for. With -f it goes on, also when the driver is started again, until the job has ended.
+    Standard output and standard error of the newest attempt, unless another one is asked for.
+    With -f it goes on, also when the driver is started again, until the job has ended.
 
     \b
     Example: weir logs wordcount -f -n 20

@@ -10,18 +10,11 @@ from typing import Annotated
 
 import typer
 
-from weir.cli import say
 from weir.config import resolve
 from weir.errors import BadValueError, WeirError
 
 SETTINGS_FILE = "weir.yaml"
 _DIR_KEY = "execution.checkpointing.dir"
-
-
-def _as_json(chosen: bool) -> bool:
-    if chosen:
-        say.speak(say.Form.JSON)
-    return chosen
 
 
 JobOf = Annotated[str, typer.Argument(metavar="JOB", help="The job's name; 'weir list' shows them.")]
@@ -39,10 +32,7 @@ SettingsFile = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="The settings file; else weir.yaml in this directory."),
 ]
-AsJson = Annotated[
-    bool,
-    typer.Option("--json", callback=_as_json, is_eager=True, help="Answer with one JSON object."),
-]
+AsJson = Annotated[bool, typer.Option("--json", help="Answer with one JSON object, also to a failure.")]
 
 
 def overrides(

@@ -108,8 +108,10 @@ class Engine:
         """Wait until all that the sources hold now is committed everywhere; False when it took too long."""
         return all(run.work_off(deadline) for run in list(self._runs.values()))
 
-    def names(self) -> list[QueryName]:
-        return list(self._states)
+    def settle(self) -> None:
+        """After the end: wait a moment for the progress of the last batches, which comes later."""
+        for run in self._runs.values():
+            self._progress.wait_for(run.name, run.files.last_committed(), seconds=2.0)
 
     def _start(self, run: QueryRun) -> None:
         with self._lock:

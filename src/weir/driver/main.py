@@ -21,7 +21,7 @@ from weir.clock import Clock
 from weir.config import Config
 from weir.driver import jobfile
 from weir.driver.engine import Engine
-from weir.errors import FencedError, WeirError
+from weir.errors import FencedError
 from weir.ids import Attempt, QueryName
 from weir.lease import Lease
 from weir.link import Link
@@ -95,17 +95,9 @@ class _Driver:
                     cancelled = True
                     engine.stop(message.seconds)
                 elif isinstance(message, m.RestartQuery):
-                    self._restart(engine, message, job.name)
+                    engine.restart(QueryName(message.query))
+        engine.settle()
         self._link.send(m.Ended(cancelled))
-
-    def _restart(self, engine: Engine, message: m.RestartQuery, job: str) -> None:
-        try:
-            engine.restart(QueryName(message.query))
-        except WeirError:
-            raise
-        except Exception as error:
-            self._link.send(m.Failed(from_exception(error, job)))
-            raise
 
     def _listen(self) -> None:
         for message in self._link.receive():

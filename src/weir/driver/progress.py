@@ -7,6 +7,7 @@ asks the event for its JSON, one call, and reads that.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ class ProgressReports:
         self._report = report
         self._runs: dict[str, int] = {}
         self._last: dict[str, int] = {}
+        self._changed = threading.Condition()
         listener = _Listener(self._progress)
         jvm: Any = spark.sparkContext._jvm
         _start_callbacks(spark)
@@ -33,12 +35,20 @@ class ProgressReports:
         """From now on, progress of this query belongs to this run."""
         self._runs[query] = run
 
+    def wait_for(self, query: str, batch: int, seconds: float) -> None:
+        """Wait until the progress of this batch was reported, at most so long."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._last.get(query, -1) >= batch, seconds)
+
     def _progress(self, text: str) -> None:
         progress = json.loads(text)
-        query = progress.get("name") or ""
-        if query in self._runs and self._last.get(query, -1) < progress["batchId"]:
-            self._last[query] = progress["batchId"]
-            self._report(from_progress(progress, self._runs[query]))
+        query, batch = progress.get("name") or "", progress["batchId"]
+        if query not in self._runs or self._last.get(query, -1) >= batch:
+            return  # an idle trigger repeats the last batch's progress
+        self._report(from_progress(progress, self._runs[query]))
+        with self._changed:
+            self._last[query] = batch
+            self._changed.notify_all()
 
 
 def from_progress(progress: dict[str, Any], run: int) -> BatchCommitted:

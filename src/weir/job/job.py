@@ -77,7 +77,7 @@ class Job:
             )
         sys.stdout.flush()
         sys.stderr.flush()
-        os.execv(sys.executable, [sys.executable, "-m", "weir", "run", file, *sys.argv[1:]])
+        os.execv(sys.executable, [sys.executable, "-m", "weir", "run", file, "--", *sys.argv[1:]])
 
     def start(self, spark: SparkSession) -> Run:
         """Run the job in a session of its own beside this one, without a supervisor.

@@ -22,6 +22,7 @@ class JobState(str, Enum):
     RUNNING = "RUNNING"
     RESTARTING = "RESTARTING"
     CANCELLING = "CANCELLING"
+    FAILING = "FAILING"
     CANCELED = "CANCELED"
     FINISHED = "FINISHED"
     FAILED = "FAILED"
@@ -69,20 +70,20 @@ JOB: Table[JobState, JobEvent] = {
     JobState.CREATED: {
         JobEvent.DEPLOY: JobState.STARTING,
         JobEvent.CANCEL: JobState.CANCELED,
-        JobEvent.GIVE_UP: JobState.FAILED,
+        JobEvent.GIVE_UP: JobState.FAILING,
     },
     JobState.STARTING: {
         JobEvent.ALL_RUNNING: JobState.RUNNING,
         JobEvent.RESTART: JobState.RESTARTING,
         JobEvent.CANCEL: JobState.CANCELLING,
         JobEvent.ENDED: JobState.FINISHED,
-        JobEvent.GIVE_UP: JobState.FAILED,
+        JobEvent.GIVE_UP: JobState.FAILING,
     },
     JobState.RUNNING: {
         JobEvent.RESTART: JobState.RESTARTING,
         JobEvent.CANCEL: JobState.CANCELLING,
         JobEvent.ENDED: JobState.FINISHED,
-        JobEvent.GIVE_UP: JobState.FAILED,
+        JobEvent.GIVE_UP: JobState.FAILING,
     },
     JobState.RESTARTING: {
         JobEvent.DEPLOY: JobState.STARTING,
@@ -90,12 +91,16 @@ JOB: Table[JobState, JobEvent] = {
         JobEvent.RESTART: JobState.RESTARTING,
         JobEvent.CANCEL: JobState.CANCELLING,
         JobEvent.ENDED: JobState.FINISHED,
-        JobEvent.GIVE_UP: JobState.FAILED,
+        JobEvent.GIVE_UP: JobState.FAILING,
     },
     JobState.CANCELLING: {
         JobEvent.CANCEL: JobState.CANCELLING,
         JobEvent.ENDED: JobState.CANCELED,
-        JobEvent.GIVE_UP: JobState.FAILED,
+        JobEvent.GIVE_UP: JobState.FAILING,
+    },
+    JobState.FAILING: {
+        JobEvent.CANCEL: JobState.FAILING,
+        JobEvent.ENDED: JobState.FAILED,
     },
     JobState.CANCELED: {},
     JobState.FINISHED: {},

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,11 +47,12 @@ class Event:
 
 
 class Journal:
-    """The writer's end."""
+    """The writer's end. A journal that can't be written (a full disk) never stops the job."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._clock = clock
+        self._said = ""
         self._db = sqlite3.connect(path, check_same_thread=False, timeout=30)
         self._db.execute("pragma journal_mode=wal")
         self._db.execute("pragma synchronous=normal")
@@ -57,15 +60,15 @@ class Journal:
 
     def event(self, attempt: int, kind: str, body: Mapping[str, Any], query: str = "") -> None:
         """Keep an event, durably for everybody who reads after this returns."""
-        self._db.execute(
+        self._write(
             "insert into events (at, attempt, kind, query, body) values (?, ?, ?, ?, ?)",
             (self._clock.now().isoformat(), attempt, kind, query, json.dumps(body, default=str)),
         )
-        self._db.commit()
+        self.flush()
 
     def batch(self, attempt: int, b: BatchCommitted) -> None:
         """Keep a batch; it is there after the next `flush` or event."""
-        self._db.execute(
+        self._write(
             "insert into batches (at, attempt, run, query, batch, rows, seconds, state_rows, state_bytes,"
             " watermark, durations) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
@@ -84,11 +87,25 @@ class Journal:
         )
 
     def flush(self) -> None:
-        self._db.commit()
+        with self._tolerant():
+            self._db.commit()
 
     def close(self) -> None:
-        self._db.commit()
+        self.flush()
         self._db.close()
+
+    def _write(self, statement: str, values: tuple[Any, ...]) -> None:
+        with self._tolerant():
+            self._db.execute(statement, values)
+
+    @contextmanager
+    def _tolerant(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            if str(error) != self._said:
+                self._said = str(error)
+                print(f"weir: the journal could not be written ({error}); the job goes on", file=sys.stderr)
 
 
 class History:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from weir.clock import Clock
 from weir.config import Config, Settings, resolve
-from weir.errors import DriverDiedError, FencedError, JobFileError, WeirError
+from weir.errors import DriverDiedError, ExternalError, FencedError, JobFileError, WeirError
 from weir.ids import BatchId, QueryName, job_name
 from weir.protocol import messages as m
 from weir.protocol.decide import FailedAt, GiveUp, after_failure
@@ -31,6 +31,7 @@ from weir.supervisor.process import DriverProcess
 from weir.supervisor.recovery import Recovery
 from weir.supervisor.requests import Request
 
+_SIGNALS = {number.name: number for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
 _TICK = 0.1
 _WARM_UP = 15.0
 """A driver is started this long before a wait is over, and held: so a short wait costs nothing."""
@@ -128,7 +129,7 @@ class Supervisor:
 
     def run(self) -> tuple[JobState, m.Failure | None]:
         """Run the job to its end; the final state, and the failure behind it if there is one."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _SIGNALS.values():
             signal.signal(number, self._on_signal)
         try:
             while not self._state.final:
@@ -171,14 +172,14 @@ class Supervisor:
             self._deploy(now)
         live = self._live
         if live is not None and live.described is not None and not live.granted and now >= self._start_at:
-            self._grant(live, live.described)
+            self._try_to_grant(live, live.described)
         for query in [q for q, at in self._restarts.items() if now >= at]:
             del self._restarts[query]
             if live is not None:
                 live.process.send(m.RestartQuery(query))
         if self._home is not None:
             if now >= self._beat_at:
-                self._beat()
+                self._beat(self._home)
             self._take_requests(self._home)
             self._home.journal.flush()
         if live is not None and live.granted:
@@ -193,10 +194,16 @@ class Supervisor:
             live.failure = self._died(f"has not answered for {silent:.0f} s")
             self._over(live)
 
-    def _beat(self) -> None:
-        assert self._home is not None
-        self._home.lock.beat(self._live.process.group if self._live else 0)
-        self._beat_at = self._clock.monotonic() + self._settings().heartbeat_interval.total_seconds()
+    def _beat(self, home: Home) -> bool:
+        """Show that we live. A store that fails is no reason to end: without beats the lease runs out."""
+        try:
+            home.lock.beat(self._live.process.group if self._live else 0)
+        except ExternalError as error:
+            self._note(f"the beat could not be written: {error.text}")
+            return False
+        finally:
+            self._beat_at = self._clock.monotonic() + self._settings().heartbeat_interval.total_seconds()
+        return True
 
     # the driver's life
 
@@ -210,6 +217,15 @@ class Supervisor:
             self._watcher.output,
         )
         self._live = _Live(serial, process, now, now)
+
+    def _try_to_grant(self, live: _Live, described: m.Described) -> None:
+        try:
+            self._grant(live, described)
+        except ExternalError as error:
+            if self._home is None or not error.retry:
+                raise
+            live.failure = _failure_of(error)
+            self._over(live)
 
     def _grant(self, live: _Live, described: m.Described) -> None:
         """The driver is ready and its time has come: give it an attempt."""
@@ -229,7 +245,7 @@ class Supervisor:
             raise JobFileError(file=i.file, reason=reason, todo="keep one name in one file")
         live.process.keep_output(self._home.output())
         live.granted = True
-        self._beat()
+        self._beat(self._home)
         live.heard_at = self._clock.monotonic()
         self._home.event(
             "attempt", {"session": self._home.session, "file": str(i.file), "driver": live.process.group}
@@ -243,8 +259,8 @@ class Supervisor:
         if holder != self._waited_for:
             self._waited_for = holder
             self._watcher.note(
-                f"attempt {holder.attempt} (process {holder.pid} on {holder.host}) has not ended cleanly: "
-                f"waiting up to {seconds:.0f} s to be sure that it is gone"
+                f"attempt {holder.attempt} is held by process {holder.pid} on {holder.host}: "
+                f"waiting up to {seconds:.0f} s for a sign of life"
             )
         self._clock.wait(self._signalled, min(seconds, 0.5))
 
@@ -255,8 +271,9 @@ class Supervisor:
             live.described = message
             self._part("process", self._clock.monotonic() - live.spawned_at)
         elif isinstance(message, m.Ping):
-            self._beat()
-            live.process.send(m.Pong(message.number))
+            assert self._home is not None, "only a granted driver pings"
+            if self._beat(self._home):
+                live.process.send(m.Pong(message.number))
         elif isinstance(message, m.StepDone):
             self._part(message.step, message.seconds)
         elif isinstance(message, m.BatchCommitted):
@@ -301,12 +318,12 @@ class Supervisor:
         if live.ended is not None:
             self._move(JobEvent.ENDED)
             return
-        failure = live.failure or self._died(_exit_words(code), live)
+        failure = live.failure or self._died(_exit_words(code))
         if not live.granted and self._home is None:
             self._final, self._state = failure, JobState.FAILED
             return
-        if self._state is JobState.CANCELLING:
-            self._event("failure", asdict(failure))
+        if self._state in (JobState.CANCELLING, JobState.FAILING):
+            self._event("failure", self._failure_body(FailedAt(None, None, failure)))
             self._move(JobEvent.ENDED)
             return
         self._failed(FailedAt(None, None, failure), heard_at)
@@ -317,8 +334,8 @@ class Supervisor:
         where = FailedAt(QueryName(message.query), BatchId(message.batch), message.failure)
         if message.failure.redeploy:
             live.failure = message.failure
-            live.kill_at = self._clock.monotonic()
-        elif self._state is JobState.CANCELLING:
+            self._over(live)
+        elif self._state in (JobState.CANCELLING, JobState.FAILING):
             self._event("failure", self._failure_body(where), message.query)
         else:
             self._failed(where, self._clock.monotonic())
@@ -357,58 +374,42 @@ class Supervisor:
             self._part("wait", delay)
 
     def _give_up(self, failure: m.Failure, reason: str) -> None:
+        """End the job as FAILED; its other queries may finish their batches first."""
         self._note(f"{failure.what}; no restart: {reason}")
-        self._final = failure
         self._event("gave up", {"reason": reason})
-        if self._live is not None:
-            self._live.process.send(m.Stop(self._cancel_seconds()))
-            self._live.failure = failure
-            self._live.kill_at = self._clock.monotonic() + self._cancel_seconds() + _GRACE
-            self._end_driver(self._live)
+        self._final = failure
         self._move(JobEvent.GIVE_UP)
-
-    def _end_driver(self, live: _Live) -> None:
-        """The job has failed: let its other queries finish their batches, then end the driver."""
-        while live.ended is None and live.kill_at is not None and self._clock.monotonic() < live.kill_at:
-            try:
-                event = self._events.get(timeout=_TICK)
-            except queue.Empty:
-                continue
-            if isinstance(event, _Heard) and event.serial == live.serial:
-                if event.message is None:
-                    break
-                if isinstance(event.message, m.Ping):
-                    self._beat()
-                    live.process.send(m.Pong(event.message.number))
-                elif isinstance(event.message, m.BatchCommitted):
-                    self._batch(event.message)
-                elif isinstance(event.message, m.Ended):
-                    live.ended = event.message
-        live.process.end()
-        self._live = None
+        self._end_driver()
 
     # the end
 
     def _cancel(self, by: str) -> None:
-        if self._state is JobState.CANCELLING:
-            return
-        self._note(f"{by}: the running batches finish and commit, then the job ends")
         if self._home is None:
             raise _CancelledEarlyError
+        if self._state in (JobState.CANCELLING, JobState.FAILING):
+            if self._live is not None and by in _SIGNALS:
+                self._note(f"{by} again: the running batches are cut off")
+                self._live.kill_at = self._clock.monotonic()
+            return
+        self._note(f"{by}: the running batches finish and commit, then the job ends")
         self._event("cancel", {"by": by})
         self._move(JobEvent.CANCEL)
+        self._end_driver()
+
+    def _end_driver(self) -> None:
+        """Ask the driver for a clean end, with a limit; one that does not run yet is just ended."""
         self._deploy_at = None
         self._restarts.clear()
         live = self._live
-        if live is None or not live.granted:
-            if live is not None:
-                live.process.end()
-                self._live = None
-            self._move(JobEvent.ENDED)
+        if live is not None and live.granted:
+            seconds = self._settings().task_cancellation_timeout.total_seconds()
+            live.process.send(m.Stop(seconds))
+            live.kill_at = self._clock.monotonic() + seconds + _GRACE
             return
-        seconds = self._cancel_seconds()
-        live.process.send(m.Stop(seconds))
-        live.kill_at = self._clock.monotonic() + seconds + _GRACE
+        if live is not None:
+            live.process.end()
+            self._live = None
+        self._move(JobEvent.ENDED)
 
     def _take_requests(self, home: Home) -> None:
         for request in home.requests.pending():
@@ -451,13 +452,10 @@ class Supervisor:
         assert self._config is not None
         return self._config.settings
 
-    def _cancel_seconds(self) -> float:
-        return self._settings().task_cancellation_timeout.total_seconds()
-
     def _failure_body(self, where: FailedAt) -> dict[str, object]:
         return {**asdict(where.failure), "batch": where.batch}
 
-    def _died(self, how: str, live: _Live | None = None) -> m.Failure:
+    def _died(self, how: str) -> m.Failure:
         home = self._home
         return _failure_of(
             DriverDiedError(attempt=home.attempt if home else 0, job=home.job if home else "?", how=how)
