@@ -6,7 +6,7 @@ each of --keys keys, update mode) that waits at a gate inside foreachBatch. In e
 query is let through once, alone, and timed from the gate to the gate: one whole batch with its
 planning, logs and state commit. A round is short, so both sides of a ratio see the same noise.
 
-    python bench/state_defaults.py [--backend rocksdb] [--keys 1000000] [--rounds 5] [--quick] [--refused]
+    python bench/state_defaults.py [--backend rocksdb] [--keys 1000000] [--rounds 4] [--quick] [--refused]
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def main() -> None:
     parser.add_argument("--backend", choices=["rocksdb", "hashmap"], help="only this one")
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--rows", type=int, default=200_000, help="rows per batch; divides --keys")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument(
         "--quick", action="store_true", help="100,000 keys, 20,000 rows, 3 rounds; writes no file"
@@ -196,10 +196,11 @@ def main() -> None:
         parser.error("--rows must divide --keys")
 
     report: dict[str, Any] = {name: getattr(args, name) for name in ("keys", "rows", "rounds", "cores")}
+    backends: list[Backend] = [args.backend] if args.backend else ["rocksdb", "hashmap"]
     directory = tempfile.mkdtemp(prefix="state-defaults-")
     spark = build_session(args.cores, directory)
     try:
-        for backend in [args.backend] if args.backend else ["rocksdb", "hashmap"]:
+        for backend in backends:
             arms = ladder(backend, args.cores)
             if args.refused:
                 extra = {k: v for k, v in REFUSED.items() if backend == "rocksdb" or "(unsafe)" in k}
