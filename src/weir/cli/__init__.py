@@ -46,7 +46,7 @@ class _Verbs(TyperGroup):
     """The verbs, each loaded when it is needed."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(VERBS)
+        return [*VERBS]  # `list` is a module of this package once the verb is loaded
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         return load(cmd_name) if cmd_name in VERBS else None
@@ -65,9 +65,7 @@ app = typer.Typer(cls=_Verbs, add_completion=True, pretty_exceptions_enable=Fals
 
 def _version(asked: bool) -> None:
     if asked:
-        from weir import __version__  # noqa: PLC0415  the package imports its public names
-
-        sys.stdout.write(f"weir {__version__}\n")
+        sys.stdout.write(f"weir {sys.modules['weir'].__version__}\n")
         raise typer.Exit
 
 

@@ -112,8 +112,10 @@ def start_detached(inputs: Inputs) -> None:
         if end is None:
             raise _died(inputs, process.wait(), words)
     if "error" in end:
+        process.wait()
         say.say_error(**end["error"])
         sys.exit(end["exit_code"])
+    process.returncode = 0  # nobody will wait for it: it outlives us
     _say_started(end)
 
 

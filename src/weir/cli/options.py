@@ -30,7 +30,9 @@ Directory = Annotated[
 ]
 SettingsFile = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="The settings file; else weir.yaml in this directory."),
+    typer.Option(
+        "--config", metavar="FILE", help="The settings file instead of weir.yaml in this directory."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer with one JSON object, also to a failure.")]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -103,7 +103,6 @@ def _through(chain: Chain, file: Path, count: int | None, ended: Callable[[], bo
 
 def _wait_behind(chain: Chain, stream: BinaryIO, ended: Callable[[], bool]) -> Path | None:
     """Print what is appended until there is a next file, or None when nothing will come any more."""
-    rest = threading.Event()
     while True:
         following = chain.behind(os.fstat(stream.fileno()).st_ino)
         if following is not None:
@@ -112,7 +111,11 @@ def _wait_behind(chain: Chain, stream: BinaryIO, ended: Callable[[], bool]) -> P
         _print(_grown(stream))
         if over:
             return chain.behind(os.fstat(stream.fileno()).st_ino)
-        rest.wait(_PAUSE)
+        pause()
+
+
+def pause() -> None:
+    time.sleep(_PAUSE)
 
 
 def _grown(stream: BinaryIO) -> Iterator[bytes]:

@@ -64,7 +64,13 @@ class Screen(Terminal):
         self._last: dict[str, BatchCommitted] = {}
         self._lock = threading.Lock()
         self._rest = b""
-        self.live = Live(console=say.err, get_renderable=self._status, refresh_per_second=4, transient=True)
+        self.live = Live(
+            console=say.err,
+            get_renderable=self._status,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
 
     def batch(self, batch: BatchCommitted) -> None:
         super().batch(batch)

@@ -95,8 +95,10 @@ def _user_code(error: BaseException, message: str, stack: str, logs: str) -> Fai
 def _java_classes(error: BaseException) -> set[str]:
     """The Java classes in the chain of causes; empty for an exception of Python's own."""
     found: set[str] = set()
-    cause: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    cause = getattr(cause, "java_exception", cause)
+    # Not getattr on a Java object: it has every attribute that it is asked for.
+    origin: Any = getattr(error, "_origin", None)
+    wrapped = origin if isinstance(origin, BaseException) else error
+    cause: Any = getattr(wrapped, "java_exception", origin)
     while cause is not None and len(found) < 20:
         try:
             found.add(str(cause.getClass().getName()))

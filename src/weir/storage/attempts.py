@@ -31,6 +31,8 @@ class AttemptRecord:
 
     attempt: Attempt
     pid: int
+    started: str
+    """When the process started, as its machine counts; a process with its number may be another."""
     host: str
     boot: str
     user: str
@@ -115,9 +117,7 @@ class AttemptLock:
         while True:
             beat = self.last_beat(newest.attempt)
             if beat.count != first.count and not beat.released:
-                raise JobRunningError(
-                    job=self._job, **{k: v for k, v in asdict(newest).items() if k != "user"}
-                )
+                raise JobRunningError(job=self._job, **asdict(newest))
             silent = self._clock.monotonic() - since
             holder = Holder(beat.count, silent, beat.released or gone(newest, beat))
             decision = may_take(holder, timeout)
@@ -129,6 +129,7 @@ class AttemptLock:
         record = AttemptRecord(
             number,
             os.getpid(),
+            _started(os.getpid()),
             socket.gethostname(),
             _boot(),
             _user(),
@@ -148,20 +149,14 @@ class AttemptLock:
 
 def gone(record: AttemptRecord, beat: Beat) -> bool:
     """Whether owner and driver are known to be dead: only the owner's own machine can tell."""
-    return visible(record) and not _alive(record.pid) and not (beat.group and _group_alive(beat.group))
+    if not visible(record) or (beat.group and _answers(lambda: os.killpg(beat.group, 0))):
+        return False
+    return _started(record.pid) != record.started or not _answers(lambda: os.kill(record.pid, 0))
 
 
 def visible(record: AttemptRecord) -> bool:
-    """Whether the owner's processes can be seen from here: on its machine, since the same boot."""
+    """Whether the owner's processes can be seen from here: its machine, boot and process namespace."""
     return record.host == socket.gethostname() and record.boot == _boot()
-
-
-def _alive(pid: int) -> bool:
-    return _answers(lambda: os.kill(pid, 0))
-
-
-def _group_alive(group: int) -> bool:
-    return _answers(lambda: os.killpg(group, 0))
 
 
 def _answers(signal_nothing: Callable[[], None]) -> bool:
@@ -176,7 +171,13 @@ def _answers(signal_nothing: Callable[[], None]) -> bool:
 
 def _boot() -> str:
     with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")
+    return ""
+
+
+def _started(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     return ""
 
 

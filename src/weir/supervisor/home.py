@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from weir.clock import Clock
 from weir.config import Config
@@ -25,7 +26,7 @@ _LOCAL = Path.home() / ".local" / "state" / "weir"
 
 def beside(directory: str, key: str) -> Path:
     """The local path for a file that is kept beside a job: SQLite and logs need a file system."""
-    root = Path(local_path(directory)) if is_local(directory) else _LOCAL
+    root = Path(local_path(directory)) if is_local(directory) else _LOCAL / quote(directory, safe="")
     return root / key
 
 
@@ -47,7 +48,11 @@ class Home:
         self.lock = AttemptLock(store, job, clock)
         self.lock.acquire(session, config.settings.heartbeat_timeout.total_seconds(), waiting)
         self.requests = Requests(store, job)
-        self.journal = Journal(beside(self._dir, paths.journal(job)), clock)
+        try:
+            self.journal = Journal(beside(self._dir, paths.journal(job)), clock)
+        except BaseException:
+            self.lock.release()
+            raise
 
     @property
     def attempt(self) -> Attempt:

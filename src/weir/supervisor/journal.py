@@ -20,6 +20,8 @@ from urllib.parse import quote
 from weir.clock import Clock
 from weir.protocol.messages import BatchCommitted
 
+_KEPT, _PRUNE_EVERY = 200_000, 10_000
+"""So many batches are kept, give or take."""
 _SCHEMA = """
 create table if not exists events (
     id integer primary key, at text not null, attempt integer not null,
@@ -53,6 +55,7 @@ class Journal:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._clock = clock
         self._said = ""
+        self._inserted = 0
         self._db = sqlite3.connect(path, check_same_thread=False, timeout=30)
         self._db.execute("pragma journal_mode=wal")
         self._db.execute("pragma synchronous=normal")
@@ -67,7 +70,8 @@ class Journal:
         self.flush()
 
     def batch(self, attempt: int, b: BatchCommitted) -> None:
-        """Keep a batch; it is there after the next `flush` or event."""
+        """Keep a batch; it is there after the next `flush` or event. The oldest make room."""
+        self._inserted += 1
         self._write(
             "insert into batches (at, attempt, run, query, batch, rows, seconds, state_rows, state_bytes,"
             " watermark, durations) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -88,6 +92,9 @@ class Journal:
 
     def flush(self) -> None:
         with self._tolerant():
+            if self._inserted >= _PRUNE_EVERY:
+                self._inserted = 0
+                self._db.execute("delete from batches where id <= (select max(id) from batches) - ?", (_KEPT,))
             self._db.commit()
 
     def close(self) -> None:

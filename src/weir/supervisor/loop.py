@@ -91,6 +91,7 @@ class _Live:
     spawned_at: float
     heard_at: float
     described: m.Described | None = None
+    described_at: float = 0.0
     granted: bool = False
     failure: m.Failure | None = None
     """What the driver itself, or the supervisor, said of its end."""
@@ -247,6 +248,7 @@ class Supervisor:
         live.granted = True
         self._beat(self._home)
         live.heard_at = self._clock.monotonic()
+        self._part("wait", live.heard_at - live.described_at)
         self._home.event(
             "attempt", {"session": self._home.session, "file": str(i.file), "driver": live.process.group}
         )
@@ -268,8 +270,8 @@ class Supervisor:
         if message is None:
             self._over(live)
         elif isinstance(message, m.Described):
-            live.described = message
-            self._part("process", self._clock.monotonic() - live.spawned_at)
+            live.described, live.described_at = message, self._clock.monotonic()
+            self._part("process", live.described_at - live.spawned_at)
         elif isinstance(message, m.Ping):
             assert self._home is not None, "only a granted driver pings"
             if self._beat(self._home):

@@ -63,7 +63,7 @@ def timeline(parts: Mapping[str, float], width: int = 40) -> list[tuple[str, flo
     lines, start = [], 0.0
     for part in PARTS:
         seconds = parts.get(part, 0.0)
-        left, length = round(start / total * width), max(1, round(seconds / total * width))
-        lines.append((part, seconds, " " * min(left, width - 1) + "█" * length))
+        left, length = round(start / total * width), round(seconds / total * width)
+        lines.append((part, seconds, " " * min(left, width - 1) + ("█" * length or "▏")))
         start += seconds
     return lines

@@ -1,0 +1,184 @@
+"""Writes the pages of this folder from the code: `python docs/reference/generate.py`.
+
+cli.md from the commands, settings.md from the settings, errors.md from the error tree, states.md
+from the tables of states. `tests/docs/test_reference.py` fails when a page is out of date.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from weir import errors
+from weir.cli import EXIT_CODES, VERBS, load
+from weir.config import Layer, describe
+from weir.protocol import states
+from weir.supervisor.view import LOST
+
+HERE = Path(__file__).parent
+NOTICE = "<!-- written by docs/reference/generate.py; do not edit -->"
+
+JSON_FORMS = {
+    "run": "`job`, `state`, `attempt`, `batches` (the last batch of each query); with `-d`: `job`, `state`,"
+    " `attempt`, `pid`, `dir`, `log`. A job that ends as FAILED has `error` beside them",
+    "list": "`dir`, `jobs`: each with `name`, `state`, `alive` (null: on another machine), `attempt`,"
+    " `since`, `started_at`, `uptime_seconds`, `batch` (`query`, `batch`, `rows`, `at`), `supervised`,"
+    " `pid`, `host`, `user`, `driver`, `file`, `advice`",
+    "status": "`dir`, all of a job in `list`, `restarts`, `queries` (`query`, `run`, `batch`, `at`, `rows`,"
+    " `seconds`, `state_rows`, `state_bytes`, `watermark`, `total_rows`), `failure` (`at`, `attempt`,"
+    " `query`, `what`, `why`, `hint`, `domain`, `error`, `batch`, `stack`), `gave_up`, `recoveries`"
+    " (`at`, `attempt`, `query`, `cause`, `seconds`, `parts`, `first`)",
+    "cancel": "`job`, `state`, `attempt`",
+    "logs": "`job`, `attempt`, `supervisor`, `state`, `files`, `lines`",
+    "config": "`file`, `settings` (`key`, `value`, `origin`, `default`, `type`, `meaning`, `older`), `spark`"
+    " (`key`, `value`, `origin`)",
+    "doctor": "`dir`, `ok`, `checks` (`name`, `verdict`: ok, warning or failed, `found`, `todo`)",
+}
+"""The keys of the object that each verb prints with `--json`; keys may be added, none goes or changes."""
+
+
+def pages() -> dict[str, str]:
+    """Every page of this folder, by file name."""
+    made = {
+        "cli.md": cli(),
+        "settings.md": settings(),
+        "errors.md": error_tree(),
+        "states.md": state_tables(),
+    }
+    return {name: "\n".join([NOTICE, *lines]) + "\n" for name, lines in made.items()}
+
+
+def cli() -> Iterator[str]:
+    yield "# The command line\n"
+    yield "Jobs are addressed by name. `weir` alone shows the verbs, `weir VERB --help` one of them.\n"
+    yield from _table(["verb", ""], [[f"[`weir {verb}`](#weir-{verb})", _short(verb)] for verb in VERBS])
+    yield "\n## Every verb\n"
+    yield (
+        "- **Settings**: defaults < weir.yaml < the job file < `WEIR_*` environment < `-D`;"
+        " see [settings](settings.md). `--dir` is short for `-D execution.checkpointing.dir=`.\n"
+        "- **`--json`** prints one JSON object on standard output and nothing else; notes go to standard"
+        ' error. A failure is `{"error": {"what": ..., "why": ..., "hint": ...}}` and an exit code.\n'
+        "- **Failures** say what happened, why, and what to do; see [errors](errors.md).\n"
+    )
+    yield "## Exit codes\n"
+    yield from _table(["code", "meaning"], [[str(code), text] for code, text in EXIT_CODES.items()])
+    for verb in VERBS:
+        yield from _verb(verb)
+
+
+def _verb(verb: str) -> Iterator[str]:
+    command = load(verb)
+    text, _, example = command.help.replace("\b\n", "").partition("Example: ")
+    yield f"\n## weir {verb}\n"
+    yield text.strip() + "\n"
+    yield f"```sh\n{example.strip()}\n```\n"
+    yield from _table(["", "meaning"], [_parameter(one) for one in command.params if one.name != "help"])
+    yield f"\nWith `--json`: {JSON_FORMS[verb]}."
+
+
+def _parameter(parameter: Any) -> list[str]:
+    optional = parameter.param_type_name == "option"
+    names = ", ".join(parameter.opts) if optional else str(parameter.metavar)
+    value = parameter.metavar or ("N" if parameter.name == "lines" else "")
+    shown = f"{names} {value}" if optional and value and not parameter.is_flag else names
+    default = f" (default {parameter.default})" if parameter.default not in (None, False) else ""
+    return [f"`{shown}`", f"{parameter.help}{default}"]
+
+
+def _short(verb: str) -> str:
+    return str(load(verb).help).partition("\n")[0]
+
+
+def settings() -> Iterator[str]:
+    yield "# Settings\n"
+    order = " < ".join(layer.value for layer in Layer)
+    yield f"Each layer is stronger than the one before: {order}."
+    yield "`weir config` shows what holds where you are.\n"
+    yield "`spark.*` goes to Spark as it is. A key that does not exist is an error with the nearest one.\n"
+    yield "In the environment a key is written `WEIR_` and capitals: `heartbeat.timeout` is"
+    yield "`WEIR_HEARTBEAT_TIMEOUT`; in `Job(...)` with underscores: `heartbeat_timeout`.\n"
+    rows = [
+        [f"`{one.key}`", f"`{one.default}`", one.type, one.meaning + _older(one.older)] for one in describe()
+    ]
+    yield from _table(["key", "default", "type", "meaning"], rows)
+
+
+def _older(older: tuple[str, ...]) -> str:
+    return f"; older spelling: {', '.join(f'`{one}`' for one in older)}" if older else ""
+
+
+def error_tree() -> Iterator[str]:
+    yield "# Errors\n"
+    yield "Every failure has a type, from which the supervisor decides whether a restart can help.\n"
+    tree = str(errors.__doc__).split("\n\n")[1]
+    yield "```text\n" + "\n".join(line.removeprefix("    ") for line in tree.splitlines()) + "\n```\n"
+    yield from _table(
+        ["error", "fault", "retry", "exit code", "what", "why", "what to do"],
+        [_error(kind) for kind in every_error()],
+    )
+
+
+def every_error() -> list[type[errors.WeirError]]:
+    """Every error that can be raised, in the order of the file."""
+    branches = (errors.WeirError, errors.UserError, errors.ExternalError, errors.InternalError)
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    return [kind for kind in kinds if issubclass(kind, errors.WeirError) and kind not in branches]
+
+
+def _error(kind: type[errors.WeirError]) -> list[str]:
+    facts = [f"`{kind.__name__}`", kind.domain.value, "yes" if kind.retry else "no", str(kind.exit_code)]
+    return facts + [_form(form) for form in (kind.what_form, kind.why_form, kind.hint_form)]
+
+
+def _form(form: str) -> str:
+    return form.replace("!r", "").replace(":g", "")
+
+
+def state_tables() -> Iterator[str]:
+    yield "# States\n"
+    yield "Drawn from the tables in `src/weir/protocol/states.py`.\n"
+    yield "## A job\n"
+    yield from _diagram(states.JOB, states.JobState.CREATED)
+    yield f"\n`weir list` and `weir status` show one more: **{LOST}**. The job was in none of its final"
+    yield "states when its supervisor died (kill -9, a crash of the machine). Its driver ends itself within"
+    yield "`heartbeat.timeout`; nothing that was committed is lost, and `weir run` goes on where the job was."
+    yield "A question mark behind a state (`RUNNING?`) says that the supervisor is on another machine, or was"
+    yield "before a reboot: it can't be seen from here, and the state is what it said last."
+    yield "A job in a notebook (`job.start`) is RUNNING while it holds its attempt and CANCELED after.\n"
+    yield "## A query in a driver\n"
+    yield from _diagram(states.QUERY, states.QueryState.CREATED)
+
+
+def _diagram(table: Any, first: Any) -> Iterator[str]:
+    yield "```mermaid\nstateDiagram-v2"
+    yield f"    [*] --> {first.value}"
+    for state, moves in table.items():
+        for event, target in moves.items():
+            yield f"    {state.value} --> {target.value}: {event.value}"
+        if not moves:
+            yield f"    {state.value} --> [*]"
+    yield "```"
+
+
+def _table(heads: list[str], rows: list[list[str]]) -> Iterator[str]:
+    yield "| " + " | ".join(heads) + " |"
+    yield "|" + "---|" * len(heads)
+    for row in rows:
+        yield "| " + " | ".join(_cell(cell) for cell in row) + " |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+
+
+def main() -> None:
+    for name, text in pages().items():
+        (HERE / name).write_text(text, "utf-8")
+        typer.echo(f"wrote {HERE / name}")
+
+
+if __name__ == "__main__":
+    main()

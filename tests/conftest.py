@@ -1,0 +1,126 @@
+"""What the tests share: settings with which a driver starts soon, one live session, one quiet run.
+
+A driver costs seconds, most of them in the JVM's class loading. So the classes are archived once (see
+`archive.py`) and kept in pytest's cache; where that fails, the tests only take longer.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from weir.testing import QUICK
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FLAGS = "spark.driver.extraJavaOptions"
+
+
+@contextmanager
+def alone(lock: Path) -> Iterator[None]:
+    """Only one process of a test session at a time."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with open(lock, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+Once = Callable[[str, Callable[[Path], None]], Path]
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """`once(name, make)`: a folder that is made once for all workers of a test session."""
+    base = tmp_path_factory.getbasetemp()
+    root = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def give(name: str, make: Callable[[Path], None]) -> Path:
+        folder, done = root / f"once-{name}", root / f"once-{name}.done"
+        with alone(root / f"once-{name}.lock"):
+            if not done.exists():
+                folder.mkdir()
+                make(folder)
+                done.touch()
+        return folder
+
+    return give
+
+
+@pytest.fixture(scope="session")
+def jvm_flags(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Options for a JVM that lives for seconds."""
+    flags = QUICK[FLAGS]
+    cache: pytest.Cache | None = getattr(pytestconfig, "cache", None)
+    archive = _archive(Path(cache.mkdir("weir")) if cache else tmp_path_factory.mktemp("classes"))
+    return (
+        f"{flags} -XX:SharedArchiveFile={archive} -Xlog:cds=off -Xlog:cds+dynamic=off" if archive else flags
+    )
+
+
+@pytest.fixture(scope="session")
+def quick(jvm_flags: str) -> Mapping[str, str]:
+    """Settings for `run_job`: `weir.testing.QUICK`, and a JVM that starts sooner still."""
+    return {**QUICK, FLAGS: jvm_flags}
+
+
+@pytest.fixture(scope="session")
+def spark(jvm_flags: str) -> Iterator[SparkSession]:
+    """The one live session of a test process."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("weir tests")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config(FLAGS, jvm_flags)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+def _archive(folder: Path) -> Path | None:
+    import pyspark
+
+    java = subprocess.run(["java", "-version"], capture_output=True, text=True).stderr
+    jars = sorted(path.name for path in (Path(pyspark.__file__).parent / "jars").iterdir())
+    about = json.dumps([java, pyspark.__version__, pyspark.__file__, jars, QUICK[FLAGS]])
+    name = f"classes-{hashlib.sha256(about.encode()).hexdigest()[:12]}"
+    archive, failed = folder / f"{name}.jsa", folder / f"{name}.failed"
+    with alone(folder / "archive.lock"):
+        if not archive.exists() and not failed.exists():
+            for old in folder.glob("classes-*"):
+                old.unlink()
+            _make_archive(archive, failed)
+    return archive if archive.exists() else None
+
+
+def _make_archive(archive: Path, failed: Path) -> None:
+    """Beside its place first: a JVM that is killed in the dump leaves half a file."""
+    made = archive.with_suffix(".new")
+    command = [sys.executable, str(Path(__file__).with_name("archive.py")), str(made)]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=240)
+        said, code = done.stdout + done.stderr, done.returncode
+    except subprocess.TimeoutExpired as error:
+        said, code = error.stdout or b"", 1
+    if code == 0:
+        made.replace(archive)
+    else:
+        failed.write_bytes(said)

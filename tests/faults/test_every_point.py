@@ -1,0 +1,110 @@
+"""The driver is killed at every named point; the result is that of a run without any fault.
+
+In `make test` each point is killed at once, at its first occurrence or at a later one in turn; the
+whole cross product is `long`. A later occurrence of a start-up point is its first one in a second
+attempt: that of a job whose driver died with a batch that Spark had committed and the sink had not.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Once
+from tests.faults.inputs import FILES, shared_keys, write_batches
+from weir.faults import POINTS
+from weir.testing import assert_same_result, committed_rows, run_job
+
+pytestmark = [pytest.mark.spark, pytest.mark.faults]
+
+JOB = Path(__file__).parent / "jobs" / "counts.py"
+BATCHES = 4
+LATER = 3
+CASES = [(point, occurrence) for point in POINTS for occurrence in ("first", "later")]
+IN_TURN = {(point, ("first", "later")[number % 2]) for number, point in enumerate(POINTS)}
+
+
+def kinds() -> list[Any]:
+    return [
+        pytest.param(point, occurrence, id=f"{point}-{occurrence}")
+        if (point, occurrence) in IN_TURN
+        else pytest.param(point, occurrence, id=f"{point}-{occurrence}", marks=pytest.mark.long)
+        for point, occurrence in CASES
+    ]
+
+
+@pytest.fixture(scope="module")
+def rows(once: Once) -> Path:
+    """The input: keys that all batches share."""
+    return once("rows", lambda folder: write_batches(folder, BATCHES, shared_keys))
+
+
+@pytest.fixture(scope="module")
+def quiet(once: Once, rows: Path, quick: Mapping[str, str]) -> list[dict[str, Any]]:
+    """What the job delivers when nothing goes wrong."""
+
+    def make(folder: Path) -> None:
+        run = run_job(JOB, folder / "weir", args=(rows, folder / "out"), settings=quick)
+        assert run.exit_code == 0, run.stderr
+        assert [b["batch"] for b in run.batches] == list(range(BATCHES))
+
+    return committed_rows(str(once("quiet", make) / "out"))
+
+
+@pytest.fixture(scope="module")
+def died(once: Once, rows: Path, quick: Mapping[str, str]) -> Path:
+    """A job whose driver died when Spark had committed batch 1 and the sink had not."""
+
+    def make(folder: Path) -> None:
+        settings = {**quick, "restart-strategy.type": "none"}
+        fault = "batch.committed#2"
+        run = run_job(
+            JOB, folder / "weir", faults=[f"{fault}:kill"], args=(rows, folder / "out"), settings=settings
+        )
+        assert run.fired == {fault} and run.exit_code == 3, run.stderr
+
+    return once("died", make)
+
+
+def test_the_quiet_run_counts_right(quiet: list[dict[str, Any]]) -> None:
+    assert sum(row["n"] for row in {row["k"]: row for row in quiet}.values()) == FILES * BATCHES * 8
+
+
+@pytest.mark.parametrize(("point", "occurrence"), kinds())
+def test_a_kill_at_any_point_changes_nothing(
+    point: str,
+    occurrence: str,
+    rows: Path,
+    quiet: list[dict[str, Any]],
+    quick: Mapping[str, str],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    number = 1
+    if occurrence == "later":
+        if point.startswith("start."):
+            died: Path = request.getfixturevalue("died")
+            for name in ("weir", "out"):
+                shutil.copytree(died / name, tmp_path / name)
+        else:
+            number = LATER
+    fault = f"{point}#{number}"
+    out = tmp_path / "out"
+    run = run_job(JOB, tmp_path / "weir", faults=[f"{fault}:kill"], args=(rows, out), settings=quick)
+    assert run.fired == {fault}, f"the fault did not fire:\n{run.stderr}"
+    assert run.exit_code == 0, run.stderr
+    assert_same_result(committed_rows(str(out)), quiet, mode="update", key=["k"])
+    assert_each_batch_once(out)
+
+
+def assert_each_batch_once(out: Path) -> None:
+    """The ledger has every batch once, in order, and all the files that it names are there."""
+    entries = [json.loads(file.read_text()) for file in sorted((out / "_weir/log").iterdir())]
+    batches = [entry for entry in entries if entry["kind"] == "batch"]
+    assert [entry["batch"] for entry in batches] == list(range(BATCHES))
+    assert all((out / name).exists() for entry in batches for name in entry["body"]["files"])

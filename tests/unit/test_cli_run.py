@@ -1,0 +1,297 @@
+"""`weir run` without Spark: what it hands to the supervisor, what it shows, and how it detaches."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from weir.cli import detach, main, say
+from weir.cli.watch import Screen, terminal
+from weir.clock import Clock
+from weir.errors import PreflightError
+from weir.protocol.messages import BatchCommitted, Failure
+from weir.protocol.states import JobState
+from weir.supervisor.loop import Inputs, Watcher
+
+
+@dataclass(frozen=True)
+class Answer:
+    code: int
+    out: str
+    err: str
+
+
+Weir = Callable[..., Answer]
+FAILURE = Failure("the job failed", "of a reason", "mend it", exit_code=3)
+
+
+class FakeSupervisor:
+    """Runs a job that prints, commits two batches and ends as told."""
+
+    given: Inputs
+    end: tuple[JobState, Failure | None] = (JobState.FINISHED, None)
+
+    def __init__(self, inputs: Inputs, watcher: Watcher, clock: Clock) -> None:
+        FakeSupervisor.given = inputs
+        self.watcher = watcher
+
+    def run(self) -> tuple[JobState, Failure | None]:
+        w = self.watcher
+        w.opened("wordcount", "weir-data")
+        w.state("wordcount", JobState.RUNNING, 1)
+        w.output(b"from the driver\n")
+        w.note("something happened")
+        w.batch(BatchCommitted("counts", 1, 0, 10, 0.1))
+        w.batch(BatchCommitted("counts", 1, 1, 10, 0.1, state_rows=5000))
+        w.state("wordcount", self.end[0], 1)
+        return self.end
+
+
+@pytest.fixture
+def weir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Weir:
+    for name in [name for name in os.environ if name.startswith("WEIR_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("weir.cli.run.require_java", lambda: None)
+    monkeypatch.setattr("weir.cli.run.Supervisor", FakeSupervisor)
+    monkeypatch.setattr(FakeSupervisor, "end", (JobState.FINISHED, None))
+    (tmp_path / "job.py").touch()
+
+    def call(*arguments: str) -> Answer:
+        with pytest.raises(SystemExit) as end:
+            main(list(arguments))
+        said = capsys.readouterr()
+        return Answer(int(end.value.code or 0), said.out, said.err)
+
+    return call
+
+
+def test_what_the_job_prints_comes_out_and_notes_go_beside_it(weir: Weir) -> None:
+    answer = weir("run", "job.py")
+    assert (answer.code, answer.out) == (0, "from the driver\n")
+    assert answer.err.splitlines() == [
+        "weir: wordcount: RUNNING, attempt 1",
+        "weir: something happened",
+        "weir: wordcount: FINISHED, attempt 1",
+    ]
+
+
+def test_with_json_the_answer_alone_is_on_standard_output(weir: Weir) -> None:
+    answer = weir("run", "job.py", "--json")
+    body = {"job": "wordcount", "state": "FINISHED", "attempt": 1, "batches": {"counts": 1}}
+    assert json.loads(answer.out) == body
+    assert "from the driver\n" in answer.err
+
+
+def test_a_failed_job_says_why_and_its_exit_code(weir: Weir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeSupervisor, "end", (JobState.FAILED, FAILURE))
+    answer = weir("run", "job.py")
+    assert answer.code == 3
+    assert answer.err.endswith("error: the job failed\n  why: of a reason\n  what to do: mend it\n")
+    body = json.loads(weir("run", "job.py", "--json").out)
+    assert body["error"] == {"what": "the job failed", "why": "of a reason", "hint": "mend it"}
+    assert (body["job"], body["state"]) == ("wordcount", "FAILED")
+
+
+def test_options_become_the_strongest_settings_and_the_rest_goes_to_the_job(
+    weir: Weir, tmp_path: Path
+) -> None:
+    options = ["--master", "local[2]", "--conf", "spark.a=b=c", "-D", "heartbeat.timeout=9s", "--dir", "d"]
+    assert weir("run", "job.py", "in", "out", *options, "--", "--rate", "-d").code == 0
+    given = FakeSupervisor.given
+    assert given.file == tmp_path / "job.py"
+    assert given.arguments == ["in", "out", "--rate", "-d"]
+    assert given.overrides == {
+        "heartbeat.timeout": "9s",
+        "spark.a": "b=c",
+        "spark.master": "local[2]",
+        "execution.checkpointing.dir": "d",
+    }
+
+
+def test_the_settings_file_is_here_or_beside_the_job_file_or_named(weir: Weir, tmp_path: Path) -> None:
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    (folder / "job.py").touch()
+    weir("run", "jobs/job.py")
+    assert FakeSupervisor.given.settings_file is None
+    (folder / "weir.yaml").touch()
+    weir("run", "jobs/job.py")
+    assert FakeSupervisor.given.settings_file == folder / "weir.yaml"
+    (tmp_path / "weir.yaml").touch()
+    weir("run", "jobs/job.py")
+    assert FakeSupervisor.given.settings_file == tmp_path / "weir.yaml"
+    weir("run", "jobs/job.py", "--config", "other.yaml")
+    assert FakeSupervisor.given.settings_file == Path("other.yaml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "what"),
+    [
+        (["absent.py"], 2, "absent.py is not a job file\n  why: there is no such file"),
+        (["job.py", "-D", "nothing"], 2, "-D can't be 'nothing'"),
+        (["job.py", "--conf", "heartbeat.timeout=1s"], 2, "--conf can't be 'heartbeat.timeout'"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_starts(
+    arguments: list[str], code: int, what: str, weir: Weir, tmp_path: Path
+) -> None:
+    for more in ([], ["-d"]):
+        answer = weir("run", *arguments, *more)
+        assert (answer.code, answer.out) == (code, "")
+        assert f"error: {what}" in answer.err
+    assert [file.name for file in tmp_path.iterdir()] == ["job.py"]
+
+
+def test_without_java_nothing_is_started(weir: Weir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise PreflightError(
+            what="no java on the PATH", why="Spark needs Java 17 or newer", todo="install it"
+        )
+
+    monkeypatch.setattr("weir.cli.run.require_java", missing)
+    monkeypatch.setattr("weir.cli.run.Supervisor", None)
+    answer = weir("run", "job.py")
+    assert answer.code == 3 and "error: no java on the PATH" in answer.err and "install it" in answer.err
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    written = io.StringIO()
+    monkeypatch.setattr(say, "form", say.Form.PEOPLE)
+    monkeypatch.setattr(say, "err", Console(file=written, force_terminal=True, width=60, soft_wrap=True))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    return written
+
+
+def test_on_a_terminal_the_last_batch_stays_in_sight(screen: io.StringIO) -> None:
+    with terminal() as watcher:
+        assert isinstance(watcher, Screen)
+        watcher.opened("wordcount", "weir-data")
+        watcher.state("wordcount", JobState.RUNNING, 2)
+        watcher.batch(BatchCommitted("counts", 1, 41, 1000, 0.5, state_rows=300_000))
+        watcher.output(b"a line\nhalf a ")
+        watcher.output(b"line\nno end")
+        watcher.live.refresh()
+    shown = screen.getvalue()
+    assert "attempt 2" in shown and "counts: batch 41, 2k rows/s, 300k state rows" in shown
+    assert "half a line\n" in shown and shown.count("a line\n") == 2
+    assert "no end" in shown
+
+
+def test_a_long_status_is_cut_to_the_width_and_to_some_queries(screen: io.StringIO) -> None:
+    with terminal() as watcher:
+        watcher.opened("wordcount", "weir-data")
+        for number in range(20):
+            watcher.batch(BatchCommitted(f"query-{number:02d}-" + "x" * 80, 1, 1, 1, 1.0))
+        assert isinstance(watcher, Screen)
+        watcher.live.refresh()
+    assert "and 12 more: weir status wordcount" in screen.getvalue()
+    assert "query-07" in screen.getvalue() and "query-08" not in screen.getvalue()
+
+
+SUPERVISOR = """
+import os, sys
+from weir.cli.detach import Ready
+from weir.protocol.states import JobState
+ready = Ready.inherited()
+assert "WEIR_READY_FD" not in os.environ
+os.getsid(0) == os.getpid() or sys.exit("not a session of its own")
+"""
+
+
+@pytest.fixture
+def supervisor(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Say what the detached supervisor does."""
+
+    def does(code: str) -> None:
+        monkeypatch.setattr(detach, "_command", lambda inputs: [sys.executable, "-c", SUPERVISOR + code])
+
+    return does
+
+
+def test_a_detached_run_returns_when_the_job_is_running(
+    weir: Weir, supervisor: Callable[[str], None], tmp_path: Path
+) -> None:
+    supervisor(
+        """
+ready.note("early words")
+ready.opened("wordcount", "there")
+ready.state("wordcount", JobState.STARTING, 1)
+ready.state("wordcount", JobState.RUNNING, 2)
+ready.note("said later")
+print("a traceback")
+"""
+    )
+    answer = weir("run", "job.py", "-d")
+    assert answer.code == 0
+    assert answer.out.startswith("wordcount is RUNNING: attempt 2, process ")
+    assert (
+        "weir logs wordcount -f --dir there" in answer.out
+        and "weir cancel wordcount --dir there" in answer.out
+    )
+    assert "weir: early words" in answer.err and "said later" not in answer.err
+
+
+def test_a_detached_supervisor_keeps_its_notes_beside_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end, starter = os.pipe()
+    with os.fdopen(end, "rb") as pipe:
+        ready = detach.Ready(os.fdopen(starter, "wb", buffering=0))
+        monkeypatch.setattr(os, "dup2", lambda *_: None)
+        ready.note("early words")
+        ready.opened("wordcount", str(tmp_path))
+        ready.state("wordcount", JobState.RUNNING, 1)
+        ready.note("said later")
+        told = [json.loads(line) for line in pipe]
+    lines = (tmp_path / "wordcount/logs/supervisor.log").read_text().splitlines()
+    assert [line.partition(" ")[2] for line in lines] == [
+        *("early words", "wordcount: RUNNING, attempt 1", "said later")
+    ]
+    running = {"job": "wordcount", "state": "RUNNING", "attempt": 1, "pid": os.getpid(), "dir": str(tmp_path)}
+    assert told == [{"note": "early words"}, running]
+
+
+def test_a_detached_run_that_fails_says_the_real_error(weir: Weir, supervisor: Callable[[str], None]) -> None:
+    supervisor("ready._tell(error={'what': 'it failed', 'why': 'so', 'hint': 'mend it'}, exit_code=5)")
+    answer = weir("run", "job.py", "-d")
+    assert (answer.code, answer.out) == (5, "")
+    assert "error: it failed\n  why: so\n  what to do: mend it" in answer.err
+    body = json.loads(weir("run", "job.py", "-d", "--json").out)
+    assert body == {"error": {"what": "it failed", "why": "so", "hint": "mend it"}}
+
+
+def test_a_detached_supervisor_that_dies_is_noticed_with_its_last_words(
+    weir: Weir, supervisor: Callable[[str], None]
+) -> None:
+    supervisor("sys.exit('last words')")
+    answer = weir("run", "job.py", "-d")
+    assert answer.code == 4
+    assert (
+        "ended with exit code 1 before the job was running" in answer.err and "why: last words" in answer.err
+    )
+
+
+def test_the_detached_command_is_understood_as_it_was_meant(weir: Weir, tmp_path: Path) -> None:
+    overrides = {"spark.master": "local[2]", "a": "b=c"}
+    inputs = Inputs(tmp_path / "job.py", ["--rate", "-d"], tmp_path / "weir.yaml", {}, overrides)
+    command: list[Any] = detach._command(inputs)
+    assert command[:3] == [sys.executable, "-m", "weir"]
+    assert weir(*command[3:]).code == 0
+    given = FakeSupervisor.given
+    assert (given.file, given.arguments, given.settings_file) == (
+        inputs.file,
+        inputs.arguments,
+        inputs.settings_file,
+    )
+    assert given.overrides == overrides

@@ -1,0 +1,76 @@
+"""Spark's exceptions are told by the Java classes in their chain of causes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from weir.errors import Domain, StorageError
+from weir.spark.failure import from_exception
+
+
+class _Java:
+    """A Java throwable as py4j shows it: it has every attribute that it is asked for."""
+
+    def __init__(self, name: str, cause: _Java | None = None) -> None:
+        self._name = name
+        self._cause = cause
+
+    def getClass(self) -> Any:
+        return self
+
+    def getName(self) -> str:
+        return self._name
+
+    def getCause(self) -> _Java | None:
+        return self._cause
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+class _Captured(Exception):
+    """As PySpark's own exceptions are."""
+
+    def __init__(self, origin: object) -> None:
+        super().__init__("[STREAM_FAILED] it ended")
+        self._origin = origin
+
+
+class _Py4J(Exception):
+    def __init__(self, java: _Java) -> None:
+        super().__init__("An error occurred while calling o42.awaitTermination")
+        self.java_exception = java
+
+
+def _chain(name: str) -> _Java:
+    return _Java("org.apache.spark.sql.streaming.StreamingQueryException", _Java(name))
+
+
+@pytest.mark.parametrize("wrap", [_Captured, _Py4J, lambda java: _Captured(_Py4J(java))])
+@pytest.mark.parametrize(
+    ("cause", "domain", "redeploy"),
+    [
+        ("org.apache.spark.api.python.PythonException", Domain.USER, False),
+        ("java.io.IOException", Domain.EXTERNAL, False),
+        ("java.lang.IllegalStateException", Domain.INTERNAL, False),
+        ("java.lang.OutOfMemoryError", Domain.INTERNAL, True),
+    ],
+)
+def test_the_cause_inside_a_streaming_exception_decides(
+    wrap: Any, cause: str, domain: Domain, redeploy: bool
+) -> None:
+    failure = from_exception(wrap(_chain(cause)), "job")
+    assert (failure.domain, failure.redeploy) == (domain, redeploy)
+    assert "inside weir" not in failure.what
+
+
+def test_an_exception_of_pythons_own_has_no_java_classes() -> None:
+    assert from_exception(ValueError("no"), "job").what == "ValueError inside weir"
+
+
+def test_an_error_of_weirs_own_keeps_what_it_says() -> None:
+    error = StorageError(verb="create", path="x", reason="the disk is full", root="/")
+    failure = from_exception(error, "job")
+    assert (failure.what, failure.why, failure.domain) == (error.what, error.why, Domain.EXTERNAL)
