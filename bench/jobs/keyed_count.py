@@ -11,8 +11,9 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-import weir
 from pyspark.sql import functions as F
+
+import weir
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,7 +38,7 @@ def pipeline(env: weir.Env) -> None:
 
 
 def plain(source: str, output: str, checkpoint: str) -> None:
-    from pyspark.sql import SparkSession  # noqa: PLC0415
+    from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder

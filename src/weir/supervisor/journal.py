@@ -94,7 +94,9 @@ class Journal:
         with self._tolerant():
             if self._inserted >= _PRUNE_EVERY:
                 self._inserted = 0
-                self._db.execute("delete from batches where id <= (select max(id) from batches) - ?", (_KEPT,))
+                self._db.execute(
+                    "delete from batches where id <= (select max(id) from batches) - ?", (_KEPT,)
+                )
             self._db.commit()
 
     def close(self) -> None:
