@@ -9,6 +9,7 @@
     |   |-- PipelineError           a pipeline function that does more than build frames
     |   |-- PinnedStateError        a setting that Spark would silently ignore on these live files
     |   |-- SinkMismatchError       output of another job, or ahead of this job's live files
+    |   |-- ChannelSchemaError      a stream whose channel holds rows of another schema
     |   |-- UserCodeError           the author's own function raised
     |   |-- RunFailedError          a query of a run in a notebook failed
     |   |-- NoSuchJobError          a name under which nothing is stored
@@ -25,7 +26,8 @@
         |-- SupervisorDiedError     a detached supervisor ended without a word
         |-- FencedError             a newer attempt or run exists: this one may no longer write
         |-- IllegalMoveError        an event that a state machine does not know in its state
-        `-- LostStagingError        Spark committed a batch whose staged output is gone
+        |-- LostStagingError        Spark committed a batch whose staged output is gone
+        `-- LostSegmentError        a file of a channel is gone that a reader still needs
 
 Every error has fields, from which `what`, `why` and `hint` are made; the supervisor decides from
 `domain` and `retry`, never from a text. `hint` carries the exact command where there is one.
@@ -164,6 +166,14 @@ class SinkMismatchError(UserError):
     hint_form = "{todo}"
 
 
+class ChannelSchemaError(UserError):
+    """A stream whose channel can't take the rows of its frame."""
+
+    what_form = "the stream {channel!r} can't be written to its channel"
+    why_form = "{reason}"
+    hint_form = "{todo}"
+
+
 class UserCodeError(UserError):
     """A function that the job's author wrote raised."""
 
@@ -287,3 +297,13 @@ class LostStagingError(InternalError):
     )
     why_form = "somebody deleted files of the sink, or the ledger and the live files are not of one job"
     hint_form = "bring the folder back from a backup; weir will not go on and leave a hole"
+
+
+class LostSegmentError(InternalError):
+    """A file of a channel is gone that a reader still needs."""
+
+    what_form = "the channel file {file} is gone"
+    why_form = (
+        "somebody deleted it: weir deletes only what every reader and every retained checkpoint has passed"
+    )
+    hint_form = "bring the file back, or go back to the last checkpoint; weir will not go on and leave a hole"

@@ -21,8 +21,8 @@ from pathlib import Path
 
 POINTS = {
     "start.described": "the job file was run, nothing is held yet",
-    "start.granted": "the attempt is held, there is no session yet",
-    "start.session": "the Spark session is up",
+    "start.session": "the Spark session is up, nothing is held yet",
+    "start.granted": "the attempt is held, nothing is written yet",
     "start.graph": "the graph of queries is known",
     "start.fenced": "a sink's ledger has the new token",
     "start.recovered": "staging of committed batches is committed, the rest discarded",

@@ -16,7 +16,7 @@ class Lease:
     """One attempt's lease. Any thread may call `check`; one thread renews."""
 
     def __init__(self, attempt: Attempt, timeout: float, clock: Clock) -> None:
-        self._attempt = attempt
+        self.attempt = attempt
         self._timeout = timeout
         self._clock = clock
         self._asked_at = clock.monotonic()
@@ -38,6 +38,6 @@ class Lease:
         """Raise `FencedError` when the lease is over."""
         if self.left <= 0:
             raise FencedError(
-                who=f"attempt {self._attempt}",
+                who=f"attempt {self.attempt}",
                 by=f"its lease of {self._timeout:g} s was not renewed, a newer attempt",
             )

@@ -1,36 +1,65 @@
 """Input folders for the jobs in `jobs/`: JSON files with fixed names, contents and times.
 
 Spark's file source takes them in the order of their times, two to a batch; so each batch has two
-partitions with rows in both, and every run cuts the same batches.
+partitions with rows in both, and every run that finds all files there cuts the same batches.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from weir.testing import assert_same_result, committed_rows
 
 FILES = 2
 """Files to a batch."""
 
-
-def write_batches(folder: Path, batches: int, rows: Callable[[int], Iterable[Mapping[str, Any]]]) -> None:
-    """Write the files of so many batches; `rows` gives the rows of the file with this number."""
-    for number in range(FILES * batches):
-        file = folder / f"{number:04d}.json"
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows(number)))
-        os.utime(file, (1e9 + number, 1e9 + number))
+Row = dict[str, Any]
 
 
-def shared_keys(number: int) -> list[dict[str, Any]]:
+def shared_keys(number: int) -> list[Row]:
     """Rows over seven keys, which all batches share."""
     return [{"k": f"k{(number * 5 + i) % 7}", "v": number * 10 + i} for i in range(8)]
 
 
-def own_keys(number: int) -> list[dict[str, Any]]:
+def own_keys(number: int) -> list[Row]:
     """Rows over keys of the batch's own, which show later what this batch did, and one shared key."""
     batch = number // FILES
     keys = [f"b{batch}-{i}" for i in range(6)] + ["all"]
     return [{"k": key, "v": number * 10 + i} for i, key in enumerate(keys)]
+
+
+class Feed:
+    """The input folder of a job, to which batches are added; and what `jobs/counts.py` makes of it."""
+
+    def __init__(self, folder: Path, rows: Callable[[int], list[Row]] = shared_keys) -> None:
+        self.folder = folder
+        self._rows = rows
+        self._files = 0
+        folder.mkdir(exist_ok=True)
+
+    def add(self, batches: int) -> None:
+        """Write the files of so many more batches; a job that looks sees each of them whole."""
+        for number in range(self._files, self._files + FILES * batches):
+            hidden = self.folder / f".{number:04d}.json"
+            hidden.write_text("".join(json.dumps(row) + "\n" for row in self._rows(number)))
+            os.utime(hidden, (1e9 + number, 1e9 + number))
+            hidden.rename(self.folder / hidden.name[1:])
+        self._files += FILES * batches
+
+    def expected(self) -> list[Row]:
+        """The table of counts and sums, counted here."""
+        table: dict[str, Row] = {}
+        for number in range(self._files):
+            for row in self._rows(number):
+                line = table.setdefault(row["k"], {"k": row["k"], "n": 0, "sum": 0})
+                line["n"] += 1
+                line["sum"] += row["v"]
+        return list(table.values())
+
+    def check(self, out: Path) -> None:
+        """What was delivered is what an independent count gives."""
+        assert_same_result(committed_rows(str(out)), self.expected(), mode="update", key=["k"])

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Once
-from tests.faults.inputs import FILES, shared_keys, write_batches
+from tests.faults.inputs import FILES, Feed
 from weir.faults import POINTS
 from weir.testing import assert_same_result, committed_rows, run_job
 
@@ -41,7 +41,7 @@ def kinds() -> list[Any]:
 @pytest.fixture(scope="module")
 def rows(once: Once) -> Path:
     """The input: keys that all batches share."""
-    return once("rows", lambda folder: write_batches(folder, BATCHES, shared_keys))
+    return once("rows", lambda folder: Feed(folder).add(BATCHES))
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.conftest import Once
-from tests.faults.inputs import own_keys, write_batches
+from tests.faults.inputs import Feed, own_keys
 from weir.testing import JobRun, committed_rows, folded, run_job
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ FEW = 4
 
 
 def given(once: Once, batches: int) -> Path:
-    return once(f"own-keys-{batches}", lambda folder: write_batches(folder, batches, own_keys))
+    return once(f"own-keys-{batches}", lambda folder: Feed(folder, own_keys).add(batches))
 
 
 def live_state(spark: SparkSession, folder: Path) -> dict[str, tuple[int, str]]:

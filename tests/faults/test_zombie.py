@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.faults.scripts import JOB, Script
+from tests.faults.inputs import Feed
+from tests.faults.processes import wait_until_gone
 from weir.errors import FencedError
 from weir.testing import JobProcess
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
+JOB = Path(__file__).parent / "jobs" / "counts.py"
 TIMEOUT = 6.0
+SLACK = 15.0
 
 
 @pytest.fixture
@@ -26,76 +29,65 @@ def settings(quick: Mapping[str, str]) -> dict[str, str]:
 
 
 def ledger(out: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in sorted((out / "_weir/log").iterdir())}
+    return {file.name: file.read_bytes() for file in sorted((out / "_weir/log").glob("[0-9]*.json"))}
+
+
+def delivered(out: Path) -> list[int]:
+    entries = [json.loads(data) for data in ledger(out).values()]
+    return [entry["batch"] for entry in entries if entry["kind"] == "batch"]
 
 
 def test_a_job_that_was_taken_over_is_refused_when_it_wakes_up(
     settings: Mapping[str, str], tmp_path: Path
 ) -> None:
-    script, out = Script.with_gate(tmp_path, 4, 2), tmp_path / "out"
+    feed, out, home = Feed(tmp_path / "in"), tmp_path / "out", tmp_path / "weir"
+    feed.add(4)
+    args = (feed.folder, out, "endless")
     fault = "batch.staged#3"
-    given = {"args": (script.path, out), "settings": settings}
-    with JobProcess(JOB, tmp_path / "weir", faults=[f"{fault}:stop"], **given) as old:  # type: ignore[arg-type]
+    with JobProcess(JOB, home, faults=[f"{fault}:stop"], args=args, settings=settings) as old:
         old.wait_for("the driver to freeze", (old.marks / fault).exists)
         old.send(signal.SIGSTOP)
         old.signal_driver(signal.SIGSTOP)
-        with JobProcess(JOB, tmp_path / "weir", **given) as new:  # type: ignore[arg-type]
-            new.wait_for_batch("counts", 3)
-            new.wait_for("delivery of batch 3", lambda: len(ledger(out)) >= 1 + 2 + 4)
+        with JobProcess(JOB, home, args=args, settings=settings) as new:
+            new.wait_for("delivery of batch 3", lambda: delivered(out) == [0, 1, 2, 3])
             before = ledger(out)
             old.send(signal.SIGCONT)
             old.signal_driver(signal.SIGCONT)
             refused = old.wait(60)
-            gone_by(time.monotonic() + TIMEOUT + 30, old)
+            wait_until_gone(old.members(), TIMEOUT + SLACK)
             assert ledger(out) == before, "the zombie has written to the ledger"
-            script.open_gate()
+            feed.add(1)
+            new.wait_for("delivery of batch 4", lambda: delivered(out) == [0, 1, 2, 3, 4])
+            new.terminate()
             run = new.wait()
     assert refused.exit_code == FencedError.exit_code, refused.stderr
     assert "has taken over" in refused.stderr
     assert run.exit_code == 0, run.stderr
     assert run.attempts == [1, 2]
-    script.check(out)
+    feed.check(out)
 
 
-def gone_by(until: float, process: JobProcess) -> None:
-    while process.members():
-        assert time.monotonic() < until, f"still there: {process.members()}"
-        time.sleep(0.05)
-
-
+@pytest.mark.parametrize("frozen", ["the driver", "its JVM"])
 def test_a_driver_that_is_frozen_is_killed_and_started_again(
-    settings: Mapping[str, str], tmp_path: Path
+    frozen: str, settings: Mapping[str, str], tmp_path: Path
 ) -> None:
-    script, out = Script.with_gate(tmp_path, 3, 1), tmp_path / "out"
-    script.open_gate()
-    fault = "batch.staged#2"
-    with JobProcess(
-        JOB, tmp_path / "weir", faults=[f"{fault}:stop"], args=(script.path, out), settings=settings
-    ) as process:
-        process.wait_for("the driver to freeze", (process.marks / fault).exists)
-        frozen = process.driver
+    feed, out = Feed(tmp_path / "in"), tmp_path / "out"
+    feed.add(2)
+    args = (feed.folder, out, "endless")
+    with JobProcess(JOB, tmp_path / "weir", args=args, settings=settings) as process:
+        process.wait_for_batch("counts", 1)
+        driver = process.driver
+        os.kill(driver if frozen == "the driver" else jvm_of(driver), signal.SIGSTOP)
+        feed.add(1)
+        process.wait_for("delivery of batch 2", lambda: delivered(out) == [0, 1, 2])
+        process.terminate()
         run = process.wait()
     assert run.exit_code == 0, run.stderr
     assert run.attempts == [1, 2]
     assert "has not answered for" in run.failures[0]["what"]
     assert run.recoveries[0]["parts"]["detect"] >= TIMEOUT
-    assert not psutil.pid_exists(frozen)
-    script.check(out)
-
-
-def test_a_jvm_that_is_frozen_is_killed_and_started_again(
-    settings: Mapping[str, str], tmp_path: Path
-) -> None:
-    script, out = Script.with_gate(tmp_path, 2, 2), tmp_path / "out"
-    with JobProcess(JOB, tmp_path / "weir", args=(script.path, out), settings=settings) as process:
-        process.wait_for_batch("counts", 1)
-        os.kill(jvm_of(process.driver), signal.SIGSTOP)
-        process.wait_for("the next attempt", lambda: len(process.events("attempt")) == 2)
-        script.open_gate()
-        run = process.wait()
-    assert run.exit_code == 0, run.stderr
-    assert run.attempts == [1, 2]
-    script.check(out)
+    assert not psutil.pid_exists(driver)
+    feed.check(out)
 
 
 def jvm_of(driver: int) -> int:

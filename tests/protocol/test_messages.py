@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from weir.protocol.messages import Message, decode, encode
 
 KINDS = get_args(Message)
-WITH_MAPS = ("Described", "Start")
+WITH_MAPS = ("Described", "Prepare")
 st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
 
 
@@ -29,8 +29,8 @@ def test_a_message_is_read_as_it_was_written(kind: type) -> None:
 def test_maps_travel() -> None:
     for name in WITH_MAPS:
         kind = next(k for k in KINDS if k.__name__ == name)
-        first = "job" if name == "Described" else 3
-        message = kind(first, {"a.b": 1, "c": {"d": [True, None, "x"]}})
+        settings = {"a.b": 1, "c": {"d": [True, None, "x"]}}
+        message = kind("job", settings) if name == "Described" else kind(settings)
         assert decode(encode(message)) == message
 
 

@@ -119,7 +119,7 @@ def _say_recoveries(recoveries: list[Event], clock: Clock) -> None:
     for event in recoveries:
         body, first = event.body, event.body["first"]
         what = f"{body['query']}: " if body["query"] else ""
-        back = f"back with batch {first['batch']} of {first['query']}"
+        back = f"back with batch {first['batch']} of {first['query']}" if first else "back, nothing to read"
         say.say(
             f"  {say.when(event.at, clock.now())}  {body['seconds']:.1f} s  {what}{body['cause']}; {back}"
         )

@@ -15,7 +15,7 @@ from weir.clock import Clock, Deadline
 from weir.config import Config
 from weir.driver.progress import ProgressReports
 from weir.errors import PinnedStateError
-from weir.ids import NO_BATCH, Attempt, JobName, QueryName, Run, Token
+from weir.ids import NO_BATCH, JobName, QueryName, Run, Token
 from weir.job import graph
 from weir.job.query import QueryRun
 from weir.lease import Lease
@@ -45,7 +45,6 @@ class Engine:
         config: Config,
         store: Store,
         lease: Lease,
-        attempt: Attempt,
         report: Report,
         clock: Clock,
     ) -> None:
@@ -55,7 +54,6 @@ class Engine:
         self._config = config
         self._store = store
         self._lease = lease
-        self._attempt = attempt
         self._report = report
         self._clock = clock
         self._lock = threading.Lock()
@@ -122,7 +120,7 @@ class Engine:
             self._runs[run.name] = run
         last = run.files.last_committed()
         self._progress.watch(run.name, run.token.run)
-        run.start(self._ended)
+        self._progress.started(run.name, run.start(self._ended))
         self._report(m.QueryStarted(run.name, run.token.run, last))
 
     def _ended(self, run: QueryRun, error: Exception | None) -> None:
@@ -148,7 +146,7 @@ class Engine:
         return QueryRun(
             spec,
             self._files(name),
-            Token(self._attempt, number),
+            Token(self._lease.attempt, number),
             self._lease,
             self._config.settings.sink_max_pending_batches,
         )

@@ -1,6 +1,6 @@
 """The supervised driver: `python -m weir.driver <job file>`.
 
-Steps: run the job file -> describe it -> wait for the attempt -> session -> engine -> serve until
+Steps: run the job file -> describe it -> session -> wait for the attempt -> engine -> serve until
 the end. It writes nothing before it holds an attempt. It ends itself, JVM first, when the
 supervisor is gone or the lease is over: no orphan ever writes.
 """
@@ -15,6 +15,8 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
+
+import psutil
 
 from weir import faults
 from weir.clock import Clock
@@ -59,7 +61,9 @@ class _Driver:
         self._clock = Clock()
         self._inbox: queue.Queue[m.Message] = queue.Queue()
         self._asked_at: dict[int, float] = {}
+        self._config: Config | None = None
         self._lease: Lease | None = None
+        self._granted: queue.Queue[Lease] = queue.Queue()
         threading.Thread(target=self._listen, name="weir-link", daemon=True).start()
 
     def run(self) -> None:
@@ -67,25 +71,22 @@ class _Driver:
         job.function  # noqa: B018  a job without a pipeline is refused before anything is held
         self._link.send(m.Described(job.name, dict(job.options)))
         faults.point("start.described")
-        start = self._inbox.get()
-        assert isinstance(start, m.Start), f"expected Start, got {start}"
-        config = Config.from_wire(start.config)
-        settings = config.settings
-        lease = Lease(Attempt(start.attempt), settings.heartbeat_timeout.total_seconds(), self._clock)
-        self._lease = lease
-        interval = settings.heartbeat_interval.total_seconds()
-        threading.Thread(target=self._heart, args=(lease, interval), name="weir-heart", daemon=True).start()
-        threading.Thread(target=self._watch, args=(lease,), name="weir-lease", daemon=True).start()
-        faults.point("start.granted")
+        prepare = self._inbox.get()
+        assert isinstance(prepare, m.Prepare), f"expected Prepare, got {prepare}"
+        config = self._config = Config.from_wire(prepare.config)
         since = self._clock.monotonic()
         spark = session.build(config, job.name)
-        self._link.send(m.StepDone("session", self._clock.monotonic() - since))
+        ready_at = self._clock.monotonic()
+        self._link.send(m.StepDone("session", ready_at - since))
         faults.point("start.session")
-        self._serve(job, spark, config, lease, Attempt(start.attempt))
+        lease = self._granted.get()
+        self._link.send(m.StepDone("wait", self._clock.monotonic() - ready_at))
+        faults.point("start.granted")
+        self._serve(job, spark, config, lease)
 
-    def _serve(self, job: Job, spark: SparkSession, config: Config, lease: Lease, attempt: Attempt) -> None:
+    def _serve(self, job: Job, spark: SparkSession, config: Config, lease: Lease) -> None:
         store = open_store(config.settings.execution_checkpointing_dir)
-        engine = Engine(job, spark, config, store, lease, attempt, self._link.send, self._clock)
+        engine = Engine(job, spark, config, store, lease, self._link.send, self._clock)
         engine.start()
         cancelled = False
         while not engine.over.is_set():
@@ -105,11 +106,23 @@ class _Driver:
                 asked_at = self._asked_at.pop(message.number, None)
                 if self._lease is not None and asked_at is not None:
                     self._lease.renewed(asked_at)
+            elif isinstance(message, m.Start):
+                self._hold(Attempt(message.attempt))
             else:
                 self._inbox.put(message)
         _end(1, "the supervisor is gone, so this driver ends")
 
-    def _heart(self, lease: Lease, interval: float) -> None:
+    def _hold(self, attempt: Attempt) -> None:
+        """The attempt is ours from now on, whether the session is up or not: keep its lease."""
+        assert self._config is not None, "Prepare comes before Start"
+        settings = self._config.settings
+        lease = self._lease = Lease(attempt, settings.heartbeat_timeout.total_seconds(), self._clock)
+        interval = settings.heartbeat_interval.total_seconds()
+        threading.Thread(target=self._heart, args=(interval,), name="weir-heart", daemon=True).start()
+        threading.Thread(target=self._watch, args=(lease,), name="weir-lease", daemon=True).start()
+        self._granted.put(lease)
+
+    def _heart(self, interval: float) -> None:
         """Ask for the lease again and again; a JVM that hangs holds the ping back."""
         rest = threading.Event()
         number = 0
@@ -137,16 +150,28 @@ def _probe_jvm() -> None:
 
 
 def _end(code: int, why: str = "") -> NoReturn:
-    """End this process and its JVM now. SIGKILL: nothing of it may write any more."""
+    """End this process and its whole group now. SIGKILL: nothing of it may write any more."""
     with suppress(Exception):
         from pyspark import SparkContext  # noqa: PLC0415
 
         gateway = SparkContext._gateway
         if gateway is not None and gateway.proc is not None:
             os.kill(gateway.proc.pid, signal.SIGKILL)
+    with suppress(Exception):  # readers of Python data sources don't notice that their JVM is gone
+        _kill_rest_of_group()
     with suppress(OSError):  # the reader of our output may be gone
         if why:
             print(f"weir: {why}", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)
+
+
+def _kill_rest_of_group() -> None:
+    own = os.getpid()
+    if os.getpgrp() != own:  # not started by a supervisor: the group is somebody else's
+        return
+    for pid in psutil.pids():
+        with suppress(OSError):
+            if pid != own and os.getpgid(pid) == own:
+                os.kill(pid, signal.SIGKILL)

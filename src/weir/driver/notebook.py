@@ -47,7 +47,7 @@ class Run:
         timeout = self._settings.heartbeat_timeout.total_seconds()
         attempt = self._lock.acquire(uuid.uuid4().hex, timeout, self._waiting)
         lease = Lease(attempt, timeout, self._clock)
-        self._engine = Engine(job, spark.newSession(), config, store, lease, attempt, self._hear, self._clock)
+        self._engine = Engine(job, spark.newSession(), config, store, lease, self._hear, self._clock)
         threading.Thread(target=self._heart, args=(lease,), name="weir-heart", daemon=True).start()
         try:
             self._engine.start()

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from weir.protocol.messages import BatchCommitted
+from weir.protocol.messages import BatchCommitted, QueryIdle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 class ProgressReports:
     """Listens to the session's queries. Reports come from a thread of Spark's, in order."""
 
-    def __init__(self, spark: SparkSession, report: Callable[[BatchCommitted], None]) -> None:
+    def __init__(self, spark: SparkSession, report: Callable[[BatchCommitted | QueryIdle], None]) -> None:
         self._report = report
         self._runs: dict[str, int] = {}
+        self._ids: dict[str, str] = {}
         self._last: dict[str, int] = {}
         self._changed = threading.Condition()
-        listener = _Listener(self._progress)
+        listener = _Listener(self._progress, self._idle)
         jvm: Any = spark.sparkContext._jvm
         _start_callbacks(spark)
         wrapper = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(listener)
@@ -34,6 +35,10 @@ class ProgressReports:
     def watch(self, query: str, run: int) -> None:
         """From now on, progress of this query belongs to this run."""
         self._runs[query] = run
+
+    def started(self, query: str, run_id: str) -> None:
+        """Spark's own id of the run, by which it tells that a query is idle."""
+        self._ids[run_id] = query
 
     def wait_for(self, query: str, batch: int, seconds: float) -> None:
         """Wait until the progress of this batch was reported, at most so long."""
@@ -49,6 +54,10 @@ class ProgressReports:
         with self._changed:
             self._last[query] = batch
             self._changed.notify_all()
+
+    def _idle(self, run_id: str) -> None:
+        if run_id in self._ids:
+            self._report(QueryIdle(self._ids[run_id]))
 
 
 def from_progress(progress: dict[str, Any], run: int) -> BatchCommitted:
@@ -78,8 +87,9 @@ def _start_callbacks(spark: SparkSession) -> None:
 class _Listener:
     """What the JVM calls."""
 
-    def __init__(self, progress: Callable[[str], None]) -> None:
+    def __init__(self, progress: Callable[[str], None], idle: Callable[[str], None]) -> None:
         self._on_progress = progress
+        self._on_idle = idle
 
     def onQueryStarted(self, event: Any) -> None:
         """Nothing to do: the driver started it."""
@@ -88,7 +98,7 @@ class _Listener:
         self._on_progress(event.progress().json())
 
     def onQueryIdle(self, event: Any) -> None:
-        """Nothing to do."""
+        self._on_idle(event.runId().toString())
 
     def onQueryTerminated(self, event: Any) -> None:
         """Nothing to do: the driver waits for each query."""

@@ -13,6 +13,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JError
+
 from weir import faults
 from weir.clock import Clock, Deadline
 from weir.errors import LostStagingError, SinkMismatchError
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 _DRAIN = timedelta(minutes=1)
 """How long an ended query waits for its sink; what is left then, the next start delivers."""
+_LOOK = 0.05
 _IDLE_LOOKS = 3
 """So many looks in a row must find a query idle before it is interrupted."""
 
@@ -54,7 +57,8 @@ class QueryRun:
         self._spec = spec
         self._lease = lease
         self._max_pending = max_pending
-        self._stopping = threading.Event()
+        self._gate_closed = threading.Event()
+        self._over = threading.Event()
         self._query: StreamingQuery | None = None
         self._committer: Committer | None = None
 
@@ -87,8 +91,11 @@ class QueryRun:
         faults.point("start.recovered")
         return len(plan.commit)
 
-    def start(self, ended: Callable[[QueryRun, Exception | None], None]) -> None:
-        """Start the Spark query; `ended` is called once, from a thread, when it is over."""
+    def start(self, ended: Callable[[QueryRun, Exception | None], None]) -> str:
+        """Start the Spark query; `ended` is called once, from a thread, when it is over.
+
+        Returns Spark's own id of this run.
+        """
         sink = self._spec.sink
         if isinstance(sink, StagingSink):
             self._committer = Committer(sink, self.files, self._lease, self._max_pending, self._fail)
@@ -97,12 +104,16 @@ class QueryRun:
         threading.Thread(
             target=self._watch, args=(self._query, ended), name=f"weir-{self.name}", daemon=True
         ).start()
+        return str(self._query.runId)
 
     def ask_to_end(self) -> None:
         """Let the running batch finish and commit, and start no other."""
-        self._stopping.set()
-        if self._query is not None:
+        if self._query is None:
+            return
+        try:
             _terminate_after_batch(self._query)
+        except Py4JError:  # another Spark has it elsewhere: then the gate in front of each batch must do
+            self._gate_closed.set()
 
     def end(self, deadline: Deadline) -> bool:
         """Wait for the end that was asked for; past the deadline cut it off. True when it was clean."""
@@ -110,15 +121,26 @@ class QueryRun:
         if query is None:
             return True
         idle = 0
-        while query.isActive and not deadline.passed:
+        while not self._over.wait(_LOOK) and not deadline.passed:
             idle = 0 if query.status["isTriggerActive"] else idle + 1
-            if idle >= _IDLE_LOOKS:  # it sleeps until its next trigger: nothing runs, so nothing is lost
-                query.stop()
-            deadline.clock.wait(threading.Event(), 0.05)
-        clean = not query.isActive
+            if idle >= _IDLE_LOOKS:
+                self._interrupt_if_idle(query)
+        clean = self._over.is_set()
         if not clean:
             query.stop()
         return clean
+
+    def _interrupt_if_idle(self, query: StreamingQuery) -> None:
+        """Wake a query that sleeps until its next trigger; a batch that begins meanwhile is let through.
+
+        The gate is closed before the last look: whatever began before it is seen by that look.
+        """
+        closed = self._gate_closed.is_set()
+        self._gate_closed.set()
+        if not query.status["isTriggerActive"]:
+            query.stop()
+        elif not closed:
+            self._gate_closed.clear()
 
     def work_off(self, deadline: Deadline) -> bool:
         """Wait until all that the sources hold now is committed, by Spark and by the sink.
@@ -167,7 +189,7 @@ class QueryRun:
         assert isinstance(sink, StagingSink) and committer is not None
         self.batch = batch
         faults.point("batch.planned")
-        if self._stopping.is_set():
+        if self._gate_closed.is_set():
             raise StoppingError(f"batch {batch} was planned after the end was asked for")
         self._lease.check()
         committer.wait_for_room()
@@ -199,6 +221,7 @@ class QueryRun:
         if self._committer is not None:
             self._committer.drain(Deadline.after(Clock(), _DRAIN))
             self._committer.close()
+        self._over.set()
         error = self.error or error
         ended(self, None if isinstance(error, StoppingError) else error)
 

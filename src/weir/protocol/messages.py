@@ -91,6 +91,13 @@ class BatchCommitted:
 
 
 @dataclass(frozen=True)
+class QueryIdle:
+    """A query has nothing to read and waits."""
+
+    query: str
+
+
+@dataclass(frozen=True)
 class QueryFailed:
     query: str
     run: int
@@ -133,11 +140,17 @@ class Failed:
 
 
 @dataclass(frozen=True)
+class Prepare:
+    """Start the Spark session with these settings; write nothing yet."""
+
+    config: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Start:
-    """Take this attempt and run the job with these settings."""
+    """Take this attempt and run the job."""
 
     attempt: int
-    config: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -165,11 +178,13 @@ Message = (
     | StepDone
     | QueryStarted
     | BatchCommitted
+    | QueryIdle
     | QueryFailed
     | QueryEnded
     | CutOff
     | Ended
     | Failed
+    | Prepare
     | Start
     | Pong
     | RestartQuery
@@ -184,11 +199,13 @@ _KINDS: dict[str, TypeAdapter[Any]] = {
         StepDone,
         QueryStarted,
         BatchCommitted,
+        QueryIdle,
         QueryFailed,
         QueryEnded,
         CutOff,
         Ended,
         Failed,
+        Prepare,
         Start,
         Pong,
         RestartQuery,

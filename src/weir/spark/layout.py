@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from weir.ids import NO_BATCH, BatchId
 from weir.storage import Store
+from weir.storage.open import spark_url
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 HASHMAP = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
@@ -39,7 +40,7 @@ class QueryFiles:
     @property
     def location(self) -> str:
         """The checkpointLocation as Spark takes it."""
-        return f"{self._store.url}/{self._prefix}"
+        return spark_url(f"{self._store.url}/{self._prefix}")
 
     def query_id(self) -> str:
         """Spark's id of the query, or "" before its first start."""

@@ -16,6 +16,11 @@ def local_path(url: str) -> str:
     return url.removeprefix("file://").removeprefix("file:") if url.startswith("file:") else url
 
 
+def spark_url(url: str) -> str:
+    """The same place as Spark's Hadoop file systems call it."""
+    return "s3a" + url.removeprefix("s3") if url.startswith("s3://") else url
+
+
 def open_store(url: str) -> Store:
     """Open the store at a path, `file:`, `memory://`, `s3://`, `gs://` or `az://` URL."""
     if is_local(url):

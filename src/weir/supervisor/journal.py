@@ -128,8 +128,8 @@ class History:
         """The newest events of these kinds (all when none is named), oldest first."""
         marks = ",".join("?" * len(kinds))
         where = f"where kind in ({marks})" if kinds else ""
-        rows = self._db.execute(f"select * from events {where} order by id desc limit ?", (*kinds, limit))
-        return [Event(**{**dict(row), "body": json.loads(row["body"])}) for row in reversed(rows.fetchall())]
+        rows = self._select(f"select * from events {where} order by id desc limit ?", *kinds, limit)
+        return [Event(**{**row, "body": json.loads(row["body"])}) for row in reversed(rows)]
 
     def last(self, kind: str) -> Event | None:
         found = self.events(kind, limit=1)
@@ -138,16 +138,24 @@ class History:
     def batches(self, query: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
         """The newest batches, oldest first."""
         where, values = ("where query = ?", (query, limit)) if query else ("", (limit,))
-        rows = self._db.execute(f"select * from batches {where} order by id desc limit ?", values)
-        return [{**dict(row), "durations": json.loads(row["durations"])} for row in reversed(rows.fetchall())]
+        rows = self._select(f"select * from batches {where} order by id desc limit ?", *values)
+        return [{**row, "durations": json.loads(row["durations"])} for row in reversed(rows)]
 
     def queries(self) -> list[dict[str, Any]]:
-        """For each query its newest batch, and the rows that it has read in all."""
-        rows = self._db.execute(
+        """For each query its newest batch, and the rows of all batches that are kept."""
+        rows = self._select(
             "select b.*, t.total_rows, t.batches from batches b join (select query, max(id) id, sum(rows)"
             " total_rows, count(*) batches from batches group by query) t on b.id = t.id order by b.query"
         )
-        return [{**dict(row), "durations": json.loads(row["durations"])} for row in rows]
+        return [{**row, "durations": json.loads(row["durations"])} for row in rows]
 
     def close(self) -> None:
         self._db.close()
+
+    def _select(self, statement: str, *values: Any) -> list[dict[str, Any]]:
+        try:
+            return [dict(row) for row in self._db.execute(statement, values)]
+        except sqlite3.OperationalError as error:
+            if "no such table" in str(error):  # its writer has made the file, but not yet what is in it
+                return []
+            raise

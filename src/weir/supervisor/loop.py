@@ -91,7 +91,6 @@ class _Live:
     spawned_at: float
     heard_at: float
     described: m.Described | None = None
-    described_at: float = 0.0
     granted: bool = False
     failure: m.Failure | None = None
     """What the driver itself, or the supervisor, said of its end."""
@@ -230,29 +229,24 @@ class Supervisor:
 
     def _grant(self, live: _Live, described: m.Described) -> None:
         """The driver is ready and its time has come: give it an attempt."""
-        i = self._inputs
         name = job_name(described.job)
-        self._config = resolve(
-            file=i.settings_file, job_options=described.options, environ=i.environ, overrides=i.overrides
-        )
         if self._home is None:
-            self._strategy = strategy(self._config.settings)
+            assert self._config is not None, "a described driver has settings"
             self._home = Home(name, self._config, uuid.uuid4().hex, self._clock, self._waiting)
+            self._strategy = strategy(self._config.settings)
             self._watcher.opened(name, self._config.settings.execution_checkpointing_dir)
         elif name == self._home.job:
             self._home.lock.advance(self._home.session)
         else:
             reason = f"it made job {self._home.job!r} before and makes {name!r} now"
-            raise JobFileError(file=i.file, reason=reason, todo="keep one name in one file")
+            raise JobFileError(file=self._inputs.file, reason=reason, todo="keep one name in one file")
         live.process.keep_output(self._home.output())
         live.granted = True
         self._beat(self._home)
         live.heard_at = self._clock.monotonic()
-        self._part("wait", live.heard_at - live.described_at)
-        self._home.event(
-            "attempt", {"session": self._home.session, "file": str(i.file), "driver": live.process.group}
-        )
-        live.process.send(m.Start(self._home.attempt, self._config.to_wire()))
+        body = {"session": self._home.session, "file": str(self._inputs.file), "driver": live.process.group}
+        self._home.event("attempt", body)
+        live.process.send(m.Start(self._home.attempt))
         self._move(JobEvent.DEPLOY)
 
     def _waiting(self, holder: AttemptRecord, seconds: float) -> None:
@@ -270,8 +264,13 @@ class Supervisor:
         if message is None:
             self._over(live)
         elif isinstance(message, m.Described):
-            live.described, live.described_at = message, self._clock.monotonic()
-            self._part("process", live.described_at - live.spawned_at)
+            live.described = message
+            self._part("process", self._clock.monotonic() - live.spawned_at)
+            i = self._inputs
+            self._config = resolve(
+                file=i.settings_file, job_options=message.options, environ=i.environ, overrides=i.overrides
+            )
+            live.process.send(m.Prepare(self._config.to_wire()))
         elif isinstance(message, m.Ping):
             assert self._home is not None, "only a granted driver pings"
             if self._beat(self._home):
@@ -280,6 +279,8 @@ class Supervisor:
             self._part(message.step, message.seconds)
         elif isinstance(message, m.BatchCommitted):
             self._batch(message)
+        elif isinstance(message, m.QueryIdle):
+            self._idle(message.query)
         elif isinstance(message, m.QueryFailed):
             self._query_failed(live, message)
         elif isinstance(message, m.Ended):
@@ -289,6 +290,8 @@ class Supervisor:
             live.failure = message.failure
         elif isinstance(message, m.QueryStarted):
             self._event("query started", asdict(message), message.query)
+            if recovery := self._recovery_of(message.query):
+                recovery.running_at = self._clock.monotonic()
             if self._state in (JobState.STARTING, JobState.RESTARTING):
                 self._move(JobEvent.ALL_RUNNING)
         elif isinstance(message, m.QueryEnded):
@@ -303,12 +306,22 @@ class Supervisor:
         assert self._home is not None
         self._home.journal.batch(self._home.attempt, batch)
         self._watcher.batch(batch)
-        recovery = self._recovery
-        if recovery is not None and recovery.query in ("", batch.query):
-            self._recovery = None
+        if recovery := self._recovery_of(batch.query):
             body = recovery.finish(batch, self._clock.monotonic())
-            self._event("recovery", body, recovery.query)
-            self._note(f"recovered in {body['seconds']} s: batch {batch.batch} of {batch.query} is committed")
+            self._recovered(recovery, body, f"batch {batch.batch} of {batch.query} is committed")
+
+    def _idle(self, query: str) -> None:
+        recovery = self._recovery_of(query)
+        if recovery and recovery.running_at:
+            self._recovered(recovery, recovery.finish_idle(), f"{query} runs and has nothing to read")
+
+    def _recovery_of(self, query: str) -> Recovery | None:
+        return self._recovery if self._recovery and self._recovery.query in ("", query) else None
+
+    def _recovered(self, recovery: Recovery, body: dict[str, object], how: str) -> None:
+        self._recovery = None
+        self._event("recovery", body, recovery.query)
+        self._note(f"recovered in {body['seconds']} s: {how}")
 
     def _over(self, live: _Live) -> None:
         """The driver is gone, or must be: make sure of it, then decide what follows."""

@@ -15,9 +15,9 @@ from weir.protocol.messages import BatchCommitted
 
 PARTS = (
     "detect",
-    "wait",
     "process",
     "session",
+    "wait",
     "graph",
     "reset sinks",
     "reset sources",
@@ -36,24 +36,31 @@ class Recovery:
     cause: str
     began_at: float
     parts: dict[str, float] = field(default_factory=dict)
+    running_at: float = 0.0
+    """When the queries were running again."""
 
     def add(self, part: str, seconds: float) -> None:
         self.parts[part] = self.parts.get(part, 0.0) + seconds
 
     def finish(self, first: BatchCommitted, now: float) -> dict[str, object]:
         """Close it with the first committed batch; the record as the journal keeps it."""
-        durations = first.durations
-        sources = (durations.get("latestOffset", 0) + durations.get("getBatch", 0)) / 1000
-        self.add("reset sources", sources)
+        sources = first.durations.get("latestOffset", 0) + first.durations.get("getBatch", 0)
+        self.add("reset sources", sources / 1000)
         self.add("load state", first.state_load_ms / 1000)
-        total = now - self.began_at
-        self.parts["first commit"] = max(0.0, total - sum(self.parts.values()))
+        self.parts["first commit"] = max(0.0, now - self.began_at - sum(self.parts.values()))
+        return self._record(now, {"query": first.query, "batch": first.batch, "rows": first.rows})
+
+    def finish_idle(self) -> dict[str, object]:
+        """Close it for a job that runs again and has nothing to read: there is no first commit."""
+        return self._record(self.running_at, None)
+
+    def _record(self, now: float, first: dict[str, object] | None) -> dict[str, object]:
         return {
             "query": self.query,
             "cause": self.cause,
-            "seconds": round(total, 3),
+            "seconds": round(now - self.began_at, 3),
             "parts": {part: round(self.parts.get(part, 0.0), 3) for part in PARTS},
-            "first": {"query": first.query, "batch": first.batch, "rows": first.rows},
+            "first": first,
         }
 
 

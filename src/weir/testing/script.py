@@ -130,6 +130,7 @@ class Position:
     def __init__(self, path: Path, driver: int) -> None:
         self._path = path
         self._driver = driver
+        self._parent = os.getppid()
         self._paused_at: dict[int, float] = {}
         self.until_end = False
         """The query ends with the input: wait out the pauses, instead of coming back later."""
@@ -152,6 +153,8 @@ class Position:
                 return start
             if not self.until_end:
                 return start
+            if os.getppid() != self._parent:
+                sys.exit("the JVM is gone, and nobody waits for this pause")
             time.sleep(_NAP)
 
     def rows(self, start: int, end: int) -> Iterator[Any]:

@@ -1,6 +1,7 @@
-"""A deterministic job: rows counted and summed per key, in update mode, one input file pair a batch.
+"""A deterministic job: rows counted and summed per key, in update mode, two input files to a batch.
 
-Arguments: the input folder and the output folder.
+Arguments: the input folder, the output folder, and "endless" for a job that waits for more files
+where it would otherwise end.
 """
 
 import sys
@@ -14,11 +15,11 @@ job = weir.Job("counts")
 
 @job.pipeline
 def counts(env: weir.Env) -> None:
-    folder, output = sys.argv[1:]
+    folder, output, *endless = sys.argv[1:]
     rows = env.spark.readStream.schema("k string, v long").option("maxFilesPerTrigger", 2).json(folder)
     table = env.source("rows", rows).groupBy("k").agg(F.count("*").alias("n"), F.sum("v").alias("sum"))
-    sink = weir.sinks.files(output)
-    env.sink("counts", table, sink, output_mode="update", trigger={"availableNow": True})
+    trigger = None if endless else {"availableNow": True}
+    env.sink("counts", table, weir.sinks.files(output), output_mode="update", trigger=trigger)
 
 
 if __name__ == "__main__":

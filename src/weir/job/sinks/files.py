@@ -11,7 +11,6 @@ lists `data/` would see stagings too.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from weir import faults
 from weir.errors import FencedError, LostStagingError, OutcomeUnknownError, SinkMismatchError
 from weir.ids import Attempt, BatchId, Run, Token
 from weir.job.sinks.contract import Outcome
+from weir.job.sinks.staging import StagedFiles, folder_of
 from weir.protocol import ledger
 from weir.protocol.ledger import Ledger, Staged
 from weir.storage import DenseLog, Store, open_store
@@ -60,6 +60,7 @@ class FilesSink:
         self._options = options
         self._store = store or open_store(path)
         self._log = DenseLog(self._store, _LOG)
+        self._staging = StagedFiles(self._store, _STAGED)
         self._lock = threading.Lock()  # the batch records in one thread, the committer commits in another
         self._ledger = Ledger()
         self._delivered: dict[BatchId, str] = {}
@@ -78,55 +79,35 @@ class FilesSink:
         return self._ledger
 
     def stage(self, frame: DataFrame, batch: BatchId, token: Token) -> None:
-        folder, over = _folder(batch, token), threading.Event()
-        faults.watch("batch.writing", lambda: any(self._store.list(folder)), over)
-        try:
-            writer = frame.write.format(self._format).options(**self._options).mode("errorifexists")
-            writer.save(f"{self._store.url}/{folder}")
-        finally:
-            over.set()
+        self._staging.write(frame, self._format, self._options, batch, token)
 
     def record(self, staged: Staged) -> None:
         self._catch_up()
-        names = [k for k in self._store.list(_folder(staged.batch, staged.token)) if "/part-" in k]
-        body = {"files": names, "state_ids": list(staged.state_ids)}
-        self._store.create(_record(staged), json.dumps(body).encode())
+        self._staging.record(staged, self._staging.written(staged))
 
     def staged(self) -> Sequence[Staged]:
-        return [
-            Staged(*_parse(key.rsplit("/", 1)[1].removesuffix(".json")), tuple(self._body(key)["state_ids"]))
-            for key in self._store.list(_STAGED)
-        ]
+        return self._staging.recorded()
 
     def commit(self, staged: Staged) -> Outcome:
         self._catch_up()
         outcome = Outcome.ALREADY_DONE
         if self._ledger.last < staged.batch:
-            if not self._store.exists(_record(staged)):
+            names = self._staging.files_of(staged)
+            if names is None:
                 raise LostStagingError(batch=staged.batch, query=self._ledger.owner, path=self.describe())
-            folder = _folder(staged.batch, staged.token)
-            body = {"folder": folder, "files": self._body(_record(staged))["files"]}
+            body = {"folder": folder_of(staged.batch, staged.token), "files": names}
             try:
                 self._append(ledger.delivered(staged.batch, self._token, body))
             except OutcomeUnknownError:
                 return Outcome.UNKNOWN
             outcome = Outcome.DONE_NOW
             faults.point("sink.committed")
-        self._store.delete(_record(staged))
+        self._staging.forget(staged)
         return outcome
 
     def discard(self, upto: BatchId, keep: Sequence[Staged]) -> None:
-        kept = {_folder(s.batch, s.token) for s in keep} | set(self._delivered.values())
-
-        def dead(folder: str) -> bool:
-            return folder not in kept and _parse(folder.removeprefix("data/"))[0] <= upto
-
-        for key in list(self._store.list("data")):
-            if dead("/".join(key.split("/")[:2])):
-                self._store.delete(key)
-        for key in list(self._store.list(_STAGED)):
-            if dead(f"data/{key.rsplit('/', 1)[1].removesuffix('.json')}"):
-                self._store.delete(key)
+        kept = {folder_of(s.batch, s.token) for s in keep} | set(self._delivered.values())
+        self._staging.discard(upto, kept)
 
     def rewind(self, to: BatchId) -> Outcome:
         self._catch_up()
@@ -160,11 +141,6 @@ class FilesSink:
             self._delivered.pop(BatchId(batch), None)
         return self._ledger.fence <= self._token
 
-    def _body(self, key: str) -> dict[str, Any]:
-        data = self._store.get(key)
-        body: dict[str, Any] = json.loads(data) if data else {"files": [], "state_ids": []}
-        return body
-
     def _fenced(self) -> FencedError:
         return FencedError(who=f"attempt {self._token}", by=f"attempt {self._ledger.fence}")
 
@@ -178,20 +154,3 @@ class FilesSink:
         else:
             return
         raise SinkMismatchError(query=owner.split("/", 1)[1], path=self._path, reason=reason, todo=todo)
-
-
-def _folder(batch: BatchId, token: Token) -> str:
-    return f"data/{_name(batch, token)}"
-
-
-def _record(staged: Staged) -> str:
-    return f"{_STAGED}/{_name(staged.batch, staged.token)}.json"
-
-
-def _name(batch: BatchId, token: Token) -> str:
-    return f"{batch:09d}-{token.attempt}-{token.run}"
-
-
-def _parse(name: str) -> tuple[BatchId, Token]:
-    batch, attempt, run = map(int, name.split("-"))
-    return BatchId(batch), Token(Attempt(attempt), Run(run))

@@ -1,0 +1,102 @@
+"""Files that Spark writes inside a batch, where they stay; they count only once a log names them.
+
+    data/<batch>-<attempt>-<run>/part-*        the files
+    <records>/<batch>-<attempt>-<run>.json     stagings that are recorded: whole and durable
+
+The core that `files.py` and the channels share. Every step is safe to repeat.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from weir import faults
+from weir.ids import Attempt, BatchId, Run, Token
+from weir.protocol.ledger import Staged
+from weir.storage import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class StagedFiles:
+    """The stagings of one sink, by any run."""
+
+    def __init__(self, store: Store, records: str) -> None:
+        self._store = store
+        self._records = records
+
+    def write(
+        self, frame: DataFrame, format: str, options: Mapping[str, str], batch: BatchId, token: Token
+    ) -> None:
+        """Evaluate the batch once and write it to its folder."""
+        folder, over = folder_of(batch, token), threading.Event()
+        faults.watch("batch.writing", lambda: any(self._store.list(folder)), over)
+        try:
+            writer = frame.write.format(format).options(**options).mode("errorifexists")
+            writer.save(f"{self._store.url}/{folder}")
+        finally:
+            over.set()
+
+    def written(self, staged: Staged) -> list[str]:
+        """The keys of the files of a staging."""
+        return [k for k in self._store.list(folder_of(staged.batch, staged.token)) if "/part-" in k]
+
+    def record(self, staged: Staged, files: Sequence[Any]) -> None:
+        """Make the staging durable as a whole; `files` comes back from `files_of`."""
+        body = {"files": list(files), "state_ids": list(staged.state_ids)}
+        self._store.create(self._key(staged), json.dumps(body).encode())
+
+    def recorded(self) -> list[Staged]:
+        """Everything that is recorded and was neither forgotten nor discarded."""
+        return [
+            Staged(*_parse(key.rsplit("/", 1)[1].removesuffix(".json")), tuple(self._body(key)["state_ids"]))
+            for key in self._store.list(self._records)
+        ]
+
+    def files_of(self, staged: Staged) -> list[Any] | None:
+        """What was recorded, or None when the staging is not there."""
+        key = self._key(staged)
+        return list(self._body(key)["files"]) if self._store.exists(key) else None
+
+    def forget(self, staged: Staged) -> None:
+        """Remove the record of a staging that a log now names."""
+        self._store.delete(self._key(staged))
+
+    def discard(self, upto: BatchId, kept: Collection[str]) -> None:
+        """Remove every staging up to this batch, recorded or not, whose folder is not kept."""
+
+        def dead(folder: str) -> bool:
+            return folder not in kept and _parse(folder.removeprefix("data/"))[0] <= upto
+
+        for key in list(self._store.list("data")):
+            if dead("/".join(key.split("/")[:2])):
+                self._store.delete(key)
+        for key in list(self._store.list(self._records)):
+            if dead(f"data/{key.rsplit('/', 1)[1].removesuffix('.json')}"):
+                self._store.delete(key)
+
+    def _key(self, staged: Staged) -> str:
+        return f"{self._records}/{_name(staged.batch, staged.token)}.json"
+
+    def _body(self, key: str) -> dict[str, Any]:
+        data = self._store.get(key)
+        body: dict[str, Any] = json.loads(data) if data else {"files": [], "state_ids": []}
+        return body
+
+
+def folder_of(batch: BatchId, token: Token) -> str:
+    """Where the run with this token stages the batch."""
+    return f"data/{_name(batch, token)}"
+
+
+def _name(batch: BatchId, token: Token) -> str:
+    return f"{batch:09d}-{token.attempt}-{token.run}"
+
+
+def _parse(name: str) -> tuple[BatchId, Token]:
+    batch, attempt, run = map(int, name.split("-"))
+    return BatchId(batch), Token(Attempt(attempt), Run(run))
