@@ -3,12 +3,15 @@
     nc -lk 9999                        # in one terminal: type words here
     weir run examples/wordcount.py     # in another; or: python examples/wordcount.py
 
-This is for looking, not for keeping. Spark's socket source can't be replayed and keeps no position:
-after a restart it counts its lines from 0 again, while the checkpoint remembers the old number. Lines
-are lost then, and the query fails with "Offsets committed out of order" until the numbers fit again;
-`rm -r weir-data/wordcount` starts afresh. The console is at least once: a batch that runs again is
-shown again. A word count that is killed and loses nothing is `wordcount_files.py`.
+Another server than localhost:9999 is given behind the file: `examples/wordcount.py HOST PORT`.
+
+weir's socket journals each line before Spark sees it. So kill it as you like, the driver or, with
+kill -9, the supervisor: after `weir run` again the counts go on where they were. What the server
+sends while nobody is connected can't be asked for again. The console is at least once: a batch that
+runs again is shown again. A word count whose output is kept is `wordcount_files.py`.
 """
+
+import sys
 
 from pyspark.sql import functions as F
 
@@ -19,8 +22,8 @@ job = weir.Job("wordcount")
 
 @job.pipeline
 def wordcount(env: weir.Env) -> None:
-    socket = env.spark.readStream.format("socket").option("host", "localhost").option("port", 9999)
-    lines = env.source("lines", socket.load())
+    host, port = sys.argv[1:] or ("localhost", "9999")
+    lines = env.source("lines", weir.sources.socket(host, int(port)))
     words = lines.select(F.explode(F.split("value", r"\s+")).alias("word")).where("word != ''")
     env.sink("counts", words.groupBy("word").count(), weir.sinks.console(), output_mode="update")
 

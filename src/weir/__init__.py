@@ -1,9 +1,10 @@
 """weir: Flink-grade fault tolerance for PySpark Structured Streaming."""
 
-from weir.job import sinks
-from weir.job.env import Env, Source
+from weir.job import sinks, sources
+from weir.job.env import Env
 from weir.job.job import Job
 from weir.job.sinks import committed_files
+from weir.job.sources import Source
 
 __all__ = [
     "Env",
@@ -11,5 +12,6 @@ __all__ = [
     "Source",
     "committed_files",
     "sinks",
+    "sources",
 ]
 __version__ = "0.1.0"

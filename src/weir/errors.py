@@ -27,7 +27,8 @@
         |-- FencedError             a newer attempt or run exists: this one may no longer write
         |-- IllegalMoveError        an event that a state machine does not know in its state
         |-- LostStagingError        Spark committed a batch whose staged output is gone
-        `-- LostSegmentError        a file of a channel is gone that a reader still needs
+        |-- LostSegmentError        a file of a channel is gone that a reader still needs
+        `-- LostInputError          a source's journal is gone, or older than what a query has read
 
 Every error has fields, from which `what`, `why` and `hint` are made; the supervisor decides from
 `domain` and `retry`, never from a text. `hint` carries the exact command where there is one.
@@ -307,3 +308,11 @@ class LostSegmentError(InternalError):
         "somebody deleted it: weir deletes only what every reader and every retained checkpoint has passed"
     )
     hint_form = "bring the file back, or go back to the last checkpoint; weir will not go on and leave a hole"
+
+
+class LostInputError(InternalError):
+    """The journal of a source does not hold what a query goes on with."""
+
+    what_form = "query {query!r} goes on with entry {entry} of source {source!r}, and {path} does not have it"
+    why_form = "somebody deleted files of the journal, or the query was taken out of the job for a while: weir deletes only what every query of the job has read"
+    hint_form = "bring the folder back, or give the query a new name to start with what is there; weir will not go on and leave a hole"

@@ -14,6 +14,7 @@ from weir.errors import BadNameError
 
 JobName = NewType("JobName", str)
 QueryName = NewType("QueryName", str)
+SourceName = NewType("SourceName", str)
 BatchId = NewType("BatchId", int)
 """The number of one Spark micro-batch of one query, from 0."""
 Attempt = NewType("Attempt", int)
@@ -22,6 +23,9 @@ Run = NewType("Run", int)
 """One start of a query within an attempt, from 1."""
 Generation = NewType("Generation", int)
 """One incarnation of the live files of a job, from 1."""
+
+CheckpointId = NewType("CheckpointId", int)
+"""One job-wide checkpoint, from 1."""
 
 NO_BATCH = BatchId(-1)
 """What "the last committed batch" is before there is one."""
@@ -47,6 +51,11 @@ def job_name(text: str) -> JobName:
 def query_name(text: str) -> QueryName:
     """Check a query's name; raise `BadNameError` when it could not be a folder's name."""
     return QueryName(_checked("query", text))
+
+
+def source_name(text: str) -> SourceName:
+    """Check a source's name; raise `BadNameError` when it could not be a folder's name."""
+    return SourceName(_checked("source", text))
 
 
 def _checked(kind: str, text: str) -> str:

@@ -84,8 +84,11 @@ def test_a_driver_that_is_frozen_is_killed_and_started_again(
         run = process.wait()
     assert run.exit_code == 0, run.stderr
     assert run.attempts == [1, 2]
-    assert "has not answered for" in run.failures[0]["what"]
-    assert run.recoveries[0]["parts"]["detect"] >= TIMEOUT
+    # A driver that lives beside a frozen JVM may notice first that its lease is over.
+    by_itself = f"ended with exit code {FencedError.exit_code}"
+    words = ("has not answered for",) if frozen == "the driver" else ("has not answered for", by_itself)
+    assert any(word in run.failures[0]["what"] for word in words)
+    assert TIMEOUT - 1 < run.recoveries[0]["parts"]["detect"] < TIMEOUT + SLACK
     assert not psutil.pid_exists(driver)
     feed.check(out)
 

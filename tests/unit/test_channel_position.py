@@ -94,7 +94,7 @@ def test_a_barrier_without_rows_before_it_makes_a_batch() -> None:
 
 
 def test_two_barriers_are_two_batches() -> None:
-    log = [segment(0), barrier(1), barrier(2), segment(1)]
+    log: list[Entry] = [segment(0), barrier(1), barrier(2), segment(1)]
     first = go(*log)
     second = go(*log[first.entry :], start=first, status=Status.COMPLETED)
     third = go(*log[second.entry :], start=second, status=Status.COMPLETED)
@@ -111,7 +111,7 @@ def test_a_barrier_that_was_reached_before_is_passed_over() -> None:
 
 
 def test_entries_of_a_fenced_writer_do_not_count() -> None:
-    log = [fence(SECOND), segment(0), barrier(1), segment(0, token=SECOND)]
+    log: list[Entry] = [fence(SECOND), segment(0), barrier(1), segment(0, token=SECOND)]
     assert go(*log) == at(4)
     assert go(*log[:3]) == at(0)
 
@@ -163,7 +163,7 @@ def test_a_full_batch_still_reaches_the_barrier_behind_it() -> None:
 
 
 def test_an_available_now_run_ends_where_it_was_told_and_at_barriers_before() -> None:
-    log = [segment(0), barrier(1), segment(1), segment(2), barrier(2)]
+    log: list[Entry] = [segment(0), barrier(1), segment(1), segment(2), barrier(2)]
     assert go(*log, until=4) == at(2, 1)
     assert go(*log[2:], start=at(2, 1), until=4, status=Status.COMPLETED) == at(4, 1)
     assert go(*log[4:], start=at(4, 1), until=4, status=Status.COMPLETED) == at(4, 1)

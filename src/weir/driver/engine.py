@@ -1,7 +1,8 @@
 """All queries of a job in one session: started, watched, restarted one by one, ended together.
 
 The same engine serves the supervised driver and a notebook; what differs is who holds the lease
-and who is told. Steps of a start, each timed and reported: graph -> reset sinks -> start queries.
+and who is told. Steps of a start, each timed and reported: graph -> reset sinks -> reset sources ->
+start queries.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from weir.clock import Clock, Deadline
 from weir.config import Config
 from weir.driver.progress import ProgressReports
 from weir.errors import PinnedStateError
-from weir.ids import NO_BATCH, JobName, QueryName, Run, Token
+from weir.ids import NO_BATCH, JobName, QueryName, Run, SourceName, Token
 from weir.job import graph
 from weir.job.query import QueryRun
+from weir.job.sources import Place, ReadingQuery, Receiver
 from weir.lease import Lease
 from weir.protocol import messages as m
 from weir.protocol.states import QUERY, QueryEvent, QueryState, move
@@ -59,19 +61,24 @@ class Engine:
         self._lock = threading.Lock()
         self._states: dict[QueryName, QueryState] = {}
         self._runs: dict[QueryName, QueryRun] = {}
+        self._receivers: list[Receiver] = []
         self.over = threading.Event()
         """Set when every query has ended."""
 
     def start(self) -> None:
-        """Learn the graph, reset the sinks, start every query."""
+        """Learn the graph, reset the sinks, start the receivers, start every query."""
         with self._timed("graph"):
-            names = graph.learn(self._name, self._job.function, self._spark)
+            learnt = graph.learn(self._name, self._job.function, self._spark, self._place)
+            names = learnt.queries
             origin = self._open_origin(names)
             runs = [self._build(name, Run(1)) for name in names]
         faults.point("start.graph")
         for run in runs:
             with self._timed("reset sinks", run.name):
                 run.recover(f"{self._name}/{run.name}", origin.lineage)
+        if learnt.receiving:
+            with self._timed("reset sources"):
+                self._start_receivers(learnt)
         self._progress = ProgressReports(self._spark, self._report)
         self._states = dict.fromkeys(names, QueryState.CREATED)
         for run in runs:
@@ -89,7 +96,11 @@ class Engine:
         self._start(run)
 
     def stop(self, seconds: float) -> None:
-        """Let every running batch finish and commit, start no other; cut off what takes longer."""
+        """Let every running batch finish and commit, start no other; cut off what takes longer.
+
+        Receivers end first: what they have received is in the journal, for the next start.
+        """
+        self._ask_receivers_to_end()
         deadline = Deadline(self._clock, self._clock.monotonic() + seconds)
         with self._lock:
             for name, state in self._states.items():
@@ -100,6 +111,8 @@ class Engine:
         for run in self._runs.values():
             if not run.end(deadline):
                 self._report(m.CutOff(run.name, seconds))
+        for receiver in self._receivers:
+            receiver.end(deadline)
         self._check_over()
 
     def work_off(self, deadline: Deadline) -> bool:
@@ -110,6 +123,21 @@ class Engine:
         """After the end: wait a moment for the progress of the last batches, which comes later."""
         for run in self._runs.values():
             self._progress.wait_for(run.name, run.files.last_committed(), seconds=2.0)
+        for receiver in self._receivers:
+            receiver.end(Deadline(self._clock, self._clock.monotonic() + 2.0))
+
+    def _start_receivers(self, learnt: graph.Graph) -> None:
+        """One receiver per source, however many queries read it; before any of them runs."""
+        token = Token(self._lease.attempt, Run(1))
+        for one in learnt.receiving:
+            readers = [ReadingQuery(name, self._files(name)) for name in one.readers]
+            receiver = one.source.receiver(self._place(one.name), token, self._lease, readers)
+            receiver.start()
+            self._receivers.append(receiver)
+
+    def _ask_receivers_to_end(self) -> None:
+        for receiver in self._receivers:
+            receiver.ask_to_end()
 
     def _start(self, run: QueryRun) -> None:
         with self._lock:
@@ -140,9 +168,11 @@ class Engine:
         with self._lock:
             if all(state is QueryState.ENDED for state in self._states.values()):
                 self.over.set()
+        if self.over.is_set():
+            self._ask_receivers_to_end()
 
     def _build(self, name: QueryName, number: Run) -> QueryRun:
-        spec = graph.build(self._name, self._job.function, self._spark, name)
+        spec = graph.build(self._name, self._job.function, self._spark, self._place, name)
         return QueryRun(
             spec,
             self._files(name),
@@ -153,6 +183,9 @@ class Engine:
 
     def _files(self, name: QueryName) -> QueryFiles:
         return QueryFiles(self._store, paths.query(self._name, FIRST, name))
+
+    def _place(self, name: SourceName) -> Place:
+        return Place(name, self._store, paths.source(self._name, FIRST, name))
 
     def _open_origin(self, names: list[QueryName]) -> Origin:
         settings = self._config.settings

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
 
 from weir.errors import PipelineError
-from weir.ids import JobName, QueryName, query_name
+from weir.ids import JobName, QueryName, SourceName, query_name, source_name
 from weir.job.graph import QuerySpec
 from weir.job.sinks import NativeSink, StagingSink
+from weir.job.sources import Place, ReceivingSource, Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter
 
 
-@runtime_checkable
-class Source(Protocol):
-    """Anything that can be loaded as a streaming frame."""
-
-    def load(self, spark: SparkSession) -> DataFrame:
-        """A streaming frame of this source, new at each call."""
+PlaceOf = Callable[[SourceName], Place]
 
 
 class Env:
     """One evaluation of a pipeline function."""
 
-    def __init__(self, job: JobName, spark: SparkSession) -> None:
+    def __init__(self, job: JobName, spark: SparkSession, place: PlaceOf | None = None) -> None:
         self._job = job
         self._spark = spark
+        self._place = place
         self._sources: set[str] = set()
+        self.receiving: dict[SourceName, ReceivingSource] = {}
         self.queries: dict[QueryName, QuerySpec] = {}
 
     @property
@@ -36,12 +35,12 @@ class Env:
         """The real session; any Spark source may be loaded from it."""
         return self._spark
 
-    def source(self, name: str, source: Source | DataFrame) -> DataFrame:
+    def source(self, name: str, source: Source | ReceivingSource | DataFrame) -> DataFrame:
         """Name a source: one of weir's, or any streaming frame that was loaded from Spark."""
         if name in self._sources:
             raise self._refused(f"two sources have the name {name!r}", "rename one of them")
         self._sources.add(name)
-        frame = source.load(self._spark) if isinstance(source, Source) else source
+        frame = self._load(name, source)
         if not getattr(frame, "isStreaming", False):
             raise self._refused(
                 f"source {name!r} is not a stream", "load it with spark.readStream, not with spark.read"
@@ -81,6 +80,14 @@ class Env:
             self.queries[query] = QuerySpec(
                 query, sink, frame=cast("DataFrame", frame), output_mode=output_mode, trigger=trigger
             )
+
+    def _load(self, name: str, source: Source | ReceivingSource | DataFrame) -> DataFrame:
+        if isinstance(source, ReceivingSource):  # first: it has all that a Source has
+            assert self._place is not None, "a pipeline with a receiving source is evaluated for an engine"
+            key = source_name(name)
+            self.receiving[key] = source
+            return source.load(self._spark, self._place(key))
+        return source.load(self._spark) if isinstance(source, Source) else source
 
     def _add_writer(self, query: QueryName, writer: object) -> None:
         if not hasattr(writer, "queryName"):

@@ -2,7 +2,7 @@
 
 The pipeline function is evaluated once to learn the graph, and once more for each query, which
 gets frames of its own (design section 3). It must therefore only build frames; a query that it
-starts by itself is refused.
+starts by itself is refused. So is an exactly-once query over a source that can't be replayed.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from weir.errors import PipelineError, WeirError
-from weir.ids import JobName, QueryName
+from weir.ids import JobName, QueryName, SourceName
+from weir.job.sinks import StagingSink
+from weir.spark import plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter
 
-    from weir.job.env import Env
-    from weir.job.sinks import NativeSink, StagingSink
+    from weir.job.env import Env, PlaceOf
+    from weir.job.sinks import NativeSink
+    from weir.job.sources import ReceivingSource
 
 Pipeline = Callable[["Env"], None]
 
@@ -35,22 +38,56 @@ class QuerySpec:
     output_mode: str = "append"
     trigger: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def plan(self) -> DataFrame:
+        """The frame whose plan the query runs."""
+        frame: DataFrame = self.frame if self.frame is not None else self.writer._df  # type: ignore[union-attr]
+        return frame
 
-def learn(job: JobName, pipeline: Pipeline, spark: SparkSession) -> list[QueryName]:
-    """Evaluate the pipeline once: the names of its queries, in the author's order."""
-    specs = _evaluate(job, pipeline, spark)
-    if not specs:
+
+@dataclass(frozen=True)
+class Receiving:
+    """A source with a receiver, and the queries that read it."""
+
+    name: SourceName
+    source: ReceivingSource
+    readers: list[QueryName]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """What a job consists of, in the author's order."""
+
+    queries: list[QueryName]
+    receiving: list[Receiving]
+    """Only sources that some query reads."""
+
+
+def learn(job: JobName, pipeline: Pipeline, spark: SparkSession, place: PlaceOf) -> Graph:
+    """Evaluate the pipeline once, to learn which queries and receiving sources it has."""
+    env = _evaluate(job, pipeline, spark, place)
+    if not env.queries:
         raise PipelineError(
             job=job,
             reason="it has no sink, so there is nothing to run",
             todo="call env.sink(name, frame, sink)",
         )
-    return list(specs)
+    streams = {name: plan.streams(spec.plan) for name, spec in env.queries.items()}
+    for name, spec in env.queries.items():
+        if isinstance(spec.sink, StagingSink) and any(stream.sparks_socket for stream in streams[name]):
+            raise _not_replayable(job, name)
+    receiving = []
+    for key, source in env.receiving.items():
+        readers = [name for name in streams if any(s.location == place(key).url for s in streams[name])]
+        receiving += [Receiving(key, source, readers)] if readers else []
+    return Graph(list(env.queries), receiving)
 
 
-def build(job: JobName, pipeline: Pipeline, spark: SparkSession, query: QueryName) -> QuerySpec:
+def build(
+    job: JobName, pipeline: Pipeline, spark: SparkSession, place: PlaceOf, query: QueryName
+) -> QuerySpec:
     """Evaluate the pipeline for one query, which gets frames of its own."""
-    specs = _evaluate(job, pipeline, spark)
+    specs = _evaluate(job, pipeline, spark, place).queries
     if query not in specs:
         raise PipelineError(
             job=job,
@@ -60,11 +97,20 @@ def build(job: JobName, pipeline: Pipeline, spark: SparkSession, query: QueryNam
     return specs[query]
 
 
-def _evaluate(job: JobName, pipeline: Pipeline, spark: SparkSession) -> dict[QueryName, QuerySpec]:
+def _not_replayable(job: JobName, query: QueryName) -> PipelineError:
+    return PipelineError(
+        job=job,
+        reason=f"query {query!r} is exactly once and reads Spark's socket, which can't be replayed: "
+        "lines that a batch had read when the driver died would be lost",
+        todo="use weir.sources.socket(host, port), which journals what it receives",
+    )
+
+
+def _evaluate(job: JobName, pipeline: Pipeline, spark: SparkSession, place: PlaceOf) -> Env:
     from weir.job.env import Env  # noqa: PLC0415  env needs QuerySpec
 
     before = {query.runId for query in spark.streams.active}
-    env = Env(job, spark)
+    env = Env(job, spark, place)
     _call(job, pipeline, env)
     started = [query for query in spark.streams.active if query.runId not in before]
     for query in started:
@@ -75,7 +121,7 @@ def _evaluate(job: JobName, pipeline: Pipeline, spark: SparkSession) -> dict[Que
             reason=f"it started the query {started[0].name or started[0].id!r} by itself, past weir",
             todo="hand the frame, or the unstarted writer, to env.sink(...) and leave out .start()",
         )
-    return env.queries
+    return env
 
 
 def _call(job: JobName, pipeline: Pipeline, env: Env) -> None:

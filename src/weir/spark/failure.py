@@ -20,6 +20,7 @@ _USER = {
     "org.apache.spark.SparkDateTimeException",
     "org.apache.spark.SparkNumberFormatException",
     "org.apache.spark.SparkArrayIndexOutOfBoundsException",
+    "org.apache.spark.SparkRuntimeException",  # raise_error, a value that does not fit, ...
 }
 _FATAL = {"java.lang.OutOfMemoryError", "java.lang.StackOverflowError"}
 _EXTERNAL = ("java.io.", "java.net.", "java.nio.", "org.apache.hadoop.", "org.apache.kafka.")
@@ -55,7 +56,7 @@ def from_exception(error: BaseException, job: str) -> Failure:
             redeploy=True,
         )
     if classes & _USER or type(error).__name__ in ("PythonException", "AnalysisException"):
-        return _user_code(error, message, stack, logs)
+        return _user_code(error, _raised_in_worker(error) or message, stack, logs)
     if isinstance(error, OSError):
         full = error.errno == errno.ENOSPC
         hint = "make room on the disk" if full else logs
@@ -111,3 +112,10 @@ def _java_classes(error: BaseException) -> set[str]:
 def _first_line(error: BaseException) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[0][:500] if lines else ""
+
+
+def _raised_in_worker(error: BaseException) -> str:
+    """What a function of the author's raised in a Python worker, or ""; Spark hides it behind a stack."""
+    stack = str(error).rpartition("Traceback (most recent call last):\n")[2]
+    lines = [line for line in stack.splitlines() if line.strip() and not line[0].isspace()]
+    return lines[0][:500] if lines and "Traceback" in str(error) else ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 from weir.ids import NO_BATCH, BatchId
 from weir.storage import Store
@@ -62,6 +63,16 @@ class QueryFiles:
         lines = data.decode().split("\n") if data else []
         ids = json.loads(lines[1]).get("stateUniqueIds") or {} if len(lines) > 1 else {}
         return frozenset(uid for parts in ids.values() for stores in parts for uid in stores)
+
+    def committed_offsets(self) -> list[dict[str, Any]]:
+        """Where each source stood behind the last committed batch; none before there is one.
+
+        Only offsets that are JSON objects, as those of weir's own sources are. What a planned and
+        uncommitted batch reads begins there.
+        """
+        data = self._store.get(f"{self._prefix}/offsets/{self.last_committed()}")
+        lines = data.decode().split("\n")[2:] if data else []
+        return [json.loads(line) for line in lines if line.startswith("{")]
 
     def state_ids(self, batch: BatchId) -> frozenset[str]:
         """Ids of the state files of the batch that are there, by any run (format 2).

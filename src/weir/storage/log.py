@@ -18,12 +18,15 @@ Entry = dict[str, Any]
 
 
 class DenseLog:
-    """One log. Not for use from several threads at once; from several processes, yes."""
+    """One log. Not for use from several threads at once; from several processes, yes.
 
-    def __init__(self, store: Store, prefix: str) -> None:
+    `first` is where it begins to read, for a log whose head may be deleted.
+    """
+
+    def __init__(self, store: Store, prefix: str, first: int = 0) -> None:
         self._store = store
         self._prefix = prefix
-        self._next = 0
+        self._next = first
 
     @property
     def next_number(self) -> int:

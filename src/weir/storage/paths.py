@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir.ids import Attempt, Generation, JobName, QueryName
+from weir.ids import Attempt, Generation, JobName, QueryName, SourceName
 
 
 def job(name: JobName) -> str:
@@ -28,6 +28,11 @@ def origin(name: JobName, number: Generation) -> str:
 def query(name: JobName, number: Generation, query_name: QueryName) -> str:
     """Spark's checkpointLocation of a query."""
     return f"{name}/generations/{number:04d}/queries/{query_name}"
+
+
+def source(name: JobName, number: Generation, source_name: SourceName) -> str:
+    """The place of a receiving source; its journal is `log/<n>.json` below it."""
+    return f"{name}/generations/{number:04d}/sources/{source_name}"
 
 
 def requests(name: JobName) -> str:

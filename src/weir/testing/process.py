@@ -289,4 +289,4 @@ def _read_journal(job: Path, read: Callable[[History], list[Found]]) -> list[Fou
 
 
 def _text(file: IO[bytes]) -> str:
-    return os.pread(file.fileno(), 2**24, 0).decode(errors="replace")
+    return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(errors="replace")

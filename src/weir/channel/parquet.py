@@ -1,0 +1,66 @@
+"""Segment files as Arrow: opening, counting, and the exact types that Spark asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from weir.channel.log import SegmentFile
+from weir.errors import LostSegmentError
+from weir.storage.open import is_local, local_path
+
+
+def open_parquet(url: str) -> pq.ParquetFile:
+    """Open a file of a segment; raise `LostSegmentError` when it is gone."""
+    # Spark's default timestamps (INT96) have no unit; Spark itself counts microseconds.
+    options: dict[str, Any] = {"coerce_int96_timestamp_unit": "us"}
+    try:
+        if is_local(url):
+            return pq.ParquetFile(local_path(url), memory_map=True, **options)
+        from pyarrow import fs  # noqa: PLC0415  only for places that need it
+
+        system, path = fs.FileSystem.from_uri(url)
+        return pq.ParquetFile(system.open_input_file(path), pre_buffer=True, **options)
+    except FileNotFoundError as error:
+        raise LostSegmentError(file=url) from error
+
+
+def describe(url: str, name: str) -> SegmentFile:
+    """What the log says of a file: its rows and its bytes in row groups."""
+    with open_parquet(url) as file:
+        return SegmentFile(name, file.metadata.num_rows, sum(row_group_bytes(file)))
+
+
+def row_group_bytes(file: pq.ParquetFile) -> list[int]:
+    """The compressed size of each row group."""
+    groups = (file.metadata.row_group(number) for number in range(file.metadata.num_row_groups))
+    return [sum(group.column(n).total_compressed_size for n in range(group.num_columns)) for group in groups]
+
+
+def batches(
+    url: str, row_groups: Sequence[int] | None, schema: pa.Schema, batch_rows: int
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a file, or of some of its row groups, in Spark's types."""
+    with open_parquet(url) as file:
+        groups = None if row_groups is None else list(row_groups)
+        for batch in file.iter_batches(batch_size=batch_rows, row_groups=groups, use_threads=False):
+            yield conform(batch, schema)
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The same rows with exactly this schema; a column that is not there is null."""
+    there = {name: number for number, name in enumerate(batch.schema.names)}
+    columns = [
+        _as(batch.column(there[field.name]), field.type)
+        if field.name in there
+        else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    return column if column.type == kind else column.cast(kind)

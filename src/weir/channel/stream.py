@@ -1,0 +1,60 @@
+"""A channel as a streaming frame: the neighbour of `env.stream`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from weir.channel.event_time import CONTROL, continue_event_time, delays
+from weir.channel.position import Mode
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_registered: WeakSet[SparkSession] = WeakSet()
+"""The sessions that know the data source; Spark warns of a second time."""
+
+
+def open_stream(
+    spark: SparkSession,
+    schema: StructType,
+    location: str,
+    query: str,
+    checkpoints: str,
+    mode: Mode = Mode.ALIGNED,
+    max_segments: int | None = None,
+    tasks: int | None = None,
+) -> DataFrame:
+    """The rows of a channel as a streaming frame, for one query, new at each call.
+
+    `schema` is that of the frame that was cut, with Spark's marks of its event-time columns;
+    `location` is the channel's folder, `query` the checkpointLocation of the query that will read
+    it, `checkpoints` the job's folder of checkpoints ("" for none). `max_segments` bounds a batch
+    (0: no bound), `tasks` is how many tasks share it (the cores of the session). Nothing is read
+    yet: the channel need not exist.
+    """
+    from pyspark.sql.types import StructField, TimestampType  # noqa: PLC0415
+    from pyspark.sql.types import StructType as Struct  # noqa: PLC0415
+
+    from weir.channel import reader  # noqa: PLC0415  loads Spark's data source classes
+    from weir.channel.schema import readable  # noqa: PLC0415
+
+    event_time, rows = delays(schema), readable(schema)
+    hidden = [StructField(CONTROL, TimestampType())] if event_time else []
+    options = {
+        "schema": json.dumps(Struct(rows.fields + hidden).jsonValue()),
+        "location": location,
+        "query": query,
+        "checkpoints": checkpoints,
+        "mode": Mode(mode).value,
+        "maxSegmentsPerTrigger": str(reader.MAX_SEGMENTS if max_segments is None else max_segments),
+        "tasks": str(tasks or spark.sparkContext.defaultParallelism),
+        "batchRows": str(reader.BATCH_ROWS),
+    }
+    if spark not in _registered:
+        spark.dataSource.register(reader.ChannelDataSource)
+        _registered.add(spark)
+    frame = spark.readStream.format(reader.FORMAT).options(**options).load()
+    return continue_event_time(frame, event_time) if event_time else frame

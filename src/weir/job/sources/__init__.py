@@ -1,0 +1,9 @@
+"""Sources: where a query reads from. One system per file; any frame of Spark's will do as well.
+
+A source whose peer can't be asked again keeps the contract in `contract.py`.
+"""
+
+from weir.job.sources.contract import Place, ReadingQuery, Receiver, ReceivingSource, Source
+from weir.job.sources.socket import socket
+
+__all__ = ["Place", "ReadingQuery", "Receiver", "ReceivingSource", "Source", "socket"]

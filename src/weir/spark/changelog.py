@@ -1,0 +1,90 @@
+"""The header of a RocksDB changelog of state format 2: from which uploads its version descends.
+
+Spark writes `writeUTF("v3" or "v4")` and `writeUTF(<lineage as JSON>)`, then the changes, all through
+LZ4 in blocks. Only the beginning is decoded: a header is small, a changelog may not be.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+_MAGIC = b"LZ4Block"
+_HEADER = struct.Struct("<8sBiii")
+_RAW = 0x10
+
+
+def lineage(path: Path) -> dict[int, str]:
+    """For each version since the last uploaded snapshot, up to the one before, its unique id."""
+    stream = _Decoded(path)
+    version = stream.utf()
+    if version not in ("v3", "v4"):
+        raise ValueError(f"{path.name} is a changelog of version {version}, which has no lineage")
+    return {int(item["version"]): str(item["checkpointUniqueId"]) for item in json.loads(stream.utf())}
+
+
+class _Decoded:
+    """The decompressed bytes of a file, decoded only as far as they are asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._data = path.read_bytes()
+        self._chunks = self._decode()
+        self._ready = bytearray()
+
+    def utf(self) -> str:
+        (length,) = struct.unpack(">H", self._take(2))
+        return self._take(length).decode()
+
+    def _take(self, count: int) -> bytes:
+        while len(self._ready) < count:
+            try:
+                self._ready += next(self._chunks)
+            except StopIteration:
+                raise ValueError("the changelog ends within its header") from None
+        taken = bytes(self._ready[:count])
+        del self._ready[:count]
+        return taken
+
+    def _decode(self) -> Iterator[bytes]:
+        at = 0
+        while at + _HEADER.size <= len(self._data):
+            magic, token, packed, plain, _ = _HEADER.unpack_from(self._data, at)
+            if magic != _MAGIC:
+                raise ValueError("the changelog is not compressed with LZ4")
+            if plain == 0:
+                return
+            at += _HEADER.size
+            block = self._data[at : at + packed]
+            at += packed
+            yield from (block,) if token & 0xF0 == _RAW else _unpacked(block)
+
+
+def _unpacked(block: bytes) -> Iterator[bytes]:
+    """One LZ4 block, sequence by sequence: literals, then a copy of what was written before."""
+    done = bytearray()
+    at = 0
+    while at < len(block):
+        token = block[at]
+        count, at = _length(block, at + 1, token >> 4)
+        start = len(done)
+        done += block[at : at + count]
+        at += count
+        if at < len(block):
+            offset = block[at] | block[at + 1] << 8
+            count, at = _length(block, at + 2, token & 15)
+            for _ in range(count + 4):
+                done.append(done[-offset])
+        yield bytes(done[start:])
+
+
+def _length(block: bytes, at: int, length: int) -> tuple[int, int]:
+    if length == 15:
+        while True:
+            more = block[at]
+            at += 1
+            length += more
+            if more != 255:
+                break
+    return length, at

@@ -1,0 +1,18 @@
+"""RocksDB snapshots of Spark: which files a `<version>.zip` refers to."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+
+def members(path: Path) -> list[str]:
+    """The SST and log files that the snapshot needs beside itself, relative to its folder."""
+    with zipfile.ZipFile(path) as snapshot:
+        version, text = snapshot.read("metadata").decode().split("\n", 1)
+    if version != "v1":
+        raise ValueError(f"{path.name} has metadata of version {version}, which this weir does not know")
+    metadata = json.loads(text)
+    tables = [f"SSTs/{file['dfsSstFileName']}" for file in metadata.get("sstFiles") or []]
+    return tables + [f"logs/{file['dfsLogFileName']}" for file in metadata.get("logFiles") or []]

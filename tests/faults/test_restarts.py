@@ -1,0 +1,67 @@
+"""What is started again after a failure, what is not, and what a driver may do meanwhile."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.faults.inputs import FILES, Feed
+from weir.errors import UserError
+from weir.testing import JobProcess, committed_rows, run_job
+
+pytestmark = [pytest.mark.spark, pytest.mark.faults]
+
+JOBS = Path(__file__).parent / "jobs"
+POISON = 3 * FILES * 10
+"""A value in the first file of batch 3."""
+
+
+def test_code_that_fails_at_the_same_batch_again_ends_the_job(
+    quick: Mapping[str, str], tmp_path: Path
+) -> None:
+    feed, out = Feed(tmp_path / "in"), tmp_path / "out"
+    feed.add(4)
+    args = (feed.folder, out, str(POISON), "-")
+    run = run_job(JOBS / "two.py", tmp_path / "weir", args=args, settings=quick)
+    assert run.exit_code == UserError.exit_code
+    assert run.states[-1] == "FAILED"
+    assert [(f["error"], f["batch"]) for f in run.failures] == [("PythonException", 3)] * 2
+    assert "I can't stand 60" in run.failures[0]["stack"]
+    assert "batch 3 of query 'shaky'" in run.stderr
+    assert "I can't stand 60" in run.stderr
+    assert len(committed_rows(str(out / "shaky"))) == 3 * FILES * 8, "the batches before it are delivered"
+
+
+def test_a_query_that_fails_is_started_again_alone(quick: Mapping[str, str], tmp_path: Path) -> None:
+    feed, out = Feed(tmp_path / "in"), tmp_path / "out"
+    feed.add(4)
+    args = (feed.folder, out, str(POISON), tmp_path / "failed once")
+    with JobProcess(JOBS / "two.py", tmp_path / "weir", args=args, settings=quick) as process:
+        process.wait_for_batch("shaky", 3)
+        feed.add(2)
+        process.wait_for_batch("shaky", 5)
+        process.wait_for_batch("steady", 5)
+        process.terminate()
+        run = process.wait()
+    assert run.exit_code == 0, run.stderr
+    assert run.attempts == [1], "the driver went on"
+    assert {b["run"] for b in run.batches if b["query"] == "steady"} == {1}
+    assert [b["run"] for b in run.batches if b["query"] == "shaky"][:4] == [1, 1, 1, 2]
+    assert [(f["error"], f["batch"]) for f in run.failures] == [("PythonException", 3)]
+    assert [r["query"] for r in run.recoveries] == ["shaky"]
+    feed.check(out / "steady")
+    assert len(committed_rows(str(out / "shaky"))) == 6 * FILES * 8
+
+
+def test_a_driver_may_print_megabytes(quick: Mapping[str, str], tmp_path: Path) -> None:
+    feed, out = Feed(tmp_path / "in"), tmp_path / "out"
+    feed.add(1)
+    run = run_job(JOBS / "noisy.py", tmp_path / "weir", args=(feed.folder, out, "12"), settings=quick)
+    assert run.exit_code == 0, run.stderr
+    assert len(committed_rows(str(out))) == FILES * 8
+    assert re.search(r"\|\s*k0\|\s*0\|", run.stdout), "what the console sink prints is shown"
+    kept = sum(file.stat().st_size for file in (tmp_path / "weir/noisy/logs").iterdir())
+    assert 16 * 2**20 < kept < 4 * 17 * 2**20, "the newest output is kept, and not without bounds"

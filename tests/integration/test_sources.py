@@ -1,0 +1,98 @@
+"""Sources of a job on a real Spark: who receives, who reads, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import weir
+from tests.line_server import LineServer, until
+from weir.errors import PipelineError
+from weir.testing import committed_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def options(folder: Path) -> dict[str, Any]:
+    return {"execution.checkpointing.dir": str(folder / "weir"), "parallelism.default": 2}
+
+
+def journal(folder: Path, job: str, source: str) -> list[dict[str, Any]]:
+    log = folder / "weir" / job / "generations/0001/sources" / source / "log"
+    return [json.loads(file.read_text()) for file in sorted(log.glob("*.json"))]
+
+
+def test_two_queries_read_one_journal_and_a_start_goes_on_where_it_was(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    job = weir.Job("two-readers", **options(tmp_path))
+    server = LineServer()
+
+    @job.pipeline
+    def pipeline(env: weir.Env) -> None:
+        lines = env.source("lines", weir.sources.socket("127.0.0.1", server.port))
+        env.source("unread", weir.sources.socket("127.0.0.1", server.port))
+        env.sink("all", lines, weir.sinks.files(str(tmp_path / "all")))
+        env.sink("seen", lines.writeStream.format("noop"))
+
+    def journaled() -> list[str]:
+        return [line for e in journal(tmp_path, job.name, "lines") for line in e.get("text", "").split("\n")]
+
+    def delivered() -> list[str]:
+        return sorted(row["value"] for row in committed_rows(str(tmp_path / "all")))
+
+    with server:
+        with job.start(spark) as run:
+            server.send(b"a\nb\n")
+            until(lambda: "b" in journaled(), "the lines in the journal")
+            run.process_all()
+            assert delivered() == ["a", "b"]
+            offsets = (tmp_path / "weir/two-readers/generations/0001/queries/seen/offsets/0").read_text()
+            assert json.loads(offsets.split("\n")[2])["source"] == "lines"
+        with job.start(spark) as run:
+            server.wait_for_client()
+            server.send(b"c\n")
+            until(lambda: "c" in journaled(), "the line in the journal")
+            run.process_all()
+            assert delivered() == ["a", "b", "c"]
+    kinds = [entry["kind"] for entry in journal(tmp_path, job.name, "lines")]
+    assert kinds.count("fence") == 2, "one receiver a start, though two queries read"
+    assert journal(tmp_path, job.name, "unread") == [], "nobody reads it, so nobody receives it"
+
+
+@pytest.mark.parametrize(
+    "provider", ["socket", "org.apache.spark.sql.execution.streaming.sources.TextSocketSourceProvider"]
+)
+def test_sparks_own_socket_is_refused_where_it_would_lose_lines(
+    spark: SparkSession, tmp_path: Path, provider: str
+) -> None:
+    kept = weir.Job(f"kept-{len(provider)}", **options(tmp_path))
+    shown = weir.Job(f"shown-{len(provider)}", **options(tmp_path))
+    server = LineServer()
+
+    def load(env: weir.Env) -> Any:
+        stream = env.spark.readStream.format(provider).option("host", "127.0.0.1")
+        lines = env.source("lines", stream.option("port", server.port).load())
+        return lines.groupBy("value").count()
+
+    @kept.pipeline
+    def to_files(env: weir.Env) -> None:
+        env.sink("counts", load(env), weir.sinks.files(str(tmp_path / "out")), output_mode="update")
+
+    @shown.pipeline
+    def to_memory(env: weir.Env) -> None:
+        env.sink("counts", load(env), weir.sinks.memory(), output_mode="complete")
+
+    with server:
+        with pytest.raises(PipelineError, match="can't be replayed") as caught:
+            kept.start(spark)
+        assert "weir.sources.socket(host, port)" in caught.value.hint
+        assert not (tmp_path / "out").exists()
+        with shown.start(spark) as run:
+            assert run.active

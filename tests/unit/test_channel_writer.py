@@ -1,0 +1,214 @@
+"""The writing end of a channel, without Spark: small Parquet files stand for what it writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from weir.channel.log import (
+    Barrier,
+    CheckpointId,
+    Entry,
+    Fence,
+    Segment,
+    Tail,
+    encode,
+    read_entry,
+    segments,
+)
+from weir.channel.writer import ChannelWriter, Cut
+from weir.errors import (
+    FencedError,
+    IllegalMoveError,
+    LostStagingError,
+    OutcomeUnknownError,
+    SinkMismatchError,
+    StorageError,
+)
+from weir.ids import NO_BATCH, Attempt, BatchId, Run, Token
+from weir.job.sinks import Outcome, StagingSink
+from weir.protocol.ledger import Staged
+from weir.storage.local import LocalStore
+from weir.storage.unreliable import UnreliableStore
+
+OWNER, LINEAGE = "job/query", "lineage"
+
+
+def token(attempt: int) -> Token:
+    return Token(Attempt(attempt), Run(1))
+
+
+class Setup:
+    """One channel and the checkpointLocation of the query that writes it."""
+
+    def __init__(self, root: Path) -> None:
+        self.channel, self.query = root / "channel", LocalStore(root / "query")
+
+    def opened(self, attempt: int) -> ChannelWriter:
+        writer = ChannelWriter("channel", str(self.channel), self.query.url)
+        writer.open(OWNER, LINEAGE, token(attempt))
+        return writer
+
+    def stage(self, writer: ChannelWriter, batch: int, attempt: int, *values: int) -> Staged:
+        staged = Staged(BatchId(batch), token(attempt))
+        folder = self.channel / "data" / f"{batch:09d}-{attempt}-1"
+        folder.mkdir(parents=True)
+        for number, rows in enumerate([list(values), []]):
+            pq.write_table(pa.table({"value": pa.array(rows, pa.int64())}), folder / f"part-{number}.parquet")
+        writer.record(staged)
+        return staged
+
+    def log(self) -> list[Entry]:
+        store, found = LocalStore(self.channel), list[Entry]()
+        while (entry := read_entry(store, len(found))) is not None:
+            found.append(entry)
+        return found
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> Setup:
+    return Setup(tmp_path)
+
+
+def test_it_is_a_staging_sink(setup: Setup) -> None:
+    assert isinstance(setup.opened(1), StagingSink)
+
+
+def test_a_batch_is_in_the_log_once_with_its_rows_and_files(setup: Setup) -> None:
+    writer = setup.opened(1)
+    staged = setup.stage(writer, 0, 1, 1, 2, 3)
+    assert len(setup.log()) == 1, "only the fence"
+    assert writer.commit(staged) is Outcome.DONE_NOW
+    assert writer.commit(staged) is Outcome.ALREADY_DONE
+    assert setup.opened(2).commit(staged) is Outcome.ALREADY_DONE
+    (segment,) = segments(Tail(), setup.log())
+    assert (segment.batch, segment.rows, segment.folder) == (0, 3, "data/000000000-1-1")
+    assert [file.name for file in segment.files] == ["part-0.parquet"], "a file without rows is left out"
+    assert segment.bytes > 0
+
+
+def test_the_next_run_commits_what_was_staged_and_discards_the_rest(setup: Setup) -> None:
+    first = setup.opened(1)
+    first.commit(setup.stage(first, 0, 1, 1))
+    staged, lost, later = (setup.stage(first, batch, 1, batch) for batch in (1, 2, 3))
+    second = setup.opened(2)
+    assert second.open(OWNER, LINEAGE, token(2)).last == 0
+    assert list(second.staged()) == [staged, lost, later]
+    second.discard(BatchId(2), [staged])
+    assert second.commit(staged) is Outcome.DONE_NOW
+    with pytest.raises(LostStagingError):
+        second.commit(lost)
+    assert list(second.staged()) == [later]
+    folders = sorted(one.name for one in (setup.channel / "data").iterdir() if any(one.iterdir()))
+    assert folders == ["000000000-1-1", "000000001-1-1", "000000003-1-1"]
+
+
+def test_a_lower_token_can_do_nothing_more(setup: Setup) -> None:
+    old = setup.opened(1)
+    staged = setup.stage(old, 0, 1, 1)
+    setup.opened(2)
+    with pytest.raises(FencedError):
+        old.commit(staged)
+    with pytest.raises(FencedError):
+        old.append_barrier(CheckpointId(1))
+    with pytest.raises(FencedError):
+        old.open(OWNER, LINEAGE, token(1))
+    assert all(isinstance(entry, Fence) for entry in setup.log())
+
+
+def test_a_channel_of_another_owner_or_of_lost_live_files_is_refused(setup: Setup) -> None:
+    setup.opened(1)
+    for owner, lineage in (("job/other", LINEAGE), (OWNER, "another")):
+        with pytest.raises(SinkMismatchError):
+            ChannelWriter("channel", str(setup.channel), setup.query.url).open(owner, lineage, token(2))
+
+
+def test_a_barrier_stands_behind_the_newest_segment_and_only_once(setup: Setup) -> None:
+    writer = setup.opened(1)
+    assert writer.append_barrier(CheckpointId(1)) == Cut(1, NO_BATCH)
+    writer.commit(setup.stage(writer, 0, 1, 1))
+    assert writer.append_barrier(CheckpointId(2)) == Cut(3, BatchId(0))
+    writer.commit(setup.stage(writer, 1, 1, 2))
+    assert writer.append_barrier(CheckpointId(2)) == Cut(3, BatchId(0))
+    assert setup.opened(2).append_barrier(CheckpointId(2)) == Cut(3, BatchId(0))
+    assert [type(entry) for entry in setup.log()] == [Fence, Barrier, Segment, Barrier, Segment, Fence]
+
+
+def test_a_lower_barrier_behind_a_higher_one_is_refused(setup: Setup) -> None:
+    writer = setup.opened(1)
+    writer.append_barrier(CheckpointId(5))
+    with pytest.raises(IllegalMoveError):
+        writer.append_barrier(CheckpointId(4))
+
+
+def test_a_barrier_names_the_batch_that_won_the_race(setup: Setup) -> None:
+    writer, store = setup.opened(1), LocalStore(setup.channel)
+    writer.append_barrier(CheckpointId(1))
+    make = writer._barrier
+
+    def late(checkpoint: CheckpointId) -> Barrier | None:
+        made = make(checkpoint)
+        entry = Segment(BatchId(0), token(1), "data/0")
+        store.create("log/000000002.json", json.dumps(encode(entry)).encode())
+        return made
+
+    writer._barrier = late  # type: ignore[method-assign]
+    assert writer.append_barrier(CheckpointId(2)) == Cut(3, BatchId(0))
+
+
+def test_nothing_can_be_taken_back_from_readers(setup: Setup) -> None:
+    writer = setup.opened(1)
+    writer.commit(setup.stage(writer, 0, 1, 1))
+    assert writer.rewind(BatchId(0)) is Outcome.ALREADY_DONE
+    with pytest.raises(IllegalMoveError):
+        writer.rewind(NO_BATCH)
+
+
+def decision(log: str, batch: int, **values: int) -> tuple[str, bytes]:
+    return f"{log}/{batch}", f"v1\n{json.dumps(values)}".encode()
+
+
+@pytest.mark.parametrize(("stateful", "carried"), [(False, [None, 7000, None]), (True, [None, 3000, None])])
+def test_a_segment_carries_the_watermark_that_its_rows_are_not_late_for(
+    setup: Setup, stateful: bool, carried: list[int | None]
+) -> None:
+    setup.query.put(*decision("offsets", 0, batchWatermarkMs=0))
+    setup.query.put(*decision("commits", 0, nextBatchWatermarkMs=0))
+    setup.query.put(*decision("offsets", 1, batchWatermarkMs=3000))
+    setup.query.put(*decision("commits", 1, nextBatchWatermarkMs=7000))
+    if stateful:
+        setup.query.put("state/0/_metadata/metadata", b"")
+    writer = setup.opened(1)
+    for batch in range(3):  # the logs of batch 2 are purged
+        writer.commit(setup.stage(writer, batch, 1, batch))
+    assert [segment.watermark_ms for segment in segments(Tail(), setup.log())] == carried
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_through_a_failing_transport_every_entry_is_there_once(setup: Setup, seed: int) -> None:
+    def until_known(step: Callable[[], object]) -> None:
+        for _ in range(200):
+            try:
+                if step() is not Outcome.UNKNOWN:
+                    return
+            except (OutcomeUnknownError, StorageError):
+                continue
+        raise AssertionError(f"seed {seed} never lets it through")
+
+    store = UnreliableStore(LocalStore(setup.channel), seed)
+    writer = ChannelWriter("channel", str(setup.channel), setup.query.url, store)
+    until_known(lambda: writer.open(OWNER, LINEAGE, token(1)))
+    for batch in range(3):
+        folder = setup.channel / "data" / f"{batch:09d}-1-1"
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"value": [batch]}), folder / "part-0.parquet")
+        staged, checkpoint = Staged(BatchId(batch), token(1)), CheckpointId(batch + 1)
+        until_known(lambda staged=staged: writer.record(staged))  # type: ignore[misc]
+        until_known(lambda staged=staged: writer.commit(staged))  # type: ignore[misc]
+        until_known(lambda checkpoint=checkpoint: writer.append_barrier(checkpoint))  # type: ignore[misc]
+    assert [type(entry) for entry in setup.log()] == [Fence] + [Segment, Barrier] * 3
