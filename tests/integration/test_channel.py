@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from weir.channel.log import CheckpointId
 from weir.channel.position import Mode
 from weir.channel.schema import settle
 from weir.channel.stream import open_stream
 from weir.channel.writer import ChannelWriter
 from weir.errors import ChannelSchemaError
-from weir.ids import Attempt, BatchId, Run, Token
+from weir.ids import Attempt, BatchId, CheckpointId, Run, Token
 from weir.protocol.ledger import Staged
 from weir.storage.local import LocalStore
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from weir.channel.facts import Ahead, Checkpoints, JointPosition
-from weir.channel.log import CheckpointId, Segment, encode
+from weir.channel.log import Segment, encode
 from weir.channel.position import Status
 from weir.errors import LostSegmentError
-from weir.ids import Attempt, BatchId, Run, Token
+from weir.ids import Attempt, BatchId, CheckpointId, Run, Token
 from weir.storage import DenseLog
 from weir.storage.local import LocalStore
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from weir.channel.log import (
     Barrier,
     ChannelLog,
-    CheckpointId,
     Entry,
     Fence,
     Segment,
@@ -27,7 +26,7 @@ from weir.channel.log import (
     segments,
     tail_behind,
 )
-from weir.ids import NO_BATCH, Attempt, BatchId, Run, Token
+from weir.ids import NO_BATCH, Attempt, BatchId, CheckpointId, Run, Token
 from weir.storage.local import LocalStore
 
 tokens = st.builds(Token, st.integers(1, 3).map(Attempt), st.integers(1, 2).map(Run))

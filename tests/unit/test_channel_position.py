@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.channel.log import Barrier, CheckpointId, Entry, Fence, Segment, SegmentFile, Tail, apply
+from weir.channel.log import Barrier, Entry, Fence, Segment, SegmentFile, Tail, apply
 from weir.channel.position import (
     Bound,
     Facts,
@@ -22,7 +22,7 @@ from weir.channel.position import (
     next_position,
     positions_in,
 )
-from weir.ids import Attempt, BatchId, Run, Token
+from weir.ids import Attempt, BatchId, CheckpointId, Run, Token
 
 FIRST, SECOND = Token(Attempt(1), Run(1)), Token(Attempt(2), Run(1))
 

@@ -12,7 +12,6 @@ import pytest
 
 from weir.channel.log import (
     Barrier,
-    CheckpointId,
     Entry,
     Fence,
     Segment,
@@ -30,7 +29,7 @@ from weir.errors import (
     SinkMismatchError,
     StorageError,
 )
-from weir.ids import NO_BATCH, Attempt, BatchId, Run, Token
+from weir.ids import NO_BATCH, Attempt, BatchId, CheckpointId, Run, Token
 from weir.job.sinks import Outcome, StagingSink
 from weir.protocol.ledger import Staged
 from weir.storage.local import LocalStore

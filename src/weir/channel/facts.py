@@ -6,9 +6,10 @@ query's offset log, once, at its start.
 
 from __future__ import annotations
 
-from weir.channel.log import CheckpointId, Entry, first_number, read_entry
+from weir.channel.log import Entry, first_number, read_entry
 from weir.channel.position import Status, joint_barrier
 from weir.errors import LostSegmentError
+from weir.ids import CheckpointId
 from weir.storage import Store
 
 

@@ -19,7 +19,6 @@ from typing import Any
 from weir.ids import NO_BATCH, Attempt, BatchId, CheckpointId, Run, Token
 from weir.storage import DenseLog, Store
 
-
 NO_CHECKPOINT = CheckpointId(0)
 """What "the last barrier" is before there is one; ids start at 1."""
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from weir.channel.log import NO_CHECKPOINT, Barrier, CheckpointId, Entry, Segment, Tail, apply, counts
+from weir.channel.log import NO_CHECKPOINT, Barrier, Entry, Segment, Tail, apply, counts
+from weir.ids import CheckpointId
 
 
 class Mode(str, Enum):

@@ -19,7 +19,6 @@ from weir.channel.event_time import carried_watermark
 from weir.channel.log import (
     Barrier,
     ChannelLog,
-    CheckpointId,
     Entry,
     Fence,
     Segment,
@@ -37,7 +36,7 @@ from weir.errors import (
     OutcomeUnknownError,
     SinkMismatchError,
 )
-from weir.ids import Attempt, BatchId, Run, Token
+from weir.ids import Attempt, BatchId, CheckpointId, Run, Token
 from weir.job.sinks.contract import Outcome
 from weir.job.sinks.staging import StagedFiles, folder_of
 from weir.protocol.ledger import Ledger, Staged

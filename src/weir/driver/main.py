@@ -63,6 +63,7 @@ class _Driver:
         self._asked_at: dict[int, float] = {}
         self._config: Config | None = None
         self._lease: Lease | None = None
+        self._prepared: queue.Queue[Config] = queue.Queue()
         self._granted: queue.Queue[Lease] = queue.Queue()
         threading.Thread(target=self._listen, name="weir-link", daemon=True).start()
 
@@ -71,9 +72,7 @@ class _Driver:
         job.function  # noqa: B018  a job without a pipeline is refused before anything is held
         self._link.send(m.Described(job.name, dict(job.options)))
         faults.point("start.described")
-        prepare = self._inbox.get()
-        assert isinstance(prepare, m.Prepare), f"expected Prepare, got {prepare}"
-        config = self._config = Config.from_wire(prepare.config)
+        config = self._prepared.get()
         since = self._clock.monotonic()
         spark = session.build(config, job.name)
         ready_at = self._clock.monotonic()
@@ -106,6 +105,9 @@ class _Driver:
                 asked_at = self._asked_at.pop(message.number, None)
                 if self._lease is not None and asked_at is not None:
                     self._lease.renewed(asked_at)
+            elif isinstance(message, m.Prepare):
+                self._config = Config.from_wire(message.config)
+                self._prepared.put(self._config)
             elif isinstance(message, m.Start):
                 self._hold(Attempt(message.attempt))
             else:
