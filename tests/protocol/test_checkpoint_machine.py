@@ -305,7 +305,7 @@ class Checkpoints(RuleBasedStateMachine):
             def draw(self, _: object) -> str:
                 return channel
 
-        Checkpoints.poll(self, name, Fixed())  # type: ignore[arg-type]
+        Checkpoints.poll(self, name, Fixed())
 
 
 def _tail(entries: list[Entry]) -> Tail:
