@@ -94,6 +94,7 @@ class _Live:
     granted: bool = False
     failure: m.Failure | None = None
     """What the driver itself, or the supervisor, said of its end."""
+    hung: bool = False
     ended: m.Ended | None = None
     kill_at: float | None = None
 
@@ -161,7 +162,8 @@ class Supervisor:
             if isinstance(event, _Cancel):
                 self._cancel(event.by)
             elif self._live is not None and event.serial == self._live.serial:
-                self._live.heard_at = self._clock.monotonic()
+                if event.message is not None:
+                    self._live.heard_at = self._clock.monotonic()
                 self._hear(self._live, event.message)
         if not self._state.final:
             self._pass_time(self._clock.monotonic())
@@ -191,7 +193,7 @@ class Supervisor:
             self._note("the driver did not end in time and is killed")
             self._over(live)
         elif silent > self._settings().heartbeat_timeout.total_seconds():
-            live.failure = self._died(f"has not answered for {silent:.0f} s")
+            live.failure, live.hung = self._died(f"has not answered for {silent:.0f} s"), True
             self._over(live)
 
     def _beat(self, home: Home) -> bool:
@@ -325,10 +327,11 @@ class Supervisor:
 
     def _over(self, live: _Live) -> None:
         """The driver is gone, or must be: make sure of it, then decide what follows."""
-        heard_at = live.heard_at
+        noticed_at = self._clock.monotonic()
         if live.ended is not None:
             live.process.wait(_GRACE)
         code = live.process.end()
+        hung = code == FencedError.exit_code or live.hung
         self._live = None
         if live.ended is not None:
             self._move(JobEvent.ENDED)
@@ -341,7 +344,7 @@ class Supervisor:
             self._event("failure", self._failure_body(FailedAt(None, None, failure)))
             self._move(JobEvent.ENDED)
             return
-        self._failed(FailedAt(None, None, failure), heard_at)
+        self._failed(FailedAt(None, None, failure), live.heard_at if hung else noticed_at)
 
     # failures and restarts
 
