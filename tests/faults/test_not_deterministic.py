@@ -19,7 +19,7 @@ from weir.testing import JobRun, committed_rows, folded, run_job
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.faults]
+pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(600)]
 
 JOB = Path(__file__).parent / "jobs" / "uuids.py"
 POINTS = (
@@ -30,7 +30,7 @@ POINTS = (
     "sink.committed",
     "batch.staged",
 )
-BATCHES = 10
+BATCHES = 14
 FEW = 4
 
 
@@ -67,7 +67,8 @@ def check(run: JobRun, faults: list[str], spark: SparkSession, folder: Path, bat
 
 def run(folder: Path, rows: Path, faults: list[str], quick: Mapping[str, str]) -> JobRun:
     armed = [f"{fault}:kill" for fault in faults]
-    return run_job(JOB, folder / "weir", faults=armed, args=(rows, folder / "out"), settings=quick)
+    args = (rows, folder / "out")
+    return run_job(JOB, folder / "weir", faults=armed, args=args, settings=quick, timeout=500)
 
 
 def test_what_was_delivered_is_what_the_state_saw(

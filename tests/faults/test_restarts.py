@@ -42,8 +42,8 @@ def test_a_query_that_fails_is_started_again_alone(quick: Mapping[str, str], tmp
     with JobProcess(JOBS / "two.py", tmp_path / "weir", args=args, settings=quick) as process:
         process.wait_for_batch("shaky", 3)
         feed.add(2)
-        process.wait_for_batch("shaky", 5)
-        process.wait_for_batch("steady", 5)
+        process.wait_for("delivery by the one", lambda: feed.delivered(out / "steady"))
+        process.wait_for("and the other", lambda: len(committed_rows(str(out / "shaky"))) == 6 * FILES * 8)
         process.terminate()
         run = process.wait()
     assert run.exit_code == 0, run.stderr

@@ -56,7 +56,7 @@ def test_a_driver_whose_supervisor_is_frozen_ends_itself_and_is_started_again(
         wait_until_gone(others, TIMEOUT + SLACK)
         feed.add(1)
         process.send(signal.SIGCONT)
-        process.wait_for_batch("counts", 2)
+        process.wait_for("delivery of the rest", lambda: feed.delivered(out))
         process.terminate()
         run = process.wait()
     assert run.exit_code == 0, run.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Mapping
@@ -32,11 +31,6 @@ def ledger(out: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in sorted((out / "_weir/log").glob("[0-9]*.json"))}
 
 
-def delivered(out: Path) -> list[int]:
-    entries = [json.loads(data) for data in ledger(out).values()]
-    return [entry["batch"] for entry in entries if entry["kind"] == "batch"]
-
-
 def test_a_job_that_was_taken_over_is_refused_when_it_wakes_up(
     settings: Mapping[str, str], tmp_path: Path
 ) -> None:
@@ -49,7 +43,7 @@ def test_a_job_that_was_taken_over_is_refused_when_it_wakes_up(
         old.send(signal.SIGSTOP)
         old.signal_driver(signal.SIGSTOP)
         with JobProcess(JOB, home, args=args, settings=settings) as new:
-            new.wait_for("delivery of batch 3", lambda: delivered(out) == [0, 1, 2, 3])
+            new.wait_for("delivery of what is there", lambda: feed.delivered(out))
             before = ledger(out)
             old.send(signal.SIGCONT)
             old.signal_driver(signal.SIGCONT)
@@ -57,7 +51,7 @@ def test_a_job_that_was_taken_over_is_refused_when_it_wakes_up(
             wait_until_gone(old.members(), TIMEOUT + SLACK)
             assert ledger(out) == before, "the zombie has written to the ledger"
             feed.add(1)
-            new.wait_for("delivery of batch 4", lambda: delivered(out) == [0, 1, 2, 3, 4])
+            new.wait_for("delivery of the rest", lambda: feed.delivered(out))
             new.terminate()
             run = new.wait()
     assert refused.exit_code == FencedError.exit_code, refused.stderr
@@ -79,7 +73,7 @@ def test_a_driver_that_is_frozen_is_killed_and_started_again(
         driver = process.driver
         os.kill(driver if frozen == "the driver" else jvm_of(driver), signal.SIGSTOP)
         feed.add(1)
-        process.wait_for("delivery of batch 2", lambda: delivered(out) == [0, 1, 2])
+        process.wait_for("delivery of the rest", lambda: feed.delivered(out))
         process.terminate()
         run = process.wait()
     assert run.exit_code == 0, run.stderr

@@ -71,19 +71,3 @@ def test_a_query_that_sleeps_until_its_next_trigger_is_seen_to_be_idle(
     held.query.stop()
     assert held.query.awaitTermination(LIMIT)
     assert held.log("offsets") == held.log("commits") == [0]
-
-
-def test_stop_alone_throws_the_running_batch_away(spark: SparkSession, tmp_path: Path) -> None:
-    """Why weir does not use it; if this ever changes, weir can become simpler."""
-    held = Held(spark, tmp_path)
-    assert held.entered.acquire(timeout=LIMIT)
-    held.let_go.release(1)
-    assert held.entered.acquire(timeout=LIMIT)
-    stopper = threading.Thread(target=held.query.stop)
-    stopper.start()
-    stopper.join(1)
-    held.let_go.release()
-    stopper.join(LIMIT)
-    assert not held.query.isActive
-    assert held.log("commits") == [0]
-    assert held.log("offsets") == [0, 1]
