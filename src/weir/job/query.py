@@ -58,6 +58,8 @@ class QueryRun:
         self._lease = lease
         self._max_pending = max_pending
         self._gate_closed = threading.Event()
+        self._door = threading.Lock()
+        self._inside = False
         self._over = threading.Event()
         self._query: StreamingQuery | None = None
         self._committer: Committer | None = None
@@ -131,13 +133,17 @@ class QueryRun:
         return clean
 
     def _interrupt_if_idle(self, query: StreamingQuery) -> None:
-        """Wake a query that sleeps until its next trigger; a batch that begins meanwhile is let through.
+        """Wake a query that sleeps until its next trigger; a batch that has begun is let through.
 
-        The gate is closed before the last look: whatever began before it is seen by that look.
+        Spark's own word for idle is not enough: no batch may be inside, nor planned and undecided.
         """
-        closed = self._gate_closed.is_set()
-        self._gate_closed.set()
-        if not query.status["isTriggerActive"]:
+        with self._door:
+            if self._inside:
+                return
+            closed = self._gate_closed.is_set()
+            self._gate_closed.set()
+        undecided = self.files.last_planned() > self.files.last_committed()
+        if not undecided and not query.status["isTriggerActive"]:
             query.stop()
         elif not closed:
             self._gate_closed.clear()
@@ -183,14 +189,18 @@ class QueryRun:
         except Exception as error:
             self.error = self.error or error
             raise
+        finally:
+            self._inside = False
 
     def _stage(self, frame: DataFrame, batch: BatchId) -> None:
         sink, committer = self._spec.sink, self._committer
         assert isinstance(sink, StagingSink) and committer is not None
         self.batch = batch
         faults.point("batch.planned")
-        if self._gate_closed.is_set():
-            raise StoppingError(f"batch {batch} was planned after the end was asked for")
+        with self._door:
+            if self._gate_closed.is_set():
+                raise StoppingError(f"batch {batch} was planned after the end was asked for")
+            self._inside = True
         self._lease.check()
         committer.wait_for_room()
         before, over = self.files.state_ids(batch), threading.Event()
