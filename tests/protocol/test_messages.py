@@ -8,10 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.protocol.messages import Message, decode, encode
+from weir.protocol.messages import (
+    Answered,
+    Ask,
+    CheckpointCompleted,
+    Described,
+    Message,
+    Prepare,
+    decode,
+    encode,
+)
 
 KINDS = get_args(Message)
-WITH_MAPS = ("Described", "Prepare")
+WITH_MAPS = ("Described", "Prepare", "CheckpointCompleted", "Answered", "Ask")
 st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
 
 
@@ -27,10 +36,16 @@ def test_a_message_is_read_as_it_was_written(kind: type) -> None:
 
 
 def test_maps_travel() -> None:
-    for name in WITH_MAPS:
-        kind = next(k for k in KINDS if k.__name__ == name)
-        settings = {"a.b": 1, "c": {"d": [True, None, "x"]}}
-        message = kind("job", settings) if name == "Described" else kind(settings)
+    body = {"a.b": 1, "c": {"d": [True, None, "x"]}}
+    messages = [
+        Described("job", body),
+        Prepare(body),
+        CheckpointCompleted(1, "aligned", "interval", False, 0.5, 1, 2, queries={"counts": body}),
+        Answered("id", True, body),
+        Ask("id", "configure", body),
+    ]
+    assert {type(message).__name__ for message in messages} == set(WITH_MAPS)
+    for message in messages:
         assert decode(encode(message)) == message
 
 

@@ -123,6 +123,75 @@ class CutOff:
 
 
 @dataclass(frozen=True)
+class CheckpointBegun:
+    """A checkpoint was triggered and is pending."""
+
+    id: int
+    alignment: str
+    trigger: str
+    """What asked for it: interval, records, request, stop."""
+    full: bool = False
+
+
+@dataclass(frozen=True)
+class CheckpointCompleted:
+    """The manifest is written. Times are seconds, sizes bytes."""
+
+    id: int
+    alignment: str
+    trigger: str
+    full: bool
+    seconds: float
+    new_bytes: int
+    full_bytes: int
+    phases: dict[str, float] = field(default_factory=dict)
+    """Of the whole: trigger, barrier, ack, complete, notify."""
+    queries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """For each query: batch, unaligned, new_bytes, full_bytes, phases (barrier, alignment, commit,
+    listing, pinning, copying)."""
+    subsumed: list[int] = field(default_factory=list)
+    """The ids that are no longer retained from now on."""
+
+
+@dataclass(frozen=True)
+class CheckpointAborted:
+    id: int
+    alignment: str
+    trigger: str
+    seconds: float
+    reason: str
+    """One of the words of `AbortReason`."""
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A new generation went live: the job goes on from a checkpoint."""
+
+    checkpoint: int
+    generation: int
+    why: str
+    """Who asked, or what was wrong with the live files."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Noted:
+    """Something worth a line for people."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What became of a request: `done`, and what to show."""
+
+    request: str
+    done: bool
+    body: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Ended:
     """All queries have ended; the driver will exit."""
 
@@ -172,6 +241,15 @@ class Stop:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Ask:
+    """A request of a user, for the driver: `checkpoint` {full}, `configure` {settings by key}."""
+
+    request: str
+    verb: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
 Message = (
     Described
     | Ping
@@ -182,6 +260,12 @@ Message = (
     | QueryFailed
     | QueryEnded
     | CutOff
+    | CheckpointBegun
+    | CheckpointCompleted
+    | CheckpointAborted
+    | Restored
+    | Noted
+    | Answered
     | Ended
     | Failed
     | Prepare
@@ -189,6 +273,7 @@ Message = (
     | Pong
     | RestartQuery
     | Stop
+    | Ask
 )
 
 _KINDS: dict[str, TypeAdapter[Any]] = {
@@ -203,6 +288,12 @@ _KINDS: dict[str, TypeAdapter[Any]] = {
         QueryFailed,
         QueryEnded,
         CutOff,
+        CheckpointBegun,
+        CheckpointCompleted,
+        CheckpointAborted,
+        Restored,
+        Noted,
+        Answered,
         Ended,
         Failed,
         Prepare,
@@ -210,6 +301,7 @@ _KINDS: dict[str, TypeAdapter[Any]] = {
         Pong,
         RestartQuery,
         Stop,
+        Ask,
     )
 }
 

@@ -1,0 +1,161 @@
+"""What a completed checkpoint consists of: the manifest `chk-<k>.json`, written once.
+
+    checkpoints/begun-<k>.json                       it was triggered
+    checkpoints/chk-<k>.json | aborted-<k>.json      its end; where both are there, it was aborted
+
+Paths are relative to the generation that the checkpoint was taken of, so that they name the live
+file and its pin alike. Everything that a restore needs is here or in a file that is named here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import BaseModel, ConfigDict
+
+from weir.ids import CheckpointId, Generation, JobName
+from weir.protocol.checkpoints import Alignment
+from weir.storage import Store
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class File(_Frozen):
+    """One immutable file of a checkpoint."""
+
+    path: str
+    """Below the generation: `queries/counts/offsets/12`, `channels/clean/log/000000007.json`."""
+    bytes: int
+    crc: int
+    """CRC-32 of the whole file."""
+    inline: str = ""
+    """The content, in base64, where the storage is `memory`."""
+
+
+class _Part(_Frozen):
+    files: tuple[File, ...] = ()
+    new_bytes: int = 0
+    """Bytes of files that no earlier retained checkpoint had."""
+
+    @property
+    def full_bytes(self) -> int:
+        return sum(file.bytes for file in self.files)
+
+
+class QueryCut(_Part):
+    """Where one query stands in the checkpoint, and what it needs to go on from there."""
+
+    batch: int
+    """Its last batch in the checkpoint; -1 before its first."""
+    unaligned: bool = False
+    offsets: tuple[str, ...] = ()
+    """The end offsets of its sources, as Spark wrote them."""
+    positions: dict[str, tuple[int, int]] = {}
+    """For each channel that it reads, by the writing query: (entry, barrier)."""
+    set_back: dict[str, tuple[int, int]] = {}
+    """At-least-once: where the readers must be set back to on restore, for channels it had read beyond."""
+    watermark_ms: int | None = None
+    rewindable: bool = True
+    """Whether its output can be taken back to this batch."""
+    phases: dict[str, float] = {}
+    """Seconds: barrier, alignment, commit, listing, pinning, copying."""
+
+
+class ChannelCut(_Part):
+    """What of a channel belongs to the checkpoint: the entries that some reader has still before it."""
+
+    first: int
+    """The first entry that is kept; it is the one in front of the slowest reader, if there is one."""
+    behind: int
+    """The number behind the last entry that belongs to the checkpoint."""
+    batch: int
+    """The writer's cut."""
+
+
+class Manifest(_Frozen):
+    """A completed checkpoint."""
+
+    id: int
+    job: str
+    generation: int
+    attempt: int
+    alignment: Alignment
+    full: bool = False
+    trigger: str
+    begun_at: str
+    completed_at: str
+    seconds: float
+    lineage: str
+    backend: str
+    parallelism: int
+    spark: str
+    weir: str
+    copied_to: str = ""
+    """Where its files were copied to, besides the pins; a restore can come from there alone."""
+    queries: dict[str, QueryCut] = {}
+    channels: dict[str, ChannelCut] = {}
+    """By the writing query."""
+
+    @property
+    def parts(self) -> tuple[_Part, ...]:
+        return (*self.queries.values(), *self.channels.values())
+
+    @property
+    def new_bytes(self) -> int:
+        return sum(part.new_bytes for part in self.parts)
+
+    @property
+    def full_bytes(self) -> int:
+        return sum(part.full_bytes for part in self.parts)
+
+    def files(self) -> Iterator[File]:
+        for part in self.parts:
+            yield from part.files
+
+
+def folder(job: JobName) -> str:
+    """The folder of the job's checkpoints, below the store's root."""
+    return f"{job}/checkpoints"
+
+
+def completed_key(job: JobName, id: CheckpointId) -> str:
+    return f"{folder(job)}/chk-{id}.json"
+
+
+def aborted_key(job: JobName, id: CheckpointId) -> str:
+    return f"{folder(job)}/aborted-{id}.json"
+
+
+def begun_key(job: JobName, id: CheckpointId) -> str:
+    return f"{folder(job)}/begun-{id}.json"
+
+
+def pins(job: JobName, generation: Generation) -> str:
+    """Links or copies that keep a retained checkpoint's files, at their paths below the generation."""
+    return f"{job}/generations/{generation:04d}/pins"
+
+
+def read(store: Store, job: JobName, id: CheckpointId) -> Manifest | None:
+    """The manifest of a completed checkpoint, or None."""
+    if store.exists(aborted_key(job, id)):
+        return None
+    data = store.get(completed_key(job, id))
+    return Manifest.model_validate_json(data) if data else None
+
+
+def ids(store: Store, job: JobName) -> dict[str, set[CheckpointId]]:
+    """The ids in the folder by what is there: `begun`, `chk`, `aborted`."""
+    found: dict[str, set[CheckpointId]] = {"begun": set(), "chk": set(), "aborted": set()}
+    for key in store.list(folder(job)):
+        kind, _, number = key.rsplit("/", 1)[1].removesuffix(".json").partition("-")
+        if kind in found and number.isdigit():
+            found[kind].add(CheckpointId(int(number)))
+    return found
+
+
+def completed(store: Store, job: JobName) -> list[CheckpointId]:
+    """The ids of the completed checkpoints that are retained, oldest first."""
+    there = ids(store, job)
+    return sorted(there["chk"] - there["aborted"])
