@@ -14,11 +14,16 @@ from hypothesis import strategies as st
 from weir.config import (
     OLDER_SPELLINGS,
     OWN_VARIABLES,
+    RUNTIME_KEYS,
+    CheckpointingMode,
+    CheckpointStorage,
     Config,
     Layer,
     RestartStrategyType,
+    Retention,
     Settings,
     StateBackend,
+    changed,
     describe,
     format_duration,
     parse_duration,
@@ -27,6 +32,8 @@ from weir.config import (
 from weir.errors import BadValueError, UnknownKeyError
 
 TIMEOUT = "heartbeat.timeout"
+CHECKPOINTING = "execution.checkpointing."
+INTERVAL, MODE = CHECKPOINTING + "interval", CHECKPOINTING + "mode"
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -57,6 +64,24 @@ def test_flinks_defaults() -> None:
     assert settings.restart_strategy_exponential_delay_max_backoff == timedelta(minutes=1)
     assert settings.restart_strategy_exponential_delay_attempts_before_reset_backoff is None
     assert settings.state_backend_type is StateBackend.ROCKSDB
+
+
+def test_flinks_defaults_of_checkpointing_and_where_weir_differs() -> None:
+    settings = Settings()
+    assert settings.execution_checkpointing_mode is CheckpointingMode.EXACTLY_ONCE
+    assert settings.execution_checkpointing_timeout == timedelta(minutes=10)
+    assert settings.execution_checkpointing_min_pause == timedelta(0)
+    assert settings.execution_checkpointing_max_concurrent_checkpoints == 1
+    assert settings.execution_checkpointing_unaligned_enabled is False
+    assert settings.execution_checkpointing_aligned_checkpoint_timeout == timedelta(0)
+    assert settings.execution_checkpointing_interval == timedelta(seconds=10)
+    assert settings.execution_checkpointing_tolerable_failed_checkpoints is None
+    assert settings.execution_checkpointing_incremental is True
+    assert settings.execution_checkpointing_num_retained == 3
+    assert (
+        settings.execution_checkpointing_externalized_checkpoint_retention is Retention.RETAIN_ON_CANCELLATION
+    )
+    assert settings.execution_checkpointing_storage is CheckpointStorage.FILESYSTEM
 
 
 def test_each_layer_is_stronger_than_the_one_before(tmp_path: Path) -> None:
@@ -139,7 +164,16 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("old", OLDER_SPELLINGS)
 def test_older_spellings_load_and_count_for_the_present_key(old: str) -> None:
-    value = {"state.backend": "filesystem", "restart-strategy": "none"}.get(old, "/data")
+    others = {
+        "state.backend": "filesystem",
+        "restart-strategy": "none",
+        "state.backend.incremental": "false",
+        "state.checkpoints.num-retained": "5",
+        "state.checkpoint-storage": "jobmanager",
+        "execution.checkpointing.unaligned": "true",
+        "execution.checkpointing.alignment-timeout": "5 s",
+    }
+    value = others.get(old, "/data")
     config = resolve(file=None, overrides={old: value})
     assert config.explicit(OLDER_SPELLINGS[old].key)
     assert old not in config.origins
@@ -213,6 +247,16 @@ def test_weirs_own_variables_and_those_of_others_are_not_settings() -> None:
         ("restart-strategy.exponential-delay.jitter-factor", "1.5", "less than or equal to 1"),
         ("restart-strategy.exponential-delay.backoff-multiplier", "nan", "finite"),
         ("execution.checkpointing.dir", "", "it should have at least 1 character"),
+        (INTERVAL, "0 s", "longer than 0 s, or off"),
+        (INTERVAL, "never", "a whole number with a unit"),
+        (INTERVAL + "-records", "0", "greater than or equal to 1"),
+        (MODE, "at_most_once", "'exactly_once' or 'at_least_once'"),
+        (CHECKPOINTING + "tolerable-failed-checkpoints", "-1", "greater than or equal to 0"),
+        (CHECKPOINTING + "num-retained", "0", "greater than or equal to 1"),
+        (CHECKPOINTING + "storage", "tape", "'filesystem' or 'memory'"),
+        (CHECKPOINTING + "externalized-checkpoint-retention", "no_externalized_checkpoints", "'retain_on"),
+        (CHECKPOINTING + "copy-dir", "", "at least 1 character"),
+        ("channel.max-segments-ahead", "0", "greater than or equal to 1"),
     ],
 )
 def test_a_bad_value_names_key_value_layer_and_reason(key: str, value: str, reason: str) -> None:
@@ -327,3 +371,73 @@ def test_every_setting_is_described_and_named_after_its_key() -> None:
 def test_no_two_keys_are_the_same_when_written_with_underscores() -> None:
     keys = [*(line.key for line in describe()), *OLDER_SPELLINGS]
     assert len({key.replace(".", "_").replace("-", "_") for key in keys}) == len(keys)
+
+
+def test_checkpoints_by_time_are_switched_off_with_a_word_only(tmp_path: Path) -> None:
+    for off in ("off", "OFF"):
+        config = resolve(file=written(tmp_path, f"{INTERVAL}: {off}"))
+        assert config.settings.execution_checkpointing_interval is None
+        assert config.text(INTERVAL) == "off"
+    assert "a duration is" in refused(BadValueError, file=written(tmp_path, f"{INTERVAL}:"))
+    assert "a duration is" in refused(BadValueError, job_options={INTERVAL: False})
+
+
+@pytest.mark.parametrize("word", ["at_least_once", "AT_LEAST_ONCE", "at-least-once", "At_Least-Once"])
+def test_flinks_words_are_read_in_any_case_with_dashes_or_underscores(word: str) -> None:
+    assert resolve(file=None, overrides={MODE: word}).text(MODE) == "at_least_once"
+    assert (
+        resolve(file=None, job_options={MODE: CheckpointingMode.AT_LEAST_ONCE}).text(MODE) == "at_least_once"
+    )
+    retention = CHECKPOINTING + "externalized-checkpoint-retention"
+    overrides = {retention: "DELETE_ON_CANCELLATION"}
+    assert resolve(file=None, overrides=overrides).text(retention) == "delete_on_cancellation"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        ((MODE, "at_least_once"), ("unaligned.enabled", "true"), "never waits at a barrier"),
+        ((MODE, "at_least_once"), ("aligned-checkpoint-timeout", "1 s"), "never waits at a barrier"),
+        ((CHECKPOINTING + "storage", "memory"), ("copy-dir", "/mnt"), "has no files that could be copied"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused_and_the_stronger_is_blamed(
+    first: tuple[str, str], second: tuple[str, str], reason: str, tmp_path: Path
+) -> None:
+    second = (CHECKPOINTING + second[0], second[1])
+    for weak, strong in ((first, second), (second, first)):
+        file = written(tmp_path, f"{weak[0]}: {weak[1]}")
+        text = refused(BadValueError, file=file, overrides=dict([strong]))
+        assert text.startswith(f"{strong[0]} can't be '{strong[1]}' (given in the command line)")
+        assert f"{weak[0]} is {weak[1]}" in text and reason in text
+
+
+def test_some_settings_can_be_changed_on_a_running_job() -> None:
+    before = resolve(file=None, overrides={TIMEOUT: "90 s"})
+    texts = {INTERVAL: "off", CHECKPOINTING + "timeout": "1 min", CHECKPOINTING + "min-pause": "2s"}
+    assert set(texts) == set(RUNTIME_KEYS)
+    after = before.changed(texts)
+    assert after.settings.execution_checkpointing_interval is None
+    assert after.settings.execution_checkpointing_min_pause == timedelta(seconds=2)
+    assert after.settings.heartbeat_timeout == timedelta(seconds=90)
+    assert (after.origins[INTERVAL], after.origins[TIMEOUT]) == (Layer.REQUEST, Layer.COMMAND_LINE)
+    assert Config.from_wire(json.loads(json.dumps(after.to_wire()))) == after
+    assert before.text(INTERVAL) == "10 s"
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value", "words"),
+    [
+        (BadValueError, MODE, "at_least_once", "on a running job only execution.checkpointing.interval, "),
+        (BadValueError, "state.backend", "rocksdb", "on a running job only"),
+        (BadValueError, INTERVAL, "soon", "a whole number with a unit"),
+        (UnknownKeyError, CHECKPOINTING + "intervall", "1 s", f"did you mean '{INTERVAL}'"),
+        (UnknownKeyError, "spark.x", "1", "did you mean 'execution.checkpointing."),
+    ],
+)
+def test_what_cannot_be_changed_on_a_running_job_is_refused(
+    kind: type[Exception], key: str, value: str, words: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        changed(Settings(), {key: value})
+    assert words in str(caught.value) and "given in the request" in str(caught.value)

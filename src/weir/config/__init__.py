@@ -1,0 +1,40 @@
+"""The settings: what there is, and which layer gave each value.
+
+values.py     the kinds of values: how each is read, written and called
+settings.py   every key with its type, default and one-line meaning
+layers.py     defaults, weir.yaml, the job file, the environment, the command line: merged and checked
+"""
+
+from weir.config.layers import OWN_VARIABLES, Config, Described, Layer, changed, describe, resolve, text
+from weir.config.settings import (
+    OLDER_SPELLINGS,
+    RUNTIME_KEYS,
+    CheckpointingMode,
+    CheckpointStorage,
+    RestartStrategyType,
+    Retention,
+    Settings,
+    StateBackend,
+)
+from weir.config.values import format_duration, parse_duration
+
+__all__ = [
+    "OLDER_SPELLINGS",
+    "OWN_VARIABLES",
+    "RUNTIME_KEYS",
+    "CheckpointStorage",
+    "CheckpointingMode",
+    "Config",
+    "Described",
+    "Layer",
+    "RestartStrategyType",
+    "Retention",
+    "Settings",
+    "StateBackend",
+    "changed",
+    "describe",
+    "format_duration",
+    "parse_duration",
+    "resolve",
+    "text",
+]

@@ -1,0 +1,299 @@
+"""Every setting: its key, type, default and one-line meaning.
+
+Keys are Flink's where the idea is Flink's; the older spellings of Flink load too. A value that does
+not fit raises pydantic's error, to which the layers add who gave it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import Enum
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from weir.config.values import (
+    Boolean,
+    Count,
+    CountOrInfinite,
+    CountOrUnset,
+    CountOrZero,
+    CountOrZeroOrInfinite,
+    Duration,
+    DurationOrOff,
+    Factor,
+    PositiveDuration,
+    Text,
+    TextOrUnset,
+    lenient,
+)
+
+
+class StateBackend(str, Enum):
+    """Where Spark's executors keep the working state."""
+
+    ROCKSDB = "rocksdb"
+    HASHMAP = "hashmap"
+
+
+class CheckpointingMode(str, Enum):
+    """What a checkpoint promises for a restore."""
+
+    EXACTLY_ONCE = "exactly_once"
+    AT_LEAST_ONCE = "at_least_once"
+
+
+class Retention(str, Enum):
+    """What becomes of the checkpoints when the job is cancelled."""
+
+    RETAIN_ON_CANCELLATION = "retain_on_cancellation"
+    DELETE_ON_CANCELLATION = "delete_on_cancellation"
+
+
+class CheckpointStorage(str, Enum):
+    """Where the files of a checkpoint are kept."""
+
+    FILESYSTEM = "filesystem"
+    MEMORY = "memory"
+
+
+class RestartStrategyType(str, Enum):
+    """What follows a failure."""
+
+    NONE = "none"
+    FIXED_DELAY = "fixed-delay"
+    FAILURE_RATE = "failure-rate"
+    EXPONENTIAL_DELAY = "exponential-delay"
+
+
+class Settings(BaseModel):
+    """Every setting; a field is called as its key with underscores for dots and dashes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    execution_checkpointing_dir: Text = Field(
+        "weir-data",
+        alias="execution.checkpointing.dir",
+        description="the directory (or URL) under which each job keeps <dir>/<job>/...",
+    )
+    execution_checkpointing_interval: DurationOrOff = Field(
+        timedelta(seconds=10),
+        alias="execution.checkpointing.interval",
+        description="a checkpoint of the whole job is triggered so often; off = not by time",
+    )
+    execution_checkpointing_interval_records: CountOrUnset = Field(
+        None,
+        alias="execution.checkpointing.interval-records",
+        description="a checkpoint is triggered after so many records, read by all queries together; "
+        "unset = not by count",
+    )
+    execution_checkpointing_mode: Annotated[CheckpointingMode, lenient()] = Field(
+        CheckpointingMode.EXACTLY_ONCE,
+        alias="execution.checkpointing.mode",
+        description="exactly_once: a query with several streams waits for the slower one at a barrier; "
+        "at_least_once: it never waits, and after a restore some records count twice",
+    )
+    execution_checkpointing_timeout: PositiveDuration = Field(
+        timedelta(minutes=10),
+        alias="execution.checkpointing.timeout",
+        description="a checkpoint that has not completed after so long is aborted",
+    )
+    execution_checkpointing_min_pause: Duration = Field(
+        timedelta(0),
+        alias="execution.checkpointing.min-pause",
+        description="the least time between the end of a checkpoint and the next trigger; "
+        "above 0 s there is one at a time",
+    )
+    execution_checkpointing_max_concurrent_checkpoints: Count = Field(
+        1,
+        alias="execution.checkpointing.max-concurrent-checkpoints",
+        description="so many checkpoints may be under way at once; unaligned ones are alone",
+    )
+    execution_checkpointing_tolerable_failed_checkpoints: CountOrZeroOrInfinite = Field(
+        None,
+        alias="execution.checkpointing.tolerable-failed-checkpoints",
+        description="so many aborted checkpoints in a row are no failure of the job; "
+        "infinite (Flink: 0), because recovery goes on from each query's last batch and needs no checkpoint",
+    )
+    execution_checkpointing_incremental: Boolean = Field(
+        True,
+        alias="execution.checkpointing.incremental",
+        description="a checkpoint adds only the files that are new since the one before; "
+        "false = a snapshot of every state store",
+    )
+    execution_checkpointing_num_retained: Count = Field(
+        3,
+        alias="execution.checkpointing.num-retained",
+        description="so many completed checkpoints are kept; older ones are subsumed",
+    )
+    execution_checkpointing_externalized_checkpoint_retention: Annotated[Retention, lenient()] = Field(
+        Retention.RETAIN_ON_CANCELLATION,
+        alias="execution.checkpointing.externalized-checkpoint-retention",
+        description="what becomes of the checkpoints when the job is cancelled; "
+        "a job that ends by itself keeps them",
+    )
+    execution_checkpointing_unaligned_enabled: Boolean = Field(
+        False,
+        alias="execution.checkpointing.unaligned.enabled",
+        description="no query waits for a barrier: what is between two queries belongs to the checkpoint",
+    )
+    execution_checkpointing_aligned_checkpoint_timeout: Duration = Field(
+        timedelta(0),
+        alias="execution.checkpointing.aligned-checkpoint-timeout",
+        description="a checkpoint begins aligned and turns unaligned after so long; 0 s = never, "
+        "or with unaligned.enabled at once",
+    )
+    execution_checkpointing_storage: Annotated[CheckpointStorage, lenient({"jobmanager": "memory"})] = Field(
+        CheckpointStorage.FILESYSTEM,
+        alias="execution.checkpointing.storage",
+        description="filesystem: files are kept beside the live ones; "
+        "memory: inside the checkpoint's manifest, 5 MB at most",
+    )
+    execution_checkpointing_copy_dir: TextOrUnset = Field(
+        None,
+        alias="execution.checkpointing.copy-dir",
+        description="a directory on another file system to which the files of each checkpoint are copied "
+        "as well; a restore can come from there alone",
+    )
+    channel_max_segments_ahead: Count = Field(
+        100,
+        alias="channel.max-segments-ahead",
+        description="back-pressure: so many segments may a stream be ahead of its slowest reader",
+    )
+    state_backend_type: StateBackend = Field(
+        StateBackend.ROCKSDB,
+        alias="state.backend.type",
+        description="where working state is kept: RocksDB on disk, or Java objects on the heap",
+    )
+    state_changelog_enabled: Boolean = Field(
+        True,
+        alias="state.changelog.enabled",
+        description="RocksDB changelog checkpointing: a batch uploads its changes, not whole files",
+    )
+    parallelism_default: CountOrUnset = Field(
+        None,
+        alias="parallelism.default",
+        description="partitions of keyed state (Spark's shuffle partitions); "
+        "unset = chosen from the cores at the first start and kept from then on",
+    )
+    heartbeat_interval: PositiveDuration = Field(
+        timedelta(seconds=10),
+        alias="heartbeat.interval",
+        description="how often the driver and its supervisor tell each other that they live",
+    )
+    heartbeat_timeout: PositiveDuration = Field(
+        timedelta(seconds=50),
+        alias="heartbeat.timeout",
+        description="how long the other side may be silent until it counts as dead; above heartbeat.interval",
+    )
+    task_cancellation_timeout: PositiveDuration = Field(
+        timedelta(minutes=3),
+        alias="task.cancellation.timeout",
+        description="how long a running batch may take to finish when the job is cancelled; "
+        "after that it is cut off",
+    )
+    restart_strategy_type: RestartStrategyType = Field(
+        RestartStrategyType.EXPONENTIAL_DELAY,
+        alias="restart-strategy.type",
+        description="whether and how a failed job is started again",
+    )
+    restart_strategy_fixed_delay_attempts: CountOrZero = Field(
+        1,
+        alias="restart-strategy.fixed-delay.attempts",
+        description="fixed-delay: how many restarts before the job is FAILED",
+    )
+    restart_strategy_fixed_delay_delay: Duration = Field(
+        timedelta(seconds=1),
+        alias="restart-strategy.fixed-delay.delay",
+        description="fixed-delay: the wait before each restart",
+    )
+    restart_strategy_failure_rate_max_failures_per_interval: Count = Field(
+        1,
+        alias="restart-strategy.failure-rate.max-failures-per-interval",
+        description="failure-rate: how many failures within the interval before the job is FAILED",
+    )
+    restart_strategy_failure_rate_failure_rate_interval: PositiveDuration = Field(
+        timedelta(minutes=1),
+        alias="restart-strategy.failure-rate.failure-rate-interval",
+        description="failure-rate: the interval in which failures are counted",
+    )
+    restart_strategy_failure_rate_delay: Duration = Field(
+        timedelta(seconds=1),
+        alias="restart-strategy.failure-rate.delay",
+        description="failure-rate: the wait before each restart",
+    )
+    restart_strategy_exponential_delay_initial_backoff: PositiveDuration = Field(
+        timedelta(seconds=1),
+        alias="restart-strategy.exponential-delay.initial-backoff",
+        description="exponential-delay: the wait before the first restart",
+    )
+    restart_strategy_exponential_delay_max_backoff: PositiveDuration = Field(
+        timedelta(minutes=1),
+        alias="restart-strategy.exponential-delay.max-backoff",
+        description="exponential-delay: the longest wait before a restart",
+    )
+    restart_strategy_exponential_delay_backoff_multiplier: Annotated[Factor, Field(ge=1)] = Field(
+        1.5,
+        alias="restart-strategy.exponential-delay.backoff-multiplier",
+        description="exponential-delay: by how much the wait grows with each failure; 1 or more",
+    )
+    restart_strategy_exponential_delay_jitter_factor: Annotated[Factor, Field(ge=0, le=1)] = Field(
+        0.1,
+        alias="restart-strategy.exponential-delay.jitter-factor",
+        description="exponential-delay: the part of the wait, 0 to 1, that is left to chance",
+    )
+    restart_strategy_exponential_delay_reset_backoff_threshold: PositiveDuration = Field(
+        timedelta(hours=1),
+        alias="restart-strategy.exponential-delay.reset-backoff-threshold",
+        description="exponential-delay: after so long without a failure the wait starts small again",
+    )
+    restart_strategy_exponential_delay_attempts_before_reset_backoff: CountOrInfinite = Field(
+        None,
+        alias="restart-strategy.exponential-delay.attempts-before-reset-backoff",
+        description="exponential-delay: how many restarts before such a quiet time until the job is FAILED",
+    )
+    restart_strategy_poison_batch_attempts: Count = Field(
+        2,
+        alias="restart-strategy.poison-batch.attempts",
+        description="so many failures of the author's own code at one and the same batch "
+        "end the job as FAILED instead of another restart",
+    )
+    sink_max_pending_batches: Count = Field(
+        4,
+        alias="sink.max-pending-batches",
+        description="staged batches that may wait for the sink's commit before the query waits",
+    )
+
+
+@dataclass(frozen=True)
+class OlderSpelling:
+    """A key of former days: what it is called now, and what its former values are called."""
+
+    key: str
+    values: Mapping[str, str] = field(default_factory=dict)
+
+
+OLDER_SPELLINGS: Mapping[str, OlderSpelling] = {
+    "state.checkpoints.dir": OlderSpelling("execution.checkpointing.dir"),
+    "state.backend": OlderSpelling(
+        "state.backend.type",
+        {"memory": "hashmap", "filesystem": "hashmap", "hashmap": "hashmap", "rocksdb": "rocksdb"},
+    ),
+    "restart-strategy": OlderSpelling("restart-strategy.type"),
+    "state.backend.incremental": OlderSpelling("execution.checkpointing.incremental"),
+    "state.checkpoints.num-retained": OlderSpelling("execution.checkpointing.num-retained"),
+    "state.checkpoint-storage": OlderSpelling("execution.checkpointing.storage"),
+    "execution.checkpointing.unaligned": OlderSpelling("execution.checkpointing.unaligned.enabled"),
+    "execution.checkpointing.alignment-timeout": OlderSpelling(
+        "execution.checkpointing.aligned-checkpoint-timeout"
+    ),
+}
+
+RUNTIME_KEYS = (
+    "execution.checkpointing.interval",
+    "execution.checkpointing.timeout",
+    "execution.checkpointing.min-pause",
+)
+"""The keys that can be changed on a running job."""

@@ -1,0 +1,162 @@
+"""The kinds of values that a setting can have: how each is read, written and called.
+
+Values come as text (weir.yaml, environment, command line) or as Python's own types (the job file).
+What does not fit raises `ValueError` with words; what was written is read back exactly.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
+
+_LONGEST = timedelta(days=36500)
+_MICROSECOND = timedelta(microseconds=1)
+_UNITS = {
+    "d": timedelta(days=1),
+    "h": timedelta(hours=1),
+    "min": timedelta(minutes=1),
+    "s": timedelta(seconds=1),
+    "ms": timedelta(milliseconds=1),
+    "us": _MICROSECOND,
+}
+
+
+def parse_duration(value: object) -> timedelta:
+    """Read "10 s", "500ms", "1 min", "2 h", "1 d", or a plain number of milliseconds.
+
+    Raises ValueError for everything else; what `format_duration` wrote is read back exactly.
+    """
+    if isinstance(value, timedelta):
+        duration = value
+    else:
+        written = "" if isinstance(value, bool) else str(value)
+        found = re.fullmatch(r"\s*([0-9]{1,18})\s*(d|h|min|s|ms|us|)\s*", written, re.ASCII)
+        if not found:
+            raise ValueError("a duration is a whole number with a unit, like 500 ms, 10 s, 1 min, 2 h or 1 d")
+        unit = _UNITS[found[2] or "ms"]
+        if int(found[1]) > _LONGEST // unit:
+            raise ValueError(f"a duration is at most {format_duration(_LONGEST)}")
+        duration = int(found[1]) * unit
+    if not timedelta(0) <= duration <= _LONGEST:
+        raise ValueError(f"a duration lies between 0 s and {format_duration(_LONGEST)}")
+    return duration
+
+
+def format_duration(duration: timedelta) -> str:
+    """Write a duration with the largest unit that leaves a whole number."""
+    for name, unit in _UNITS.items():
+        if duration and duration % unit == timedelta(0):
+            return f"{duration // unit} {name}"
+    return "0 s"
+
+
+def _boolean(value: object) -> bool:
+    words = {"true": True, "false": False}
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in words:
+        return words[value.strip().lower()]
+    raise ValueError("it should be true or false")
+
+
+def _no_boolean(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("it should be neither true nor false")
+    return value
+
+
+def _number(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("it should be a number")
+    return value
+
+
+def _positive(duration: timedelta) -> timedelta:
+    if not duration:
+        raise ValueError("it should be longer than 0 s")
+    return duration
+
+
+@dataclass(frozen=True)
+class Words:
+    """How a type is called in 'weir config'."""
+
+    text: str
+
+
+def _absent(word: str) -> BeforeValidator:
+    """Read a word as None, so that a stronger layer can take a value back."""
+    return BeforeValidator(lambda value: None if value == word else _no_boolean(value))
+
+
+def _duration_or_off(value: object) -> timedelta | None:
+    """A word is needed to switch something off: an empty value may be a slip."""
+    if isinstance(value, str) and value.strip().lower() == "off":
+        return None
+    duration = parse_duration(value)
+    if not duration:
+        raise ValueError("it should be longer than 0 s, or off")
+    return duration
+
+
+def lenient(others: Mapping[str, str] = MappingProxyType({})) -> BeforeValidator:
+    """Read a word in any case, with dashes or underscores; `others` has Flink's words for ours."""
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        word = value.strip().lower().replace("-", "_")
+        return others.get(word, word)
+
+    return BeforeValidator(read)
+
+
+def _present(word: str) -> PlainSerializer:
+    return PlainSerializer(lambda value: word if value is None else value, when_used="json")
+
+
+_AS_TEXT = PlainSerializer(format_duration, when_used="json")
+Duration = Annotated[timedelta, BeforeValidator(parse_duration), _AS_TEXT, Words("duration")]
+PositiveDuration = Annotated[
+    timedelta,
+    AfterValidator(_positive),
+    BeforeValidator(parse_duration),
+    _AS_TEXT,
+    Words("duration above 0"),
+]
+DurationOrOff = Annotated[
+    timedelta | None,
+    BeforeValidator(_duration_or_off),
+    PlainSerializer(lambda value: "off" if value is None else format_duration(value), when_used="json"),
+    Words("duration above 0, or off"),
+]
+Boolean = Annotated[bool, BeforeValidator(_boolean), Words("true or false")]
+Text = Annotated[str, Field(min_length=1), Words("text")]
+_SomeText = Annotated[str, Field(min_length=1)]
+TextOrUnset = Annotated[_SomeText | None, _absent("unset"), _present("unset"), Words("text, or unset")]
+Factor = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False), Words("number")]
+CountOrZero = Annotated[int, BeforeValidator(_number), Field(ge=0), Words("whole number, 0 or more")]
+Count = Annotated[int, BeforeValidator(_number), Field(ge=1), Words("whole number, 1 or more")]
+_OneOrMore = Annotated[int, Field(ge=1)]
+CountOrUnset = Annotated[
+    _OneOrMore | None, _absent("unset"), _present("unset"), Words("whole number, 1 or more, or unset")
+]
+_ZeroOrMore = Annotated[int, Field(ge=0)]
+CountOrZeroOrInfinite = Annotated[
+    _ZeroOrMore | None,
+    _absent("infinite"),
+    _present("infinite"),
+    Words("whole number, 0 or more, or infinite"),
+]
+CountOrInfinite = Annotated[
+    _OneOrMore | None,
+    _absent("infinite"),
+    _present("infinite"),
+    Words("whole number, 1 or more, or infinite"),
+]
