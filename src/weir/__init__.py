@@ -5,11 +5,13 @@ from weir.job.env import Env
 from weir.job.job import Job
 from weir.job.sinks import committed_files
 from weir.job.sources import Source
+from weir.job.state import State
 
 __all__ = [
     "Env",
     "Job",
     "Source",
+    "State",
     "committed_files",
     "sinks",
     "sources",

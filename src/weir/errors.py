@@ -10,6 +10,7 @@
     |   |-- PinnedStateError        a setting that Spark would silently ignore on these live files
     |   |-- SinkMismatchError       output of another job, or ahead of this job's live files
     |   |-- ChannelSchemaError      a stream whose channel holds rows of another schema
+    |   |-- UserStateError          user state in a wrong place, or with a value that can't be kept
     |   |-- UserCodeError           the author's own function raised
     |   |-- RunFailedError          a query of a run in a notebook failed
     |   |-- NoSuchJobError          a name under which nothing is stored
@@ -171,6 +172,14 @@ class ChannelSchemaError(UserError):
     """A stream whose channel can't take the rows of its frame."""
 
     what_form = "the stream {channel!r} can't be written to its channel"
+    why_form = "{reason}"
+    hint_form = "{todo}"
+
+
+class UserStateError(UserError):
+    """User state that can't be had, read or kept as the author wrote it."""
+
+    what_form = "state {state!r} of query {query!r} can't be {verb}"
     why_form = "{reason}"
     hint_form = "{todo}"
 

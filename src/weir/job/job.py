@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weir.errors import JobFileError
 from weir.ids import job_name
 from weir.job.graph import Pipeline
+from weir.job.listeners import OnAborted, OnComplete
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,11 +43,32 @@ class Job:
         self.name = job_name(name)
         self.options = options
         self._pipeline: Pipeline | None = None
+        self.complete_listeners: list[OnComplete] = []
+        self.aborted_listeners: list[OnAborted] = []
         defined.append(self)
 
     def pipeline(self, function: Pipeline) -> Pipeline:
         """Decorator: this function builds the graph. It only builds frames; it may run often."""
         self._pipeline = function
+        return function
+
+    def on_checkpoint_complete(self, function: OnComplete) -> OnComplete:
+        """Decorator: called with the id of each completed checkpoint, in the driver.
+
+        Listeners are called in a thread of their own, one after the other, in the order of the
+        checkpoints. They hold up neither the checkpoints nor the queries. One that raises is reported
+        and stops nothing. A listener hears of a checkpoint at most once: when the driver dies in
+        between, nobody is told.
+        """
+        self.complete_listeners.append(function)
+        return function
+
+    def on_checkpoint_aborted(self, function: OnAborted) -> OnAborted:
+        """Decorator: called with the id of each aborted checkpoint and the reason, as text.
+
+        Otherwise as `on_checkpoint_complete`.
+        """
+        self.aborted_listeners.append(function)
         return function
 
     @property

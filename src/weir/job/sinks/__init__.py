@@ -2,6 +2,17 @@
 
 from weir.job.sinks.contract import NativeSink, Outcome, StagingSink
 from weir.job.sinks.files import committed_files, files
+from weir.job.sinks.function import Function, function
 from weir.job.sinks.looking import console, memory
 
-__all__ = ["NativeSink", "Outcome", "StagingSink", "committed_files", "console", "files", "memory"]
+__all__ = [
+    "Function",
+    "NativeSink",
+    "Outcome",
+    "StagingSink",
+    "committed_files",
+    "console",
+    "files",
+    "function",
+    "memory",
+]

@@ -1,0 +1,217 @@
+"""A function of the author's as a sink: `weir.sinks.function(fn)`.
+
+    <job>/sinks/<query>/log/<number>.json                        the ledger, dense, its head deleted
+    <job>/sinks/<query>/staged/<batch>-<attempt>-<run>.json      calls that returned, and are recorded
+
+The function is called inside the batch, so what it does has happened before Spark decides: at least
+once. The ledger says up to which batch the calls were of batches that Spark committed, which is what
+a start must know. It lies beside the generations: like the ledger of any other sink it is rewound by
+a rollback, and not replaced. Every entry tells the whole state of the sink behind it, so only the
+newest are kept.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from weir import faults
+from weir.errors import (
+    FencedError,
+    LostStagingError,
+    OutcomeUnknownError,
+    SinkMismatchError,
+    UserCodeError,
+    WeirError,
+)
+from weir.ids import Attempt, BatchId, Run, Token
+from weir.job.sinks.contract import Outcome
+from weir.job.sinks.staging import StagedFiles, folder_of
+from weir.protocol.ledger import Ledger, Staged
+from weir.storage import DenseLog, Store, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+BatchFunction = Callable[["DataFrame", int], Any]
+
+KEPT = 100
+"""So many entries of the ledger are kept; one is needed."""
+_LOG = "log"
+_STAGED = "staged"
+
+
+def function(fn: BatchFunction) -> Function:
+    """Call `fn(frame, batch)` on the driver with each batch: its rows, and its number from 0.
+
+    At least once: a batch that runs again, after a crash or a rollback, is handed to the function
+    again, with the same number. So what the function does outside of weir must bear repetition
+    (overwrite, merge by a key, remember the number), or it happens twice. `env.state` is exempt: its
+    values count once. A zombie driver may still be inside a call when its successor makes the same one.
+
+    Evaluate the frame once; where more is needed, persist it first. With a stateful query every row
+    must be evaluated: Spark refuses a batch of which only a part was looked at (`take`, `first`).
+    """
+    return Function(fn)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function as the author gives it; the job gives it a folder for its ledger."""
+
+    fn: BatchFunction
+
+    def at(self, location: str) -> FunctionSink:
+        """The sink, with its ledger in this folder."""
+        return FunctionSink(self.fn, location)
+
+
+class FunctionSink:
+    """See the module's docstring; keeps the contract of `StagingSink`, but for what the function does."""
+
+    rewindable = False
+    """What the function has done can't be taken back."""
+
+    def __init__(self, fn: BatchFunction, location: str, store: Store | None = None) -> None:
+        self._fn = fn
+        self._location = location
+        self._store = store or open_store(location)
+        self._staging = StagedFiles(self._store, _STAGED)
+        self._lock = threading.RLock()  # the batch records in one thread, the committer commits in another
+        self._log = DenseLog(self._store, _LOG)
+        self._ledger = Ledger()
+        self._token = Token(Attempt(0), Run(0))
+
+    def describe(self) -> str:
+        return f"function {getattr(self._fn, '__qualname__', repr(self._fn))}"
+
+    def open(self, owner: str, lineage: str, token: Token) -> Ledger:
+        self._token = token
+        with self._lock:
+            numbers = [_number(key) for key in self._store.list(_LOG)]
+            self._log = DenseLog(self._store, _LOG, first=max(numbers, default=0))
+            self._catch_up()
+            self._check_owner(owner, lineage)
+            self._append(lambda now: replace(now, owner=owner, lineage=lineage, fence=token))
+            self._forget()
+            return self._ledger
+
+    def stage(self, frame: DataFrame, batch: BatchId, token: Token) -> None:
+        from py4j.protocol import Py4JError  # noqa: PLC0415
+        from pyspark.errors import PySparkException  # noqa: PLC0415
+
+        try:
+            self._fn(frame, batch)
+        except (WeirError, PySparkException, Py4JError, OSError):
+            raise  # told apart by their types
+        except Exception as error:
+            job, query = self._ledger.owner.split("/", 1)
+            name = type(error).__name__
+            raise UserCodeError(error=name, query=query, batch=batch, message=str(error), job=job) from error
+
+    def record(self, staged: Staged) -> None:
+        self._catch_up()
+        self._staging.record(staged, [])
+
+    def staged(self) -> Sequence[Staged]:
+        return self._staging.recorded()
+
+    def commit(self, staged: Staged) -> Outcome:
+        self._catch_up()
+        outcome = Outcome.ALREADY_DONE
+        if self._ledger.last < staged.batch:
+            if self._staging.files_of(staged) is None:
+                raise LostStagingError(batch=staged.batch, query=self._ledger.owner, path=self._location)
+            try:
+                self._append(lambda now: replace(now, last=max(now.last, staged.batch)))
+            except OutcomeUnknownError:
+                return Outcome.UNKNOWN
+            outcome = Outcome.DONE_NOW
+            faults.point("sink.committed")
+        self._staging.forget(staged)
+        self._forget()
+        return outcome
+
+    def discard(self, upto: BatchId, keep: Sequence[Staged]) -> None:
+        self._staging.discard(upto, {folder_of(one.batch, one.token) for one in keep})
+
+    def rewind(self, to: BatchId) -> Outcome:
+        """Enter that the batches above `to` come again; what the function did stays done."""
+        self._catch_up()
+        if self._ledger.last <= to:
+            return Outcome.ALREADY_DONE
+        try:
+            self._append(lambda now: replace(now, last=min(now.last, to)))
+        except OutcomeUnknownError:
+            return Outcome.UNKNOWN
+        return Outcome.DONE_NOW
+
+    def _catch_up(self) -> None:
+        with self._lock:
+            for entry in self._log.read_new():
+                self._ledger = _decode(entry)
+            self._check_fence()
+
+    def _append(self, make: Callable[[Ledger], Ledger]) -> None:
+        """Append what `make` makes of the ledger that it will stand behind."""
+        with self._lock:
+            while True:
+                new = make(self._ledger)
+                if self._log.append(_encode(new), partial(self._still, self._ledger)):
+                    self._ledger = new
+                    return
+                self._check_fence()
+
+    def _still(self, before: Ledger, entry: dict[str, Any]) -> bool:
+        """Take an entry of another into account; False when the ledger is another for it."""
+        self._ledger = _decode(entry)
+        return self._ledger == before
+
+    def _forget(self) -> None:
+        """Delete the entries that are too old, from the newest of them down to one that is gone."""
+        with self._lock:
+            number = self._log.next_number - KEPT - 1
+            while number >= 0 and self._store.exists(_key(number)):
+                self._store.delete(_key(number))
+                number -= 1
+
+    def _check_fence(self) -> None:
+        if self._ledger.fence > self._token:
+            raise FencedError(who=f"attempt {self._token}", by=f"attempt {self._ledger.fence}")
+
+    def _check_owner(self, owner: str, lineage: str) -> None:
+        if not self._ledger.owner or (self._ledger.owner, self._ledger.lineage) == (owner, lineage):
+            return
+        raise SinkMismatchError(
+            query=owner.split("/", 1)[1],
+            path=self._location,
+            reason=f"the ledger was written by {self._ledger.owner!r} with other live files",
+            todo="bring the job's directory back as a whole, or give the query a new name",
+        )
+
+
+def _key(number: int) -> str:
+    return f"{_LOG}/{number:09d}.json"
+
+
+def _number(key: str) -> int:
+    return int(key.rsplit("/", 1)[1].removesuffix(".json"))
+
+
+def _encode(ledger: Ledger) -> dict[str, Any]:
+    attempt, run = ledger.fence
+    return {
+        "owner": ledger.owner,
+        "lineage": ledger.lineage,
+        "attempt": attempt,
+        "run": run,
+        "last": ledger.last,
+    }
+
+
+def _decode(entry: dict[str, Any]) -> Ledger:
+    token = Token(Attempt(entry["attempt"]), Run(entry["run"]))
+    return Ledger(entry["owner"], entry["lineage"], token, BatchId(entry["last"]))

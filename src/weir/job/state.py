@@ -1,0 +1,314 @@
+"""Small user state of one query: `env.state(name, query)`.
+
+    <generation>/user-state/<query>/staged/<batch>-<attempt>-<run>.json   values, as a run left them
+    <generation>/user-state/<query>/values/<batch>-<attempt>-<run>.json   values of a batch that counts
+
+A wrapper round the query's sink takes the values along the path of the batch: staged before the
+staging is recorded, and made the values of the batch, by the run that delivers it, before the sink's
+own commit. So what recovery finds are the values of the last committed batch, and a batch that runs
+again starts from those of the batch before it. Of several deliverers of one batch the highest token
+counts: what a zombie writes changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from weir.errors import ExternalError, UserStateError
+from weir.ids import Attempt, BatchId, QueryName, Run, Token, query_name
+from weir.job.sinks.contract import Outcome, StagingSink
+from weir.protocol.ledger import Ledger, Staged
+from weir.storage import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+LIMIT = 1_000_000
+"""The largest value of one state, in bytes of JSON."""
+KEPT = 100
+"""The values of so many batches are kept, as Spark keeps its logs."""
+_PATIENCE = 10.0
+"""Seconds that a checkpoint waits for the delivery of its cut."""
+
+_FOLDER = "user-state"
+_NO_VALUES = b"{}"
+
+
+class State:
+    """One state. Its value is there inside a batch of its query, on the driver, and nowhere else.
+
+    A batch begins with the value of the batch before it, or with `initial`; what it is when the
+    batch's function returns is written with the batch. It counts if and only if the batch does.
+    """
+
+    def __init__(self, name: str, query: QueryName, initial: Any, *, live: bool) -> None:
+        self.name = name
+        self.query = query
+        self._live = live
+        self._inside = False
+        self._value: Any = None
+        self._initial = self._json(initial)
+
+    @property
+    def value(self) -> Any:
+        """The value: anything that JSON has, of at most 1 MB. It may be changed in place."""
+        self._check_inside("read")
+        return self._value
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        self._check_inside("assigned")
+        self._value = json.loads(self._json(value))
+
+    def begin(self, before: Mapping[str, Any]) -> None:
+        """A batch begins, behind these values of the query's states."""
+        self._value = before[self.name] if self.name in before else json.loads(self._initial)
+        self._inside = True
+
+    def end(self) -> None:
+        """The batch is over, well or not."""
+        self._inside = False
+
+    def kept(self) -> Any:
+        """What the batch left, checked once more: it may have been changed in place."""
+        self._json(self._value)
+        return self._value
+
+    def __repr__(self) -> str:
+        return f"State({self.name!r}, {self.query!r})"
+
+    def _json(self, value: Any) -> str:
+        try:
+            text = json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise self._refused(
+                "kept",
+                f"its value is not JSON: {error}",
+                "use numbers that are finite, texts, lists, dicts with texts as keys; .tolist() of an array",
+            ) from error
+        if len(text) > LIMIT:
+            raise self._refused(
+                "kept",
+                f"its value has {len(text):,} bytes as JSON, and at most {LIMIT:,} (1 MB) are kept",
+                "write what is large to a file of its own, and keep the file's name in the state",
+            )
+        return text
+
+    def _check_inside(self, verb: str) -> None:
+        if self._inside:
+            return
+        if self._live:
+            reason = f"this is no batch of query {self.query!r}, and it has a value only inside one"
+        else:
+            reason = (
+                "this object was made by a call of the pipeline function for another query, "
+                "or only to learn the graph"
+            )
+        todo = f"use it in the function of the sink of {self.query!r}, made by the same call of the pipeline"
+        raise self._refused(verb, reason, todo)
+
+    def _refused(self, verb: str, reason: str, todo: str) -> UserStateError:
+        return UserStateError(state=self.name, query=self.query, verb=verb, reason=reason, todo=todo)
+
+
+class States:
+    """The states that one evaluation of a pipeline function declares.
+
+    `evaluated_for` is the query whose states are live in it; None when it only learns the graph.
+    """
+
+    def __init__(self, evaluated_for: QueryName | None) -> None:
+        self._evaluated_for = evaluated_for
+        self._declared: list[State] = []
+
+    def add(self, name: str, query: str, initial: Any) -> State:
+        """Declare one; raises when there is one of this name for the query."""
+        owner = query_name(query)
+        state = State(name, owner, initial, live=owner == self._evaluated_for)
+        if any((one.name, one.query) == (name, owner) for one in self._declared):
+            raise _undeclared(state, "two states of this query have this name", "rename one of them")
+        self._declared.append(state)
+        return state
+
+    def check(self, sinks: Mapping[QueryName, object], streams: Iterable[QueryName]) -> None:
+        """Refuse a state whose query is not there, or runs nothing of the author's on the driver."""
+        for state in self._declared:
+            if state.query not in sinks:
+                todo = "name the query as in env.sink(...)"
+                raise _undeclared(state, "the pipeline makes no query of this name", todo)
+            if state.query in set(streams):
+                reason = "it is a stream: no code of yours runs in its batches on the driver"
+                todo = "keep the state at a query behind it, with weir.sinks.function"
+                raise _undeclared(state, reason, todo)
+            if not isinstance(sinks[state.query], StagingSink):
+                reason = "its sink is one of Spark's own, which knows nothing of a value beside its rows"
+                raise _undeclared(state, reason, "use weir.sinks.function, or another sink of weir's")
+
+    def around(self, query: QueryName, sink: StagingSink, values: Values) -> StagingSink:
+        """The sink with the states of this query; the sink itself when it has none."""
+        own = [state for state in self._declared if state.query == query]
+        return UserStateSink(sink, values, own) if own else sink
+
+
+def _undeclared(state: State, reason: str, todo: str) -> UserStateError:
+    return UserStateError(state=state.name, query=state.query, verb="had", reason=reason, todo=todo)
+
+
+class Values:
+    """The values of all states of one query, in the store of a generation. For any thread.
+
+    The values of a batch are those of the newest batch up to it that has some: a state that is taken
+    out of the pipeline keeps its last value, and goes on with it when it comes back.
+    """
+
+    def __init__(self, generation: Store, query: QueryName) -> None:
+        self._store = generation
+        self._staged = f"{_FOLDER}/{query}/staged"
+        self._values = f"{_FOLDER}/{query}/values"
+
+    def stage(self, batch: BatchId, token: Token, values: bytes) -> None:
+        """Make what a run left durable; nothing looks at it yet."""
+        self._store.put(_key(self._staged, batch, token), values)
+
+    def commit(self, staged: Staged, deliverer: Token) -> None:
+        """Make what was staged the values of the batch. Safe to repeat.
+
+        Nothing to do when nothing was staged: the run had no states.
+        """
+        data = self._store.get(_key(self._staged, staged.batch, staged.token))
+        if data is not None:
+            self._store.create(_key(self._values, staged.batch, deliverer), data)
+
+    def forget(self, staged: Staged) -> None:
+        """Remove a staging that was committed, and the values of batches that are too old."""
+        self._store.delete(_key(self._staged, staged.batch, staged.token))
+        for key in list(self._store.list(self._values)):
+            if _parse(key)[0] <= staged.batch - KEPT:
+                self._store.delete(key)
+
+    def discard(self, upto: BatchId, keep: Sequence[Staged]) -> None:
+        """Remove every staging up to this batch that is not to be kept."""
+        kept = {(one.batch, one.token) for one in keep}
+        for key in list(self._store.list(self._staged)):
+            if _parse(key)[0] <= upto and _parse(key) not in kept:
+                self._store.delete(key)
+
+    def rewind(self, to: BatchId) -> None:
+        """Remove the values of every batch above this one."""
+        for key in list(self._store.list(self._values)):
+            if _parse(key)[0] > to:
+                self._store.delete(key)
+
+    def behind(self, batch: BatchId) -> bytes:
+        """The values behind a committed batch, as a JSON object by the names of the states."""
+        names = self.files_of(batch)
+        return (self._store.get(names[0]) if names else None) or _NO_VALUES
+
+    def files_of(self, batch: BatchId) -> list[str]:
+        """The file, below the generation, that holds the values behind a batch that was delivered.
+
+        Empty when there are no values.
+        """
+        keys = [key for key in self._store.list(self._values) if _parse(key)[0] <= batch]
+        return [max(keys, key=_parse)] if keys else []
+
+
+def _key(folder: str, batch: BatchId, token: Token) -> str:
+    return f"{folder}/{batch:09d}-{token.attempt}-{token.run}.json"
+
+
+def _parse(key: str) -> tuple[BatchId, Token]:
+    batch, attempt, run = map(int, key.rsplit("/", 1)[1].removesuffix(".json").split("-"))
+    return BatchId(batch), Token(Attempt(attempt), Run(run))
+
+
+class UserStateSink:
+    """A sink whose batches carry user state; keeps the contract of `StagingSink`.
+
+    What it delivers is the inner sink's; each step of the values stands before the inner sink's own.
+    """
+
+    def __init__(self, inner: StagingSink, values: Values, states: Sequence[State]) -> None:
+        self._inner = inner
+        self._values = values
+        self._states = states
+        self._token = Token(Attempt(0), Run(0))
+        self._last: tuple[BatchId, bytes] | None = None
+        """The batch that this run staged last, and the values behind it."""
+        self._undelivered: set[BatchId] = set()
+        self._delivered = threading.Condition()
+
+    @property
+    def rewindable(self) -> bool:
+        """Whether the inner sink's output can be taken back; the values always can."""
+        return bool(getattr(self._inner, "rewindable", True))
+
+    def describe(self) -> str:
+        return self._inner.describe()
+
+    def open(self, owner: str, lineage: str, token: Token) -> Ledger:
+        self._token = token
+        return self._inner.open(owner, lineage, token)
+
+    def stage(self, frame: DataFrame, batch: BatchId, token: Token) -> None:
+        before: dict[str, Any] = json.loads(self._before(batch))
+        for state in self._states:
+            state.begin(before)
+        try:
+            self._inner.stage(frame, batch, token)
+        finally:
+            for state in self._states:
+                state.end()
+        values = json.dumps(before | {state.name: state.kept() for state in self._states}).encode()
+        self._values.stage(batch, token, values)
+        self._last = batch, values
+        with self._delivered:
+            self._undelivered.add(batch)
+
+    def record(self, staged: Staged) -> None:
+        self._inner.record(staged)
+
+    def staged(self) -> Sequence[Staged]:
+        return self._inner.staged()
+
+    def commit(self, staged: Staged) -> Outcome:
+        self._values.commit(staged, self._token)
+        outcome = self._inner.commit(staged)
+        if outcome is not Outcome.UNKNOWN:
+            self._values.forget(staged)
+            with self._delivered:
+                self._undelivered.discard(staged.batch)
+                self._delivered.notify_all()
+        return outcome
+
+    def discard(self, upto: BatchId, keep: Sequence[Staged]) -> None:
+        self._inner.discard(upto, keep)
+        self._values.discard(upto, keep)
+
+    def rewind(self, to: BatchId) -> Outcome:
+        outcome = self._inner.rewind(to)
+        if outcome is not Outcome.UNKNOWN:
+            self._values.rewind(to)
+        return outcome
+
+    def files_of(self, batch: BatchId, seconds: float = _PATIENCE) -> list[str]:
+        """The file, below the generation, that holds the values behind a batch that Spark has committed.
+
+        Waits while this run has not delivered it yet; raises `ExternalError` when that takes longer.
+        """
+        with self._delivered:
+            if not self._delivered.wait_for(lambda: batch not in self._undelivered, seconds):
+                raise ExternalError(
+                    what=f"the user state behind batch {batch} is not known yet: "
+                    f"{self.describe()} has not taken the batch within {seconds:g} s"
+                )
+        return self._values.files_of(batch)
+
+    def _before(self, batch: BatchId) -> bytes:
+        """The values behind the batch before; never those that a first try of this batch left."""
+        if self._last is not None and self._last[0] == batch - 1:
+            return self._last[1]
+        return self._values.behind(BatchId(batch - 1))

@@ -1,0 +1,202 @@
+"""A function as a sink, without Spark: what its ledger tells, and what becomes of what it raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weir import sinks
+from weir.errors import (
+    FencedError,
+    LostStagingError,
+    OutcomeUnknownError,
+    SinkMismatchError,
+    StorageError,
+    UserCodeError,
+    UserStateError,
+)
+from weir.ids import NO_BATCH, Attempt, BatchId, Run, Token
+from weir.job.sinks import Outcome, StagingSink
+from weir.job.sinks.function import KEPT, FunctionSink
+from weir.protocol.ledger import Staged
+from weir.storage.local import LocalStore
+from weir.storage.unreliable import UnreliableStore
+
+OWNER, LINEAGE = "job/query", "lineage"
+FRAME: Any = "the rows"
+
+
+def token(attempt: int, run: int = 1) -> Token:
+    return Token(Attempt(attempt), Run(run))
+
+
+class Target:
+    """One sink on one folder, and what its function was called with."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.calls: list[tuple[object, int]] = []
+
+    def made(self) -> FunctionSink:
+        return sinks.function(lambda frame, batch: self.calls.append((frame, batch))).at(str(self.folder))
+
+    def opened(self, attempt: int, run: int = 1) -> FunctionSink:
+        sink = self.made()
+        sink.open(OWNER, LINEAGE, token(attempt, run))
+        return sink
+
+    def last(self, attempt: int) -> BatchId:
+        return self.made().open(OWNER, LINEAGE, token(attempt)).last
+
+    def entries(self) -> list[str]:
+        return sorted(file.name for file in (self.folder / "log").iterdir())
+
+
+def stage(sink: FunctionSink, batch: int, attempt: int) -> Staged:
+    staged = Staged(BatchId(batch), token(attempt), ("id",))
+    sink.stage(FRAME, staged.batch, staged.token)
+    sink.record(staged)
+    return staged
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Target:
+    return Target(tmp_path)
+
+
+def test_it_is_a_staging_sink_once_it_has_a_folder(target: Target) -> None:
+    assert isinstance(target.made(), StagingSink)
+    assert not isinstance(sinks.function(print), StagingSink)
+    assert not target.made().rewindable
+
+
+def test_the_function_is_called_inside_the_batch_with_frame_and_number(target: Target) -> None:
+    sink = target.opened(1)
+    stage(sink, 0, 1)
+    assert target.calls == [(FRAME, 0)]
+    assert target.last(2) == NO_BATCH, "it was called, and Spark has not decided"
+
+
+def test_a_commit_is_entered_once_and_found_by_the_next_attempt(target: Target) -> None:
+    sink = target.opened(1)
+    staged = stage(sink, 0, 1)
+    assert sink.commit(staged) is Outcome.DONE_NOW
+    assert sink.commit(staged) is Outcome.ALREADY_DONE
+    assert target.opened(2).commit(staged) is Outcome.ALREADY_DONE
+    assert target.last(3) == 0
+    assert len(target.calls) == 1
+
+
+def test_the_next_attempt_delivers_what_was_recorded_and_discards_the_rest(target: Target) -> None:
+    first = target.opened(1)
+    staged, lost, later = (stage(first, batch, 1) for batch in range(3))
+    second = target.made()
+    assert second.open(OWNER, LINEAGE, token(2)).last == NO_BATCH
+    assert list(second.staged()) == [staged, lost, later]
+    second.discard(BatchId(1), [staged])
+    assert second.commit(staged) is Outcome.DONE_NOW
+    with pytest.raises(LostStagingError):
+        second.commit(lost)
+    assert list(second.staged()) == [later]
+    assert len(target.calls) == 3, "no commit calls the function"
+
+
+def test_a_lower_token_can_neither_record_nor_commit_nor_open(target: Target) -> None:
+    old = target.opened(1)
+    staged = stage(old, 0, 1)
+    target.opened(1, run=2)
+    for step in (lambda: old.commit(staged), lambda: old.record(staged), lambda: target.opened(1)):
+        with pytest.raises(FencedError):
+            step()
+    assert target.last(2) == NO_BATCH
+
+
+def test_a_commit_that_slips_in_before_the_fence_is_kept(target: Target) -> None:
+    old, new = target.opened(1), target.made()
+    staged = stage(old, 0, 1)
+    catch_up = new._catch_up
+
+    def late() -> None:
+        catch_up()
+        old.commit(staged)
+
+    new._catch_up = late  # type: ignore[method-assign]
+    assert new.open(OWNER, LINEAGE, token(2)).last == 0
+    assert target.last(3) == 0
+
+
+def test_the_ledger_of_another_query_or_of_lost_live_files_is_refused(target: Target) -> None:
+    target.opened(1)
+    for owner, lineage in (("job/other", LINEAGE), (OWNER, "another")):
+        with pytest.raises(SinkMismatchError):
+            target.made().open(owner, lineage, token(2))
+
+
+def test_a_rewind_is_entered_and_the_numbers_come_again(target: Target) -> None:
+    sink = target.opened(1)
+    for batch in range(3):
+        sink.commit(stage(sink, batch, 1))
+    after = target.opened(2)
+    assert after.rewind(BatchId(0)) is Outcome.DONE_NOW
+    assert after.rewind(BatchId(0)) is Outcome.ALREADY_DONE
+    assert target.last(3) == 0
+    again = target.opened(4)
+    assert again.commit(stage(again, 1, 4)) is Outcome.DONE_NOW
+    assert [batch for _, batch in target.calls] == [0, 1, 2, 1]
+
+
+def test_only_the_newest_entries_are_kept(target: Target) -> None:
+    sink = target.opened(1)
+    for batch in range(KEPT + 20):
+        sink.commit(stage(sink, batch, 1))
+    assert len(target.entries()) == KEPT
+    assert target.last(2) == KEPT + 19
+    assert list(target.made().staged()) == []
+
+
+def test_what_the_function_raises_is_told_as_the_authors(target: Target) -> None:
+    def broken(frame: object, batch: int) -> None:
+        raise KeyError("no such column")
+
+    sink = FunctionSink(broken, str(target.folder))
+    sink.open(OWNER, LINEAGE, token(1))
+    with pytest.raises(UserCodeError, match="KeyError in query 'query', batch 7") as caught:
+        sink.stage(FRAME, BatchId(7), token(1))
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionError("gone"), UserStateError(state="s", query="q", verb="kept", reason="", todo="")]
+)
+def test_what_tells_by_its_type_whose_fault_it_is_passes_unchanged(target: Target, error: Exception) -> None:
+    def broken(frame: object, batch: int) -> None:
+        raise error
+
+    sink = FunctionSink(broken, str(target.folder))
+    sink.open(OWNER, LINEAGE, token(1))
+    with pytest.raises(type(error)) as caught:
+        sink.stage(FRAME, BatchId(0), token(1))
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_through_a_failing_transport_every_batch_is_entered(target: Target, seed: int) -> None:
+    def until_known(step: Callable[[], object]) -> None:
+        for _ in range(200):
+            try:
+                if step() is not Outcome.UNKNOWN:
+                    return
+            except (OutcomeUnknownError, StorageError):
+                continue
+        raise AssertionError(f"seed {seed} never lets it through")
+
+    sink = FunctionSink(print, str(target.folder), UnreliableStore(LocalStore(target.folder), seed))
+    until_known(lambda: sink.open(OWNER, LINEAGE, token(1)))
+    for batch in range(3):
+        staged = Staged(BatchId(batch), token(1))
+        until_known(lambda staged=staged: sink.record(staged))  # type: ignore[misc]
+        until_known(lambda staged=staged: sink.commit(staged))  # type: ignore[misc]
+    assert target.last(2) == 2
