@@ -35,6 +35,18 @@ POINTS = {
     "batch.committed": "commits/<n> is there; the sink has not committed",
     "sink.committing": "the sink is about to commit",
     "sink.committed": "the sink's commit took effect; nobody knows yet",
+    "checkpoint.begun": "a checkpoint is recorded as begun; no barrier is there",
+    "barrier.appending": "a barrier is about to be appended to a channel",
+    "barrier.appended": "a barrier is in a channel; nobody knows yet",
+    "checkpoint.snapshot": "the files of a query's cut are about to be kept",
+    "checkpoint.acked": "a query has acked",
+    "checkpoint.completing": "all queries have acked; the manifest is not written",
+    "checkpoint.completed": "the manifest is written; nobody was notified",
+    "checkpoint.subsumed": "an older checkpoint was dropped; its files were not",
+    "restore.intended": "a new generation says what it is restored from; nothing is copied",
+    "restore.copied": "the files of the checkpoint are in the new generation",
+    "restore.rewound": "the sinks are taken back to the checkpoint",
+    "restore.live": "the new generation is live; no query was started",
 }
 """Every point, in the order in which a job meets them."""
 

@@ -1,7 +1,8 @@
 """The driver is killed at every named point; the result is that of a run without any fault.
 
-In `make test` each point is killed at once, at its first occurrence or at a later one in turn; the
-whole cross product is `long`. A later occurrence of a start-up point is its first one in a second
+The job has one query and takes no checkpoint: points on the path of a checkpoint or of a restore are
+not met here. In `make test` each point is killed at once, at its first occurrence or at a later one in
+turn; the whole cross product is `long`. A later occurrence of a start-up point is its first one in a second
 attempt: that of a job whose driver died with a batch that Spark had committed and the sink had not.
 """
 
@@ -25,8 +26,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.faults]
 JOB = Path(__file__).parent / "jobs" / "counts.py"
 BATCHES = 4
 LATER = 3
-CASES = [(point, occurrence) for point in POINTS for occurrence in ("first", "later")]
-IN_TURN = {(point, ("first", "later")[number % 2]) for number, point in enumerate(POINTS)}
+MET = [point for point in POINTS if not point.startswith(("checkpoint.", "barrier.", "restore."))]
+CASES = [(point, occurrence) for point in MET for occurrence in ("first", "later")]
+IN_TURN = {(point, ("first", "later")[number % 2]) for number, point in enumerate(MET)}
 
 
 def kinds() -> list[Any]:

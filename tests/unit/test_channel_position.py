@@ -21,6 +21,7 @@ from weir.channel.position import (
     joint_barrier,
     next_position,
     positions_in,
+    set_back,
 )
 from weir.ids import Attempt, BatchId, CheckpointId, Run, Token
 
@@ -80,13 +81,18 @@ def test_all_segments_make_one_batch() -> None:
     assert go(segment(0), segment(1), segment(2)) == at(3)
 
 
+STOPPING = [Mode.ALIGNED, Mode.AT_LEAST_ONCE]
+
+
+@pytest.mark.parametrize("mode", STOPPING)
 @pytest.mark.parametrize("status", [Status.PENDING, Status.COMPLETED, Status.UNKNOWN])
-def test_a_batch_ends_at_a_barrier_that_is_not_aborted(status: Status) -> None:
-    assert go(segment(0), barrier(1), segment(1), status=status) == at(2, 1)
+def test_a_batch_ends_at_a_barrier_that_is_not_aborted(status: Status, mode: Mode) -> None:
+    assert go(segment(0), barrier(1), segment(1), status=status, mode=mode) == at(2, 1)
 
 
-def test_an_aborted_barrier_is_passed_over_and_not_reached() -> None:
-    assert go(segment(0), barrier(1), segment(1), status=Status.ABORTED) == at(3, 0)
+@pytest.mark.parametrize("mode", STOPPING)
+def test_an_aborted_barrier_is_passed_over_and_not_reached(mode: Mode) -> None:
+    assert go(segment(0), barrier(1), segment(1), status=Status.ABORTED, mode=mode) == at(3, 0)
 
 
 def test_a_barrier_without_rows_before_it_makes_a_batch() -> None:
@@ -120,9 +126,9 @@ def test_a_batch_that_is_there_twice_counts_once() -> None:
     assert go(segment(0), segment(0)) == at(1)
 
 
-@pytest.mark.parametrize("mode", [Mode.UNALIGNED, Mode.AT_LEAST_ONCE])
 @pytest.mark.parametrize("status", Status)
-def test_the_other_modes_read_on_and_remember_the_highest_barrier(mode: Mode, status: Status) -> None:
+def test_unaligned_reads_on_and_remembers_the_highest_barrier(status: Status) -> None:
+    mode = Mode.UNALIGNED
     assert go(segment(0), barrier(1), segment(1), barrier(2), mode=mode, status=status) == at(4, 2)
     assert go(barrier(1), mode=mode, status=status) == at(1, 1)
     assert go(segment(5), start=at(9, 4), joint=1, mode=mode, status=status) == at(10, 4)
@@ -189,20 +195,38 @@ def offset_log(version: str, *lines: str) -> str:
     return "\n".join([version, OFFSETS, *lines])
 
 
+def line(entry: int, checkpoint: int, channel: str) -> str:
+    return json.dumps(at(entry, checkpoint).offset(channel))
+
+
 def test_the_joint_position_is_the_lowest_barrier_of_the_channels() -> None:
-    log = offset_log(
-        "v1", '{"entry": 9, "barrier": 4}', '{"logOffset":3}', "-", "17", '{"entry":2,"barrier":3}'
-    )
-    assert positions_in(log) == [at(9, 4), at(2, 3)]
+    log = offset_log("v1", line(9, 4, "left"), '{"logOffset":3}', "-", "17", line(2, 3, "right"))
+    assert positions_in(log) == {"left": [at(9, 4)], "right": [at(2, 3)]}
     assert joint_barrier(log) == 3
-    assert joint_barrier(offset_log("v2", 'orders:{"entry": 9, "barrier": 4}', "other:-")) == 4
-    assert joint_barrier(offset_log("v1", '{"logOffset":3}')) is None
+    assert joint_barrier(offset_log("v2", f"orders:{line(9, 4, 'orders')}", "other:-")) == 4
+    assert joint_barrier(offset_log("v1", '{"logOffset":3}', '{"entry":3,"source":"lines"}')) is None
+
+
+def test_a_channel_that_is_read_twice_has_two_positions_and_the_lower_counts() -> None:
+    log = offset_log("v1", line(9, 4, "left"), line(7, 3, "left"))
+    assert positions_in(log) == {"left": [at(9, 4), at(7, 3)]}
+    assert joint_barrier(log) == 3
+
+
+def test_readers_that_are_beyond_a_position_are_set_back_to_it_and_nothing_else_changes() -> None:
+    others = ['{"logOffset":3}', "-", line(9, 4, "right")]
+    log = offset_log("v1", line(9, 4, "left"), line(5, 2, "left"), *others)
+    back = offset_log("v1", line(7, 3, "left"), line(5, 2, "left"), *others)
+    assert set_back(log, {"left": at(7, 3), "right": at(9, 4)}) == back
+    assert set_back(log, {}) == log
+    named = offset_log("v2", f"left:{line(9, 4, 'left')}")
+    assert set_back(named, {"left": at(7, 3)}) == offset_log("v2", f"left:{line(7, 3, 'left')}")
 
 
 def test_an_offset_is_the_same_after_spark_stored_it() -> None:
-    stored = json.dumps(at(3, 1).offset())
+    stored = json.dumps(at(3, 1).offset("orders"))
+    assert stored == '{"entry": 3, "barrier": 1, "channel": "orders"}'
     assert Position.parse(json.loads(stored)) == at(3, 1)
-    assert json.dumps(Position.parse(json.loads(stored)).offset()) == stored == '{"entry": 3, "barrier": 1}'
 
 
 entries = st.lists(
@@ -247,7 +271,7 @@ def test_every_segment_is_read_once_and_every_barrier_ends_a_batch(
         assert after.barrier >= position.barrier
         taken = log[position.entry : after.entry]
         assert sum(isinstance(one, Segment) for one in taken) <= most
-        if mode is Mode.ALIGNED:
+        if mode in STOPPING:
             across = [one for one in taken[:-1] if isinstance(one, Barrier)]
             assert all(statuses[one.checkpoint] is Status.ABORTED for one in across)
         if after == position:
@@ -258,6 +282,6 @@ def test_every_segment_is_read_once_and_every_barrier_ends_a_batch(
         ends.append(position)
     left = log[position.entry :]
     assert not any(isinstance(one, Segment) for one in left), "a channel did not drain"
-    if mode is Mode.ALIGNED:
+    if mode in STOPPING:
         stops = {one.barrier for one in ends}
         assert stops >= {k for k, status in statuses.items() if status is not Status.ABORTED}

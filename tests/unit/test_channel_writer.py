@@ -19,7 +19,9 @@ from weir.channel.log import (
     encode,
     read_entry,
     segments,
+    trim,
 )
+from weir.channel.position import Position
 from weir.channel.writer import ChannelWriter, Cut
 from weir.errors import (
     FencedError,
@@ -61,6 +63,12 @@ class Setup:
             pq.write_table(pa.table({"value": pa.array(rows, pa.int64())}), folder / f"part-{number}.parquet")
         writer.record(staged)
         return staged
+
+    def plan(self, batch: int, *barriers: int) -> None:
+        """The offset log of the writing query: the barrier of each channel that it reads."""
+        positions = [Position(batch, CheckpointId(barrier)) for barrier in barriers]
+        lines = [json.dumps(one.offset(f"channel-{number}")) for number, one in enumerate(positions)]
+        self.query.put(f"offsets/{batch}", "\n".join(["v1", "{}", *lines]).encode())
 
     def log(self) -> list[Entry]:
         store, found = LocalStore(self.channel), list[Entry]()
@@ -158,6 +166,105 @@ def test_a_barrier_names_the_batch_that_won_the_race(setup: Setup) -> None:
 
     writer._barrier = late  # type: ignore[method-assign]
     assert writer.append_barrier(CheckpointId(2)) == Cut(3, BatchId(0))
+
+
+def kinds(log: list[Entry]) -> str:
+    """The log in short: f for a fence, the batch of a segment, the checkpoint of a barrier in brackets."""
+
+    def short(one: Entry) -> str:
+        if isinstance(one, Barrier):
+            return f"({one.checkpoint})"
+        return "f" if isinstance(one, Fence) else str(one.batch)
+
+    return " ".join(map(short, log))
+
+
+def test_a_barrier_comes_directly_behind_the_batch_that_reached_it_on_all_channels(setup: Setup) -> None:
+    writer = setup.opened(1)
+    for batch, barriers in enumerate([(0, 0), (1, 0), (1, 1), (2, 1), (2, 2), (2, 2)]):
+        setup.plan(batch, *barriers)
+    staged = [setup.stage(writer, batch, 1, batch) for batch in range(6)]
+    for one in staged:
+        writer.commit(one)
+    assert kinds(setup.log()) == "f 0 1 2 (1) 3 4 (2) 5"
+    assert writer.cut(CheckpointId(1)) == Cut(4, BatchId(2))
+    assert writer.cut(CheckpointId(2)) == Cut(7, BatchId(4))
+    assert writer.cut(CheckpointId(3)) is None
+    assert writer.here() == Cut(9, BatchId(5))
+    assert writer.last_batch == 5
+    assert [writer.batch_before(entry) for entry in (0, 1, 2, 5, 6)] == [NO_BATCH, NO_BATCH, 0, 2, 3]
+
+
+def test_a_query_without_channels_appends_no_barrier_by_itself(setup: Setup) -> None:
+    writer = setup.opened(1)
+    setup.query.put("offsets/0", b'v1\n{}\n{"logOffset":0}\n{"entry":3,"source":"lines"}')
+    writer.commit(setup.stage(writer, 0, 1, 1))
+    assert kinds(setup.log()) == "f 0"
+
+
+def test_a_barrier_that_the_coordinator_appended_is_not_appended_again(setup: Setup) -> None:
+    writer = setup.opened(1)
+    setup.plan(0, 0)
+    setup.plan(1, 1)
+    first = setup.stage(writer, 0, 1, 0)
+    second = setup.stage(writer, 1, 1, 1)
+    writer.commit(first)
+    assert writer.append_barrier(CheckpointId(1)) == Cut(2, BatchId(0))
+    writer.commit(second)
+    assert kinds(setup.log()) == "f 0 (1) 1"
+    later = setup.opened(2)
+    assert later.append_barrier(CheckpointId(1)) == Cut(2, BatchId(0))
+    assert later.commit(second) is Outcome.ALREADY_DONE
+    assert kinds(setup.log()) == "f 0 (1) 1 f"
+
+
+@pytest.mark.parametrize("done_by", [1, 2])
+def test_a_commit_that_was_cut_short_in_front_of_the_barrier_is_completed(setup: Setup, done_by: int) -> None:
+    writer = setup.opened(1)
+    setup.plan(0, 1)
+    staged = setup.stage(writer, 0, 1, 1)
+    enter, writer._enter_barrier = writer._enter_barrier, _unknown  # type: ignore[method-assign]
+    assert writer.commit(staged) is Outcome.UNKNOWN
+    assert kinds(setup.log()) == "f 0"
+    writer._enter_barrier = enter  # type: ignore[method-assign]
+    again = writer if done_by == 1 else setup.opened(2)
+    assert again.commit(staged) is Outcome.ALREADY_DONE
+    assert kinds(setup.log()) == ("f 0 (1)" if done_by == 1 else "f 0 f (1)")
+    assert list(again.staged()) == []
+
+
+def _unknown(checkpoint: CheckpointId) -> None:
+    raise OutcomeUnknownError(verb="create", path="log", reason="no answer", root="")
+
+
+def test_the_barrier_of_a_batch_is_known_even_if_spark_purges_its_plan(setup: Setup) -> None:
+    writer = setup.opened(1)
+    setup.plan(0, 1)
+    staged = setup.stage(writer, 0, 1, 1)
+    setup.query.delete("offsets/0")
+    writer.commit(staged)
+    assert kinds(setup.log()) == "f 0 (1)"
+
+
+def test_behind_a_trimmed_head_no_barrier_is_appended_again_and_no_zombie_counts(setup: Setup) -> None:
+    first = setup.opened(1)
+    zombie = setup.stage(first, 0, 1, 0)
+    second = setup.opened(2)
+    for batch in range(3):
+        setup.plan(batch, 1)
+        second.commit(setup.stage(second, batch, 2, batch))
+    assert kinds(setup.log()) == "f f 0 (1) 1 2"
+    trim(LocalStore(setup.channel), 6)
+    third = setup.opened(3)
+    setup.plan(3, 1)
+    third.commit(setup.stage(third, 3, 3, 3))
+    store = LocalStore(setup.channel)
+    entries = [read_entry(store, number) for number in range(5, 8)]
+    assert kinds([one for one in entries if one is not None]) == "2 f 3"
+    assert third.open(OWNER, LINEAGE, token(3)).last == 3
+    with pytest.raises(FencedError):
+        first.commit(zombie)
+    assert read_entry(store, 1) is None, "it wrote nothing where the head was"
 
 
 def test_nothing_can_be_taken_back_from_readers(setup: Setup) -> None:

@@ -1,13 +1,24 @@
 """What a reader learns from files: it lives in a process of its own, and nobody tells it anything.
 
 Small reads by name, which keep what can't change any more. Nothing here is listed but the reading
-query's offset log, once, at its start.
+query's offset log, once, at its start. `Planning` puts the facts together and asks `position.py`.
 """
 
 from __future__ import annotations
 
-from weir.channel.log import Entry, first_number, read_entry
-from weir.channel.position import Status, joint_barrier
+from collections.abc import Iterator
+
+from weir.channel.log import (
+    Entry,
+    Segment,
+    entry_key,
+    first_number,
+    need_entry,
+    read_entry,
+    segments,
+    tail_behind,
+)
+from weir.channel.position import Bound, Facts, Mode, Position, Status, joint_barrier, next_position
 from weir.errors import LostSegmentError
 from weir.ids import CheckpointId
 from weir.storage import Store
@@ -33,11 +44,17 @@ class Checkpoints:
             self._settled[checkpoint] = found
         return self._settled[checkpoint]
 
+    def forget_before(self, checkpoint: CheckpointId) -> None:
+        """Nobody asks about these any more."""
+        for old in [one for one in self._settled if one < checkpoint]:
+            del self._settled[old]
+
     def _look(self, store: Store, checkpoint: CheckpointId) -> Status:
-        if store.exists(f"chk-{checkpoint}.json"):
-            return Status.COMPLETED
+        # A zombie may write its manifest after the next attempt has aborted it: then it is aborted.
         if store.exists(f"aborted-{checkpoint}.json"):
             return Status.ABORTED
+        if store.exists(f"chk-{checkpoint}.json"):
+            return Status.COMPLETED
         return Status.PENDING if store.exists(f"begun-{checkpoint}.json") else Status.UNKNOWN
 
 
@@ -69,8 +86,11 @@ class Ahead:
         self._entries: dict[int, Entry] = {}
 
     def get(self, number: int) -> Entry | None:
+        """An entry, or None at the end of the log. Raises `LostSegmentError` when it is a hole."""
         if number not in self._entries:
             entry = read_entry(self._store, number)
+            if entry is None and self._store.exists(entry_key(number + 1)):
+                entry = need_entry(self._store, number)  # both may have come since
             if entry is None:
                 return None
             self._entries[number] = entry
@@ -80,18 +100,63 @@ class Ahead:
         """An entry that must be there."""
         entry = self.get(number)
         if entry is None:
-            raise LostSegmentError(file=f"{self._store.url}/log/{number:09d}.json")
+            raise LostSegmentError(file=f"{self._store.url}/{entry_key(number)}")
         return entry
 
     def before(self, number: int) -> Entry | None:
         """The entry in front of this number; None at the beginning of the channel."""
-        if number == 0:
-            return None
-        before = self.get(number - 1)
-        if before is None and first_number(self._store) != number:
-            return self.need(number - 1)
-        return before
+        return self.need(number - 1) if number else None
+
+    def start(self) -> int:
+        """Where a reader starts that has no position yet: behind the first entry that is left.
+
+        Rows of that one may be gone already, unless it is the very first of the channel.
+        """
+        first = first_number(self._store)
+        return first + 1 if first else 0
 
     def forget_before(self, number: int) -> None:
         for old in [one for one in self._entries if one < number - 1]:
             del self._entries[old]
+
+
+class Planning:
+    """Where the batches of one reader end, as the files say when it looks."""
+
+    def __init__(self, channel: Store, query: Store, checkpoints: Store | None, mode: Mode) -> None:
+        self._ahead = Ahead(channel)
+        self._joint = JointPosition(query)
+        self._checkpoints = Checkpoints(checkpoints)
+        self._mode = mode
+
+    def start(self) -> Position:
+        """The position of a reader that has none yet."""
+        return Position(self._ahead.start())
+
+    def next(self, start: Position, bound: Bound, until: int | None = None) -> Position:
+        """The end of the batch that begins at `start`."""
+        self._ahead.forget_before(start.entry)
+        self._checkpoints.forget_before(start.barrier)
+        waits = start.barrier and self._checkpoints.status(start.barrier) is Status.PENDING
+        return next_position(
+            Facts(
+                start=start,
+                tail=tail_behind(self._ahead.before(start.entry), start.barrier),
+                ahead=self._from(start.entry),
+                status=self._checkpoints.status,
+                joint=self._joint.barrier() if waits else None,
+                mode=self._mode,
+                bound=bound,
+                until=until,
+            )
+        )
+
+    def segments(self, start: int, end: int) -> list[Segment]:
+        """The segments of the batch between two positions."""
+        tail = tail_behind(self._ahead.before(start))
+        return segments(tail, (self._ahead.need(number) for number in range(start, end)))
+
+    def _from(self, number: int) -> Iterator[Entry]:
+        while (entry := self._ahead.get(number)) is not None:
+            yield entry
+            number += 1

@@ -4,25 +4,31 @@
     <channel>/log/<entry>.json          segments, barriers and fences, in one dense order
     <channel>/data/<batch>-<attempt>-<run>/part-*   the rows of segments, written once, never moved
 
-Every entry carries the batch and the token of its appender, so that one entry tells the state of
-the channel behind it: a reader may start anywhere, and the head of the log may be deleted. An entry
-behind a fence that is higher than its token does not count, wherever it comes from.
+Every entry carries the token of its appender, the newest batch and the highest barrier, so that one
+entry that counts tells the state of the channel behind it: a reader may start anywhere, and the head
+of the log may be deleted (`trim`). An entry behind a fence that is higher than its token does not
+count, wherever it comes from.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from weir.errors import LostSegmentError
 from weir.ids import NO_BATCH, Attempt, BatchId, CheckpointId, Run, Token
 from weir.storage import DenseLog, Store
+from weir.storage.open import is_local, local_path
 
 NO_CHECKPOINT = CheckpointId(0)
 """What "the last barrier" is before there is one; ids start at 1."""
 
 LOG = "log"
+SCHEMA = "schema.json"
 _NO_TOKEN = Token(Attempt(0), Run(0))
 
 
@@ -45,6 +51,8 @@ class Segment:
     files: tuple[SegmentFile, ...] = ()
     watermark_ms: int | None = None
     """How far event time had come in the writing query, for what follows this segment."""
+    barrier: CheckpointId = NO_CHECKPOINT
+    """The highest barrier in front of it."""
 
     @property
     def rows(self) -> int:
@@ -72,6 +80,8 @@ class Fence:
     batch: BatchId
     owner: str
     lineage: str
+    barrier: CheckpointId = NO_CHECKPOINT
+    """The highest barrier in front of it."""
 
 
 Entry = Segment | Barrier | Fence
@@ -92,27 +102,30 @@ class Tail:
 
 def encode(entry: Entry) -> dict[str, Any]:
     """The entry as it is stored."""
-    token = {"attempt": entry.token.attempt, "run": entry.token.run}
-    if isinstance(entry, Segment):
-        files = [{"name": file.name, "rows": file.rows, "bytes": file.bytes} for file in entry.files]
-        body = {"folder": entry.folder, "files": files, "watermark_ms": entry.watermark_ms}
-        return {"kind": "segment", "batch": entry.batch, "rows": entry.rows, **token, **body}
+    said = {"batch": entry.batch, "attempt": entry.token.attempt, "run": entry.token.run}
     if isinstance(entry, Barrier):
-        return {"kind": "barrier", "checkpoint": entry.checkpoint, "batch": entry.batch, **token}
-    return {"kind": "fence", "batch": entry.batch, "owner": entry.owner, "lineage": entry.lineage, **token}
+        return {"kind": "barrier", "checkpoint": entry.checkpoint, **said}
+    said["barrier"] = entry.barrier
+    if isinstance(entry, Fence):
+        return {"kind": "fence", "owner": entry.owner, "lineage": entry.lineage, **said}
+    files = [{"name": file.name, "rows": file.rows, "bytes": file.bytes} for file in entry.files]
+    body = {"folder": entry.folder, "files": files, "watermark_ms": entry.watermark_ms}
+    return {"kind": "segment", "rows": entry.rows, **said, **body}
 
 
 def decode(stored: Mapping[str, Any]) -> Entry:
     """The entry that is stored like this."""
     kind, batch = stored["kind"], BatchId(stored["batch"])
     token = Token(Attempt(stored["attempt"]), Run(stored["run"]))
-    if kind == "segment":
-        files = tuple(SegmentFile(one["name"], one["rows"], one["bytes"]) for one in stored["files"])
-        return Segment(batch, token, stored["folder"], files, stored["watermark_ms"])
     if kind == "barrier":
         return Barrier(CheckpointId(stored["checkpoint"]), batch, token)
     if kind == "fence":
-        return Fence(token, batch, stored["owner"], stored["lineage"])
+        barrier = CheckpointId(stored["barrier"])
+        return Fence(token, batch, stored["owner"], stored["lineage"], barrier)
+    if kind == "segment":
+        files = tuple(SegmentFile(one["name"], one["rows"], one["bytes"]) for one in stored["files"])
+        barrier = CheckpointId(stored["barrier"])
+        return Segment(batch, token, stored["folder"], files, stored["watermark_ms"], barrier)
     raise ValueError(f"a channel has no entries of kind {kind!r}; a newer weir wrote it")
 
 
@@ -129,16 +142,25 @@ def apply(tail: Tail, entry: Entry) -> Tail:
     """The tail behind one more entry; an entry that does not count changes nothing."""
     if not counts(tail, entry):
         return tail
+    # Whoever appends has announced itself before; where its fence was trimmed, the entry tells of it.
+    tail = replace(tail, fence=entry.token, barrier=max(tail.barrier, _barrier(entry)))
     if isinstance(entry, Segment):
         return replace(tail, last=entry.batch)
-    if isinstance(entry, Barrier):
-        return replace(tail, barrier=entry.checkpoint)
-    return replace(tail, fence=entry.token, owner=entry.owner, lineage=entry.lineage)
+    return replace(tail, owner=entry.owner, lineage=entry.lineage) if isinstance(entry, Fence) else tail
 
 
-def tail_behind(entry: Entry | None, barrier: CheckpointId = NO_CHECKPOINT) -> Tail:
-    """The tail as one entry that counts tells it; None stands for the beginning."""
-    return Tail(fence=entry.token, last=entry.batch, barrier=barrier) if entry else Tail(barrier=barrier)
+def tail_behind(entry: Entry | None, barrier: CheckpointId | None = None) -> Tail:
+    """The tail as one entry that counts tells it; None stands for the beginning.
+
+    `barrier`, if given, is the last one that the asker has reached.
+    """
+    if entry is None:
+        return Tail(barrier=barrier or NO_CHECKPOINT)
+    return Tail(entry.token, entry.batch, _barrier(entry) if barrier is None else barrier)
+
+
+def _barrier(entry: Entry) -> CheckpointId:
+    return entry.checkpoint if isinstance(entry, Barrier) else entry.barrier
 
 
 def segments(tail: Tail, entries: Iterable[Entry]) -> list[Segment]:
@@ -151,17 +173,36 @@ def segments(tail: Tail, entries: Iterable[Entry]) -> list[Segment]:
     return found
 
 
+def entry_key(number: int) -> str:
+    """Where an entry is, below the channel's folder."""
+    return f"{LOG}/{number:09d}.json"
+
+
 def read_entry(store: Store, number: int) -> Entry | None:
     """One entry of the channel at the store's root, or None while it is not there."""
-    data = store.get(f"{LOG}/{number:09d}.json")
+    data = store.get(entry_key(number))
     return None if data is None else decode(json.loads(data))
 
 
+def need_entry(store: Store, number: int) -> Entry:
+    """One entry that must be there; raises `LostSegmentError` when it is not."""
+    entry = read_entry(store, number)
+    if entry is None:
+        raise LostSegmentError(file=f"{store.url}/{entry_key(number)}")
+    return entry
+
+
 def first_number(store: Store) -> int:
-    """The first entry that is still there; 0 in a new channel."""
-    if store.exists(f"{LOG}/{0:09d}.json"):
-        return 0
-    return min(_numbers(store), default=0)
+    """The first entry that is left; 0 in a new channel. Lists the log.
+
+    The log is what hangs together with its last entry: a writer that slept while the head was
+    deleted may have left an entry in front of it, which is none.
+    """
+    numbers = set(_numbers(store))
+    first = max(numbers, default=0)
+    while first - 1 in numbers:
+        first -= 1
+    return first
 
 
 def end_number(store: Store) -> int:
@@ -174,8 +215,73 @@ def _numbers(store: Store) -> list[int]:
 
 
 class ChannelLog(DenseLog):
-    """The log as its writers use it, from the first entry that is still there."""
+    """The log as its writers use it, from the first entry that is left."""
 
     def __init__(self, store: Store) -> None:
-        super().__init__(store, LOG)
-        self._next = first_number(store)
+        super().__init__(store, LOG, first_number(store))
+        self._first = self._next
+
+    def read_new(self) -> Iterator[dict[str, Any]]:
+        """As in any log. The end is the end only if the entry before it is there.
+
+        If it is not, the head was deleted past this object, which slept or was slow: it goes on at
+        the first entry that is left, and so learns who has taken over.
+        """
+        yield from super().read_new()
+        while self._overtaken():
+            self._next = self._first = first_number(self._store)
+            yield from super().read_new()
+
+    def _overtaken(self) -> bool:
+        if self._next > self._first:
+            return not self._store.exists(self._key(self._next - 1))
+        return first_number(self._store) != self._next
+
+
+def first_kept(positions: Iterable[int], behind: int) -> int:
+    """The first entry that readers at these positions need: the one in front of the slowest.
+
+    It tells the slowest reader the state of the channel. `behind` is the number behind the last
+    entry in question; a reader beyond it is set back to it.
+    """
+    return max(0, min([*positions, behind]) - 1)
+
+
+def cut_files(store: Store, first: int, behind: int) -> list[str]:
+    """What of a channel belongs to a checkpoint, as names below the channel's folder.
+
+    The schema, the entries from `first` (see `first_kept`) up to the one before `behind`, and the
+    files of the segments that count among them. Every reader has passed the entry at `first`, unless
+    it is the very first of the channel: so its files are left out. Raises `LostSegmentError` when an
+    entry is gone.
+    """
+    entries = [need_entry(store, number) for number in range(first, behind)]
+    found = segments(Tail(), entries) if first == 0 else segments(tail_behind(entries[0]), entries[1:])
+    names = [SCHEMA] if store.exists(SCHEMA) else []
+    names += [entry_key(number) for number in range(first, behind)]
+    return names + [f"{segment.folder}/{file.name}" for segment in found for file in segment.files]
+
+
+def trim(store: Store, low: int) -> None:
+    """Delete what every reader has passed: the entries in front of `low - 1`, and their rows.
+
+    `low` is the position of the slowest reader; the entry in front of it stays. From the lowest
+    number up, rows before their entry: safe to repeat, and to be killed in. Stagings that no entry
+    names are left alone, and so are rows that an entry from `low - 1` on names too.
+    """
+    front = read_entry(store, low - 1) if low > 1 else None
+    if front is None:
+        return
+    kept = front.folder if isinstance(front, Segment) else ""
+    for number in sorted(number for number in _numbers(store) if number < low - 1):
+        entry = read_entry(store, number)
+        if isinstance(entry, Segment) and entry.batch <= front.batch and entry.folder != kept:
+            _delete_folder(store, entry.folder)
+        store.delete(entry_key(number))
+
+
+def _delete_folder(store: Store, folder: str) -> None:
+    for key in list(store.list(folder)):
+        store.delete(key)
+    if is_local(store.url):  # Spark's checksums, which no store lists, and the folder itself
+        shutil.rmtree(Path(local_path(store.url)) / folder, ignore_errors=True)

@@ -1,16 +1,17 @@
 """How far a reader of a channel may go: facts in, offset out (design section 5, step 3).
 
-A batch never reads across the barrier of a checkpoint that may still complete, and a reader that
-is ahead waits for the other channels of its query as long as the checkpoint is pending, and no
-longer: so every channel drains after any crash, abort or timeout. `reader.py` collects the facts.
+A batch never reads across the barrier of a checkpoint that may still complete, and in aligned mode
+a reader that is ahead waits for the other channels of its query as long as the checkpoint is pending,
+and no longer: so every channel drains after any crash, abort or timeout. `facts.py` collects the facts.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from weir.channel.log import NO_CHECKPOINT, Barrier, Entry, Segment, Tail, apply, counts
 from weir.ids import CheckpointId
@@ -21,9 +22,10 @@ class Mode(str, Enum):
 
     ALIGNED = "aligned"
     """End the batch there, and wait for the other channels."""
-    UNALIGNED = "unaligned"
     AT_LEAST_ONCE = "at-least-once"
-    """In both of these: read on."""
+    """End the batch there, and wait for nobody."""
+    UNALIGNED = "unaligned"
+    """Read on."""
 
 
 class Status(Enum):
@@ -43,12 +45,12 @@ class Position:
     entry: int = 0
     barrier: CheckpointId = NO_CHECKPOINT
 
-    def offset(self) -> dict[str, int]:
+    def offset(self, channel: str) -> dict[str, int | str]:
         """As Spark stores it; the order of the keys is part of its identity for Spark."""
-        return {"entry": self.entry, "barrier": self.barrier}
+        return {"entry": self.entry, "barrier": self.barrier, "channel": channel}
 
     @classmethod
-    def parse(cls, offset: dict[str, int]) -> Position:
+    def parse(cls, offset: Mapping[str, Any]) -> Position:
         return cls(offset["entry"], CheckpointId(offset["barrier"]))
 
 
@@ -125,7 +127,7 @@ def next_position(facts: Facts) -> Position:
                 break
             reached = Position(number + 1, reached.barrier)
         elif isinstance(entry, Barrier) and counts(tail, entry):
-            if facts.mode is not Mode.ALIGNED:
+            if facts.mode is Mode.UNALIGNED:
                 reached = Position(number + 1, entry.checkpoint)
             elif facts.status(entry.checkpoint) is not Status.ABORTED:
                 return Position(number + 1, entry.checkpoint)
@@ -133,19 +135,43 @@ def next_position(facts: Facts) -> Position:
     return reached
 
 
-def positions_in(offset_log_entry: str) -> list[Position]:
-    """The offsets of channels in an `offsets/<n>` of Spark, formats 1 and 2; other sources are left out."""
-    found = []
-    for line in offset_log_entry.split("\n")[2:]:
-        try:
-            offset = json.loads(line[line.index("{") :])
-        except ValueError:  # no offset, or one that is not JSON
-            continue
-        if isinstance(offset, dict) and set(offset) == {"entry", "barrier"}:
-            found.append(Position.parse(offset))
+def positions_of(offsets: Iterable[object]) -> dict[str, list[Position]]:
+    """The positions among offsets of any sources, by channel: one for each reader of the channel."""
+    found: dict[str, list[Position]] = {}
+    for offset in offsets:
+        if isinstance(offset, dict) and offset.keys() == {"entry", "barrier", "channel"}:
+            found.setdefault(offset["channel"], []).append(Position.parse(offset))
     return found
+
+
+def positions_in(offset_log_entry: str) -> dict[str, list[Position]]:
+    """The positions in an `offsets/<n>` of Spark, formats 1 and 2, by channel."""
+    return positions_of(map(_json, offset_log_entry.split("\n")[2:]))
 
 
 def joint_barrier(offset_log_entry: str) -> CheckpointId | None:
     """The barrier that all channels of a query have reached in one batch; None when it has none."""
-    return min((position.barrier for position in positions_in(offset_log_entry)), default=None)
+    readers = (one for several in positions_in(offset_log_entry).values() for one in several)
+    return min((position.barrier for position in readers), default=None)
+
+
+def set_back(offset_log_entry: str, to: Mapping[str, Position]) -> str:
+    """An `offsets/<n>` in which no reader of these channels is beyond the position given for it."""
+    head, lines = offset_log_entry.split("\n")[:2], offset_log_entry.split("\n")[2:]
+    return "\n".join(head + [_set_back(line, to) for line in lines])
+
+
+def _set_back(line: str, to: Mapping[str, Position]) -> str:
+    for channel, positions in positions_of([_json(line)]).items():
+        if channel in to and positions[0].entry > to[channel].entry:
+            return line[: line.index("{")] + json.dumps(to[channel].offset(channel))
+    return line
+
+
+def _json(line: str) -> object:
+    """The offset in a line of the log; None when there is none, or one that is no JSON object."""
+    try:
+        offset: object = json.loads(line[line.index("{") :])
+    except ValueError:
+        return None
+    return offset

@@ -2,7 +2,7 @@
 
 Spark runs the planning part in one process for each reader and the reading part in its tasks;
 neither shares memory with the driver, so all that a reader knows comes from its options and from
-files (`facts.py`). Offsets are `{"entry": e, "barrier": k}`; `position.py` decides the next one.
+files (`facts.py`). Offsets are `{"entry": e, "barrier": k, "channel": name}`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from weir.channel.event_time import CONTROL
-from weir.channel.facts import Ahead, Checkpoints, JointPosition
-from weir.channel.log import Entry, end_number, segments, tail_behind
-from weir.channel.position import Bound, Facts, Mode, Position, Status, next_position
+from weir.channel.facts import Planning
+from weir.channel.log import end_number
+from weir.channel.position import Bound, Mode, Position
 from weir.channel.shares import Piece, share_out
 from weir.storage import Store, open_store
 
@@ -73,8 +73,8 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._until: int | None = None
 
-    def initialOffset(self) -> dict[str, int]:
-        return Position().offset()
+    def initialOffset(self) -> dict[str, Any]:
+        return self._planning.start().offset(self._channel)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = int(self._options["maxsegmentspertrigger"])
@@ -83,26 +83,12 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         self._until = end_number(self._store)
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        position = Position.parse(start)
-        self._ahead.forget_before(position.entry)
-        waits = position.barrier and self._checkpoints.status(position.barrier) is Status.PENDING
-        facts = Facts(
-            start=position,
-            tail=tail_behind(self._ahead.before(position.entry), position.barrier),
-            ahead=self._from(position.entry),
-            status=self._checkpoints.status,
-            joint=self._joint.barrier() if waits else None,
-            mode=Mode(self._options["mode"]),
-            bound=_bound(limit),
-            until=self._until,
-        )
-        return next_position(facts).offset()
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        end = self._planning.next(Position.parse(start), _bound(limit), self._until)
+        return end.offset(self._channel)
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        first, behind = start["entry"], end["entry"]
-        tail = tail_behind(self._ahead.before(first))
-        used = segments(tail, (self._ahead.need(number) for number in range(first, behind)))
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        used = self._planning.segments(start["entry"], end["entry"])
         tasks = int(self._options["tasks"])
         shares = [Share(pieces) for pieces in share_out(used, tasks, SMALLEST_SHARE, self._row_groups)]
         watermark = max((s.watermark_ms for s in used if s.watermark_ms is not None), default=None)
@@ -129,22 +115,14 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return open_store(self._options["location"])
 
     @cached_property
-    def _ahead(self) -> Ahead:
-        return Ahead(self._store)
+    def _planning(self) -> Planning:
+        folder, query = self._options["checkpoints"], open_store(self._options["query"])
+        checkpoints = open_store(folder) if folder else None
+        return Planning(self._store, query, checkpoints, Mode(self._options["mode"]))
 
-    @cached_property
-    def _checkpoints(self) -> Checkpoints:
-        folder = self._options["checkpoints"]
-        return Checkpoints(open_store(folder) if folder else None)
-
-    @cached_property
-    def _joint(self) -> JointPosition:
-        return JointPosition(open_store(self._options["query"]))
-
-    def _from(self, number: int) -> Iterator[Entry]:
-        while (entry := self._ahead.get(number)) is not None:
-            yield entry
-            number += 1
+    @property
+    def _channel(self) -> str:
+        return self._options["location"].rstrip("/").rsplit("/", 1)[1]
 
     def _row_groups(self, file: str) -> list[int]:
         from weir.channel import parquet  # noqa: PLC0415  loads pyarrow

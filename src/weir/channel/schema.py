@@ -12,10 +12,9 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from weir.channel.event_time import CONTROL, DELAY
+from weir.channel.log import SCHEMA
 from weir.errors import ChannelSchemaError
 from weir.storage import Created, Store
-
-KEY = "schema.json"
 
 
 def readable(schema: StructType) -> StructType:
@@ -32,9 +31,9 @@ def settle(store: Store, channel: str, schema: StructType) -> None:
     _check_readable(channel, schema)
     wanted = readable(schema)
     data = json.dumps({"schema": json.loads(wanted.json())}, indent=1).encode()
-    if store.create(KEY, data) is Created.NOW:
+    if store.create(SCHEMA, data) is Created.NOW:
         return
-    there = StructType.fromJson(json.loads(store.get(KEY) or data)["schema"])
+    there = StructType.fromJson(json.loads(store.get(SCHEMA) or data)["schema"])
     if there.simpleString() != wanted.simpleString():
         raise ChannelSchemaError(
             channel=channel,

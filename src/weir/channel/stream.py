@@ -30,10 +30,10 @@ def open_stream(
     """The rows of a channel as a streaming frame, for one query, new at each call.
 
     `schema` is that of the frame that was cut, with Spark's marks of its event-time columns;
-    `location` is the channel's folder, `query` the checkpointLocation of the query that will read
-    it, `checkpoints` the job's folder of checkpoints ("" for none). `max_segments` bounds a batch
-    (0: no bound), `tasks` is how many tasks share it (the cores of the session). Nothing is read
-    yet: the channel need not exist.
+    `location` is the channel's folder, called like the channel; `query` is the checkpointLocation of
+    the query that will read it, `checkpoints` the job's folder of checkpoints ("" for none).
+    `max_segments` bounds a batch (0: no bound), `tasks` is how many tasks share it (the cores of the
+    session). Nothing is read yet: the channel need not exist.
     """
     from pyspark.sql.types import StructField, TimestampType  # noqa: PLC0415
     from pyspark.sql.types import StructType as Struct  # noqa: PLC0415

@@ -2,15 +2,16 @@
 
 Spark writes Parquet inside the batch; the segment is entered in the log only when Spark's
 `commits/<n>` is there, so a batch that ran twice appears once, with the output of the run that
-committed. Barriers go into the same log, behind the newest segment. One object serves the batch,
-the committer and the coordinator from their own threads.
+committed. Barriers go into the same log: directly behind the segment of the batch with which the
+writing query reached them on all its channels, or, told by the coordinator, behind the newest one.
+One object serves the batch, the committer and the coordinator from their own threads.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,10 @@ from weir.channel.log import (
     counts,
     decode,
     encode,
+    need_entry,
+    segments,
 )
+from weir.channel.position import joint_barrier
 from weir.errors import (
     FencedError,
     IllegalMoveError,
@@ -36,7 +40,7 @@ from weir.errors import (
     OutcomeUnknownError,
     SinkMismatchError,
 )
-from weir.ids import Attempt, BatchId, CheckpointId, Run, Token
+from weir.ids import NO_BATCH, Attempt, BatchId, CheckpointId, Run, Token
 from weir.job.sinks.contract import Outcome
 from weir.job.sinks.staging import StagedFiles, folder_of
 from weir.protocol.ledger import Ledger, Staged
@@ -47,13 +51,16 @@ if TYPE_CHECKING:
 
 _STAGED = "staged"
 _OPTIONS = {"compression": "snappy"}
+_CUTS = 1000
+"""So many barriers are remembered; older checkpoints have long ended."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Where a barrier stands in the log, and the last batch before it."""
+    """A place in the log, and the last batch in front of it."""
 
     entry: int
+    """The number of the barrier; of a cut without one, the number that the next entry will get."""
     batch: BatchId
 
 
@@ -70,7 +77,8 @@ class ChannelWriter:
         self._log: ChannelLog | None = None
         self._tail = Tail()
         self._cuts: dict[CheckpointId, Cut] = {}
-        self._folders: set[str] = set()
+        self._joints: dict[BatchId, CheckpointId | None] = {}
+        """The joint barriers of the batches that are staged and not yet entered."""
         self._token = Token(Attempt(0), Run(0))
 
     def describe(self) -> str:
@@ -80,7 +88,7 @@ class ChannelWriter:
         self._token = token
         self._catch_up()
         self._check_owner(owner, lineage)
-        self._append(lambda: Fence(token, self._tail.last, owner, lineage))
+        self._append(lambda: Fence(token, self._tail.last, owner, lineage, self._tail.barrier))
         return Ledger(owner, lineage, self._tail.fence, self._tail.last)
 
     def stage(self, frame: DataFrame, batch: BatchId, token: Token) -> None:
@@ -92,37 +100,73 @@ class ChannelWriter:
         self._catch_up()
         keys = self._staging.written(staged)
         files = [describe(f"{self._store.url}/{key}", key.rsplit("/", 1)[1]) for key in keys]
+        self._joints[staged.batch] = self._joint(staged.batch)
         self._staging.record(staged, [vars(file) for file in files if file.rows])
 
     def staged(self) -> Sequence[Staged]:
         return self._staging.recorded()
 
     def commit(self, staged: Staged) -> Outcome:
-        self._catch_up()
-        outcome = Outcome.ALREADY_DONE
-        if self._tail.last < staged.batch:
-            segment = self._segment(staged)
+        """Enter the segment, and directly behind it the barrier that its batch has reached.
+
+        Also where the segment is there already, so that a commit that was cut short is completed.
+        """
+        with self._lock:
             try:
-                if self._append(lambda: segment if self._tail.last < segment.batch else None):
-                    outcome = Outcome.DONE_NOW
+                self._catch_up()
+                outcome = self._enter_segment(staged)
+                self._enter_reached_barrier(staged.batch)
             except OutcomeUnknownError:
                 return Outcome.UNKNOWN
-            faults.point("sink.committed")
         self._staging.forget(staged)
+        self._joints.pop(staged.batch, None)
         return outcome
 
     def append_barrier(self, checkpoint: CheckpointId) -> Cut:
         """Append the barrier of a checkpoint behind the newest segment; safe to repeat.
 
-        A barrier that is there already is not appended again. Raises `FencedError` when a higher
-        token was announced, and `IllegalMoveError` when a later checkpoint's barrier is there.
+        A barrier that is there already, by whoever, is not appended again: the cut is where it
+        stands. Raises `FencedError` when a higher token was announced, and `IllegalMoveError` when
+        a later checkpoint's barrier is there.
         """
-        self._catch_up()
-        self._append(lambda: self._barrier(checkpoint))
-        return self._cuts[checkpoint]
+        with self._lock:
+            self._catch_up()
+            if checkpoint > self._tail.barrier:
+                self._enter_barrier(checkpoint)
+            if checkpoint not in self._cuts:
+                raise IllegalMoveError(
+                    machine=self.describe(),
+                    event=f"barrier {checkpoint}",
+                    state=f"barrier {self._tail.barrier}",
+                )
+            return self._cuts[checkpoint]
+
+    def cut(self, checkpoint: CheckpointId) -> Cut | None:
+        """Where the barrier of a checkpoint stands in the log, whoever appended it; None if it does not."""
+        with self._lock:
+            self._catch_up()
+            return self._cuts.get(checkpoint)
+
+    def here(self) -> Cut:
+        """The end of the log as it is now."""
+        with self._lock:
+            self._catch_up()
+            assert self._log is not None
+            return Cut(self._log.next_number, self._tail.last)
+
+    @property
+    def last_batch(self) -> BatchId:
+        """The newest batch in the channel, as far as this object has read."""
+        return self._tail.last
+
+    def batch_before(self, entry: int) -> BatchId:
+        """The newest batch in front of an entry, where a reader stands."""
+        return need_entry(self._store, entry - 1).batch if entry else NO_BATCH
 
     def discard(self, upto: BatchId, keep: Sequence[Staged]) -> None:
-        self._staging.discard(upto, self._folders | {folder_of(s.batch, s.token) for s in keep})
+        entries = (decode(stored) for stored in ChannelLog(self._store).read_new())
+        named = {segment.folder for segment in segments(Tail(), entries)}
+        self._staging.discard(upto, named | {folder_of(s.batch, s.token) for s in keep})
 
     def rewind(self, to: BatchId) -> Outcome:
         """Nothing can be taken back from readers: a rollback restores the log in a new generation."""
@@ -130,6 +174,18 @@ class ChannelWriter:
         if self._tail.last <= to:
             return Outcome.ALREADY_DONE
         raise IllegalMoveError(machine=self.describe(), event=f"rewind to {to}", state=str(self._tail.last))
+
+    def _enter_segment(self, staged: Staged) -> Outcome:
+        if self._tail.last >= staged.batch:
+            return Outcome.ALREADY_DONE
+        segment = self._segment(staged)
+
+        def make() -> Segment | None:
+            return replace(segment, barrier=self._tail.barrier) if self._tail.last < segment.batch else None
+
+        outcome = Outcome.DONE_NOW if self._append(make) else Outcome.ALREADY_DONE
+        faults.point("sink.committed")
+        return outcome
 
     def _segment(self, staged: Staged) -> Segment:
         recorded = self._staging.files_of(staged)
@@ -139,13 +195,26 @@ class ChannelWriter:
         watermark = carried_watermark(self._query, staged.batch)
         return Segment(staged.batch, self._token, folder_of(staged.batch, staged.token), files, watermark)
 
+    def _enter_reached_barrier(self, batch: BatchId) -> None:
+        if self._tail.last != batch:
+            return  # its barrier is in front of what came behind it
+        reached = self._joints[batch] if batch in self._joints else self._joint(batch)
+        if reached is not None and reached > self._tail.barrier:
+            self._enter_barrier(reached)
+
+    def _joint(self, batch: BatchId) -> CheckpointId | None:
+        """The barrier that the writing query has reached on all its channels with this batch."""
+        data = self._query.get(f"offsets/{batch}")
+        return joint_barrier(data.decode()) if data else None
+
+    def _enter_barrier(self, checkpoint: CheckpointId) -> None:
+        faults.point("barrier.appending")
+        if self._append(lambda: self._barrier(checkpoint)):
+            faults.point("barrier.appended")
+
     def _barrier(self, checkpoint: CheckpointId) -> Barrier | None:
-        if checkpoint in self._cuts:
+        if checkpoint <= self._tail.barrier:
             return None
-        if checkpoint < self._tail.barrier:
-            raise IllegalMoveError(
-                machine=self.describe(), event=f"barrier {checkpoint}", state=f"barrier {self._tail.barrier}"
-            )
         return Barrier(checkpoint, self._tail.last, self._token)
 
     def _catch_up(self) -> None:
@@ -176,11 +245,10 @@ class ChannelWriter:
     def _take(self, stored: Mapping[str, Any]) -> None:
         assert self._log is not None
         entry = decode(stored)
-        if counts(self._tail, entry):
-            if isinstance(entry, Segment):
-                self._folders.add(entry.folder)
-            elif isinstance(entry, Barrier):
-                self._cuts[entry.checkpoint] = Cut(self._log.next_number - 1, entry.batch)
+        if isinstance(entry, Barrier) and counts(self._tail, entry):
+            self._cuts[entry.checkpoint] = Cut(self._log.next_number - 1, entry.batch)
+            if len(self._cuts) > _CUTS:
+                del self._cuts[next(iter(self._cuts))]
         self._tail = apply(self._tail, entry)
 
     def _check_fence(self) -> None:
