@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from weir.channel.position import Mode
+from weir.channel.log import Segment, entry_key, read_entry, trim
+from weir.channel.position import Mode, Position, positions_in
 from weir.channel.schema import settle
 from weir.channel.stream import open_stream
 from weir.channel.writer import ChannelWriter
-from weir.errors import ChannelSchemaError
+from weir.errors import ChannelSchemaError, Domain
 from weir.ids import Attempt, BatchId, CheckpointId, Run, Token
 from weir.protocol.ledger import Staged
+from weir.spark.failure import from_exception
 from weir.storage.local import LocalStore
 
 if TYPE_CHECKING:
@@ -100,7 +102,7 @@ class Reading:
         assert self.query is not None
         self.query.stop()
 
-    def ends(self) -> list[list[dict[str, int]]]:
+    def ends(self) -> list[list[dict[str, Any]]]:
         """The end offsets of every batch."""
         numbers = sorted(int(one.name) for one in (self.folder / "offsets").iterdir() if one.name.isdigit())
         lines = [(self.folder / "offsets" / str(number)).read_text().split("\n")[2:] for number in numbers]
@@ -139,8 +141,8 @@ def bench(spark: SparkSession, tmp_path: Path) -> Iterator[Bench]:
         one.stop()
 
 
-def end(entry: int, barrier: int) -> dict[str, int]:
-    return {"entry": entry, "barrier": barrier}
+def end(entry: int, barrier: int, channel: str = "channel") -> dict[str, int | str]:
+    return {"entry": entry, "barrier": barrier, "channel": channel}
 
 
 def test_batches_end_exactly_at_barriers(bench: Bench) -> None:
@@ -168,14 +170,76 @@ def test_a_bound_divides_what_waits_into_batches(bench: Bench) -> None:
     assert reading.drain() == {0: [0, 1], 1: [2, 3], 2: [4]}
 
 
-def test_at_least_once_reads_across_barriers(bench: Bench) -> None:
+def test_unaligned_reads_across_barriers(bench: Bench) -> None:
     channel = bench.channel()
     channel.add(1)
     channel.barrier(1)
     channel.add(2)
-    reading = bench.reading(channel, mode=Mode.AT_LEAST_ONCE).start()
+    reading = bench.reading(channel, mode=Mode.UNALIGNED).start()
     assert reading.drain() == {0: [1, 2]}
     assert reading.ends() == [[end(4, 1)]]
+
+
+def test_at_least_once_ends_at_barriers_and_waits_for_nobody(bench: Bench) -> None:
+    left, right = bench.channel("left"), bench.channel("right")
+    bench.checkpoint("begun", 1)
+    left.add(1)
+    left.barrier(1)
+    left.add(2)
+    reading = bench.reading(left, right, mode=Mode.AT_LEAST_ONCE).start()
+    assert reading.drain() == {0: [1], 1: [2]}
+    assert [one[0] for one in reading.ends()] == [end(3, 1, "left"), end(4, 1, "left")]
+
+
+def test_a_query_that_reads_a_channel_twice_has_two_positions_in_it(bench: Bench) -> None:
+    channel = bench.channel()
+    channel.add(1)
+    channel.barrier(1)
+    channel.add(2)
+    reading = bench.reading(channel, channel).start()
+    assert reading.drain() == {0: [1, 1], 1: [2, 2]}
+    log = (reading.folder / "offsets/0").read_text()
+    assert positions_in(log) == {"channel": [Position(3, CheckpointId(1))] * 2}
+
+
+def test_a_reader_goes_on_and_a_new_one_starts_where_the_head_was_deleted(bench: Bench) -> None:
+    channel = bench.channel()
+    for value in range(4):
+        channel.add(value)
+    reading = bench.reading(channel).start()
+    reading.drain()
+    reading.stop()
+    for value in range(4, 6):
+        channel.add(value)
+    (position,) = reading.ends()[-1]
+    trim(LocalStore(channel.folder), position["entry"])
+    assert len(list((channel.folder / "log").iterdir())) == 3
+    assert len(list((channel.folder / "data").iterdir())) == 3
+    assert bench.reading(channel).start().drain() == {1: [4, 5]}
+    new = Reading(bench.spark, bench.root / "new", bench.root / "checkpoints", [channel])
+    bench.readings.append(new)
+    assert new.start().drain() == {0: [4, 5]}
+
+
+@pytest.mark.parametrize("lost", ["a file of a segment", "an entry"])
+def test_what_was_deleted_by_hand_ends_the_query_with_words(bench: Bench, lost: str) -> None:
+    channel = bench.channel()
+    channel.add(1)
+    channel.add(2)
+    entry = read_entry(LocalStore(channel.folder), 1)
+    assert isinstance(entry, Segment)
+    rows = f"{entry.folder}/{entry.files[0].name}"
+    gone = channel.folder / (entry_key(1) if lost == "an entry" else rows)
+    gone.unlink()
+    reading = bench.reading(channel)
+    with pytest.raises(Exception, match="gone") as raised:
+        reading.start().drain()
+    failure = from_exception(raised.value, "job")
+    assert (failure.domain, failure.error) == (Domain.INTERNAL, "LostSegmentError")
+    assert failure.what == f"the channel file {gone} is gone"
+    assert failure.why.startswith("somebody deleted it")
+    assert failure.hint.startswith("bring the file back")
+    assert not failure.retry
 
 
 def test_two_channels_wait_for_each_other_at_a_pending_barrier(bench: Bench) -> None:
@@ -192,7 +256,7 @@ def test_two_channels_wait_for_each_other_at_a_pending_barrier(bench: Bench) -> 
     right.barrier(1)
     right.add(12)
     reading.drain()
-    cut = reading.ends().index([end(3, 1), end(4, 1)])
+    cut = reading.ends().index([end(3, 1, "left"), end(4, 1, "right")])
     before = [value for number, rows in reading.rows.items() for value in rows if number <= cut]
     after = [value for number, rows in reading.rows.items() for value in rows if number > cut]
     assert (before, sorted(after)) == ([1, 10, 11], [2, 12])
@@ -212,7 +276,7 @@ def test_an_abort_releases_who_was_held_back(bench: Bench) -> None:
     right.barrier(1)
     right.add(11)
     assert reading.drain()[2] == [11]
-    assert reading.ends()[2] == [end(4, 1), end(4, 0)], "an aborted barrier is not reached"
+    assert reading.ends()[2] == [end(4, 1, "left"), end(4, 0, "right")], "an aborted barrier is not reached"
 
 
 def test_a_planned_batch_reads_the_same_rows_after_a_crash(bench: Bench) -> None:

@@ -226,6 +226,13 @@ def test_a_stray_entry_in_front_of_the_head_is_none(tmp_path: Path) -> None:
     assert left(store)[0] == [5, 6]
 
 
+def test_a_hole_behind_the_very_first_entry_stops_everybody(tmp_path: Path) -> None:
+    store = written(tmp_path, LOG)
+    store.delete(entry_key(2))
+    with pytest.raises(LostSegmentError, match=r"000000002\.json is gone"):
+        ChannelLog(store)
+
+
 def test_a_writer_that_slept_while_the_head_was_deleted_goes_on_at_what_is_left(tmp_path: Path) -> None:
     store = written(tmp_path, LOG[:2])
     slow = ChannelLog(store)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from weir.errors import Domain, StorageError
+from weir.errors import Domain, LostSegmentError, StorageError
 from weir.spark.failure import from_exception
 
 
@@ -74,3 +74,15 @@ def test_an_error_of_weirs_own_keeps_what_it_says() -> None:
     error = StorageError(verb="create", path="x", reason="the disk is full", root="/")
     failure = from_exception(error, "job")
     assert (failure.what, failure.why, failure.domain) == (error.what, error.why, Domain.EXTERNAL)
+
+
+def test_an_error_of_weirs_own_that_comes_from_a_worker_as_a_text_keeps_what_it_says() -> None:
+    error = LostSegmentError(file="/data/part-0")
+    worker = f'Traceback (most recent call last):\n  File "x"\nweir.errors.LostSegmentError: {error}\n'
+    raised = _Captured(_chain("org.apache.spark.api.python.PythonException"))
+    raised.args = (f"[STREAM_FAILED] it ended\n{worker}\tat org.apache.spark.X",)
+    failure = from_exception(raised, "job")
+    assert (failure.what, failure.why, failure.hint) == (error.what, error.why, error.hint)
+    assert (failure.domain, failure.error, failure.exit_code) == (Domain.INTERNAL, "LostSegmentError", 4)
+    raised.args = ("weir.errors.NoSuchClass: that is no error of weir's",)
+    assert from_exception(raised, "job").domain is Domain.USER

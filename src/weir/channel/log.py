@@ -196,12 +196,15 @@ def first_number(store: Store) -> int:
     """The first entry that is left; 0 in a new channel. Lists the log.
 
     The log is what hangs together with its last entry: a writer that slept while the head was
-    deleted may have left an entry in front of it, which is none.
+    deleted may have left an entry in front of it, which is none. Where the very first entry is
+    there no head was deleted: then a gap is a hole, and `LostSegmentError` is raised.
     """
     numbers = set(_numbers(store))
     first = max(numbers, default=0)
     while first - 1 in numbers:
         first -= 1
+    if first and 0 in numbers:
+        raise LostSegmentError(file=f"{store.url}/{entry_key(first - 1)}")
     return first
 
 

@@ -1,15 +1,18 @@
 """From an exception of Spark or of Python to a `Failure`: whose fault, and does a retry help.
 
 Decided from types: weir's own errors know their domain, Spark's exceptions are told by the Java
-classes in their chain of causes. Texts are only carried along.
+classes in their chain of causes. Texts are only carried along; but from a Python process of Spark's an
+error comes as a text alone, and weir's own are told by their class's name in it.
 """
 
 from __future__ import annotations
 
 import errno
+import re
 import traceback
 from typing import Any
 
+from weir import errors
 from weir.errors import Domain, FencedError, WeirError
 from weir.protocol.messages import Failure
 
@@ -24,6 +27,7 @@ _USER = {
 }
 _FATAL = {"java.lang.OutOfMemoryError", "java.lang.StackOverflowError"}
 _EXTERNAL = ("java.io.", "java.net.", "java.nio.", "org.apache.hadoop.", "org.apache.kafka.")
+_OWN = re.compile(r"^weir\.errors\.(\w+): (.+)$", re.MULTILINE)
 
 
 def from_exception(error: BaseException, job: str) -> Failure:
@@ -42,6 +46,8 @@ def from_exception(error: BaseException, job: str) -> Failure:
             error.exit_code,
             redeploy=fenced,
         )
+    if (own := _own_in_worker(error, stack)) is not None:
+        return own
     classes = _java_classes(error)
     logs = f"'weir logs {job}' has the whole stack"
     message = _first_line(error)
@@ -78,6 +84,17 @@ def from_exception(error: BaseException, job: str) -> Failure:
     return Failure(
         f"{type(error).__name__} inside weir", message, logs, error=type(error).__name__, stack=stack
     )
+
+
+def _own_in_worker(error: BaseException, stack: str) -> Failure | None:
+    """The failure behind an error of weir's that was raised in a Python process of Spark's."""
+    found = _OWN.search(str(error))
+    kind = getattr(errors, found[1], None) if found else None
+    if found is None or not (isinstance(kind, type) and issubclass(kind, WeirError)):
+        return None
+    what, _, rest = found[2].strip().partition(", because ")
+    why, _, hint = rest.removesuffix(")").partition(" (")
+    return Failure(what, why, hint, kind.domain, kind.retry, kind.__name__, stack, kind.exit_code)
 
 
 def _user_code(error: BaseException, message: str, stack: str, logs: str) -> Failure:
