@@ -14,8 +14,8 @@ import typer
 
 from weir import errors
 from weir.cli import EXIT_CODES, VERBS, load
-from weir.config import Layer, describe
-from weir.protocol import states
+from weir.config import RUNTIME_KEYS, Layer, describe
+from weir.protocol import checkpoints, states
 from weir.supervisor.view import LOST
 
 HERE = Path(__file__).parent
@@ -30,8 +30,19 @@ JSON_FORMS = {
     "status": "`dir`, all of a job in `list`, `restarts`, `queries` (`query`, `run`, `batch`, `at`, `rows`,"
     " `seconds`, `state_rows`, `state_bytes`, `watermark`, `total_rows`), `failure` (`at`, `attempt`,"
     " `query`, `what`, `why`, `hint`, `domain`, `error`, `batch`, `stack`), `gave_up`, `recoveries`"
-    " (`at`, `attempt`, `query`, `cause`, `seconds`, `parts`, `first`)",
+    " (`at`, `attempt`, `query`, `cause`, `seconds`, `parts`, `first`), `checkpoint` (the last that"
+    " completed: `at`, `age_seconds`, `attempt`, `id`, `alignment`, `trigger`, `full`, `seconds`,"
+    " `new_bytes`, `full_bytes`), `restored` (`at`, `attempt`, `checkpoint`, `generation`, `why`, `seconds`)",
     "cancel": "`job`, `state`, `attempt`",
+    "checkpoint": "`job`, `id`, `status`, `seconds`, `new_bytes`, `full_bytes`. One that was aborted has"
+    " `error` beside `job`, `id`, `status`",
+    "checkpoints": "`job`, `checkpoints`: each with `id`, `status` (pending, completed, aborted or subsumed),"
+    " `attempt`, `alignment`, `full`, `trigger`, `begun_at`, `ended_at`, `seconds`, `new_bytes`,"
+    " `full_bytes`, `reason`, `phases`, `queries` (by name: `batch`, `unaligned`, `new_bytes`, `full_bytes`,"
+    " `phases`)",
+    "restore": "`job`, `point`, `checkpoint`, `generation`, `seconds`, `live` (false: at the next start, and"
+    " `seconds` is null)",
+    "configure": "`job`, `settings` (by key)",
     "logs": "`job`, `attempt`, `supervisor`, `state`, `files`, `lines`",
     "config": "`file`, `settings` (`key`, `value`, `origin`, `default`, `type`, `meaning`, `older`), `spark`"
     " (`key`, `value`, `origin`)",
@@ -100,6 +111,8 @@ def settings() -> Iterator[str]:
     yield "`spark.*` goes to Spark as it is. A key that does not exist is an error with the nearest one.\n"
     yield "In the environment a key is written `WEIR_` and capitals: `heartbeat.timeout` is"
     yield "`WEIR_HEARTBEAT_TIMEOUT`; in `Job(...)` with underscores: `heartbeat_timeout`.\n"
+    yield f"`weir configure` changes {', '.join(f'`{key}`' for key in RUNTIME_KEYS)} on a running job."
+    yield "Such a request is the strongest layer; it holds until the supervisor ends.\n"
     rows = [
         [f"`{one.key}`", f"`{one.default}`", one.type, one.meaning + _older(one.older)] for one in describe()
     ]
@@ -150,6 +163,9 @@ def state_tables() -> Iterator[str]:
     yield "A job in a notebook (`job.start`) is RUNNING while it holds its attempt and CANCELED after.\n"
     yield "## A query in a driver\n"
     yield from _diagram(states.QUERY, states.QueryState.CREATED)
+    yield "\n## A checkpoint\n"
+    yield "From `src/weir/protocol/checkpoints.py`. A completed one can be restored.\n"
+    yield from _diagram(checkpoints.CHECKPOINT, checkpoints.CheckpointState.PENDING)
 
 
 def _diagram(table: Any, first: Any) -> Iterator[str]:

@@ -10,6 +10,10 @@
     |   |-- PinnedStateError        a setting that Spark would silently ignore on these live files
     |   |-- SinkMismatchError       output of another job, or ahead of this job's live files
     |   |-- ChannelSchemaError      a stream whose channel holds rows of another schema
+    |   |-- CheckpointTooLargeError more than the checkpoint storage `memory` takes
+    |   |-- CopiesMismatchError     a copy-dir that holds the checkpoints of another life of the job
+    |   |-- NoSuchCheckpointError   a checkpoint that is not there
+    |   |-- NotRewindableError      a restore would go behind output that can't be taken back
     |   |-- UserStateError          user state in a wrong place, or with a value that can't be kept
     |   |-- UserCodeError           the author's own function raised
     |   |-- RunFailedError          a query of a run in a notebook failed
@@ -21,12 +25,17 @@
     |   |-- OutcomeUnknownError     the store did not answer: it may have happened
     |   |-- JobRunningError         somebody else runs this job
     |   |-- NoAnswerError           a running job has not done what it was asked, so far
+    |   |-- NotDoneError            a running job could not do what it was asked
     |   |-- PreflightError          Java, Python or a package is missing or too old
+    |   |-- NoCheckpointError       a checkpoint that was asked for was refused or aborted
+    |   |-- CheckpointsFailedError  more checkpoints failed in a row than are tolerable
     |   `-- DriverDiedError         the driver process ended or hung
     `-- InternalError               weir's or Spark's own fault
         |-- SupervisorDiedError     a detached supervisor ended without a word
         |-- FencedError             a newer attempt or run exists: this one may no longer write
         |-- IllegalMoveError        an event that a state machine does not know in its state
+        |-- DamagedError            live files are lost or torn, and no checkpoint is whole
+        |-- DamagedCheckpointError  files of a checkpoint are gone or changed
         |-- LostStagingError        Spark committed a batch whose staged output is gone
         |-- LostSegmentError        a file of a channel is gone that a reader still needs
         `-- LostInputError          a source's journal is gone, or older than what a query has read
@@ -176,6 +185,38 @@ class ChannelSchemaError(UserError):
     hint_form = "{todo}"
 
 
+class CheckpointTooLargeError(UserError):
+    """More than the checkpoint storage `memory` takes."""
+
+    what_form = "the checkpoint has at least {bytes} bytes, and storage 'memory' takes {limit} at most"
+    why_form = "it keeps the content of every file in the manifest; it is meant for tests"
+    hint_form = "set execution.checkpointing.storage: filesystem"
+
+
+class CopiesMismatchError(UserError):
+    """A copy-dir that holds the checkpoints of another life of the job."""
+
+    what_form = "checkpoints of job {job!r} can't be copied to {place}"
+    why_form = "it holds those of other live files of a job of this name, and would lose them"
+    hint_form = "to go on from them: weir restore {job} {place}/checkpoints/chk-<number>.json; else set another execution.checkpointing.copy-dir"
+
+
+class NoSuchCheckpointError(UserError):
+    """A checkpoint that is not there."""
+
+    what_form = "job {job!r} can't go back to {point!r}"
+    why_form = "{reason}"
+    hint_form = "'weir checkpoints {job}' lists what is there"
+
+
+class NotRewindableError(UserError):
+    """A restore would go behind output that can't be taken back."""
+
+    what_form = "job {job!r} can't go back to {point}: query {query!r} has delivered more since"
+    why_form = "its sink can't be rewound, so what follows the checkpoint would be delivered twice"
+    hint_form = "to accept the duplicates: weir restore {job} {point} --accept-duplicates"
+
+
 class UserStateError(UserError):
     """User state that can't be had, read or kept as the author wrote it."""
 
@@ -254,9 +295,18 @@ class JobRunningError(ExternalError):
 class NoAnswerError(ExternalError):
     """A running job has not done what it was asked, so far; the request stands."""
 
-    what_form = "job {job!r} has not ended within {seconds:g} s"
+    what_form = "job {job!r} has not {due} within {seconds:g} s"
     why_form = "{reason}"
     hint_form = "{todo}"
+
+
+class NotDoneError(ExternalError):
+    """A running job could not do what it was asked; it goes on as it was."""
+
+    exit_code = 1
+    what_form = "{what}"
+    why_form = "{why}"
+    hint_form = "{hint}"
 
 
 class PreflightError(ExternalError):
@@ -266,6 +316,21 @@ class PreflightError(ExternalError):
     what_form = "{what}"
     why_form = "{why}"
     hint_form = "{todo}"
+
+
+class NoCheckpointError(ExternalError):
+    """A checkpoint that was asked for was refused or aborted."""
+
+    what_form = "job {job!r} took no checkpoint"
+    why_form = "{reason}"
+
+
+class CheckpointsFailedError(ExternalError):
+    """More checkpoints failed in a row than execution.checkpointing.tolerable-failed-checkpoints allows."""
+
+    what_form = "{count} checkpoints in a row failed, and {limit} are tolerable"
+    why_form = "the last one: {reason}"
+    hint_form = "mend the cause, or raise execution.checkpointing.tolerable-failed-checkpoints"
 
 
 class DriverDiedError(ExternalError):
@@ -297,6 +362,22 @@ class IllegalMoveError(InternalError):
     """An event that a state machine does not know in its present state."""
 
     what_form = "{machine} can't take {event!r} in state {state!r}"
+
+
+class DamagedError(InternalError):
+    """Live files are lost or torn, and no checkpoint is whole that the job could go on from."""
+
+    what_form = "the live files of job {job!r} are damaged: {damage}"
+    why_form = "somebody changed or deleted them, or the disk lost them; no checkpoint is whole either"
+    hint_form = "bring the job's directory back from a backup; weir will not go on and leave a hole"
+
+
+class DamagedCheckpointError(InternalError):
+    """Files of a checkpoint are gone or changed; nothing can be restored from it."""
+
+    what_form = "checkpoint {checkpoint} of job {job!r} is damaged: {file} {damage}"
+    why_form = "somebody changed or deleted it, or the disk lost it"
+    hint_form = "go back to another checkpoint: 'weir checkpoints {job}' lists what is there"
 
 
 class LostStagingError(InternalError):

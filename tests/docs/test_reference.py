@@ -11,6 +11,7 @@ import pytest
 from weir import errors
 from weir.cli import EXIT_CODES, VERBS, load
 from weir.config import OLDER_SPELLINGS, describe
+from weir.protocol.checkpoints import CheckpointState
 from weir.protocol.states import JobState, QueryState
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
@@ -65,6 +66,6 @@ def test_every_exit_code_of_an_error_is_documented() -> None:
     assert {kind.exit_code for kind in generated["every_error"]()} <= set(EXIT_CODES)
 
 
-@pytest.mark.parametrize("state", [*JobState, *QueryState])
-def test_every_state_is_drawn(state: JobState | QueryState) -> None:
+@pytest.mark.parametrize("state", [*JobState, *QueryState, *CheckpointState])
+def test_every_state_is_drawn(state: JobState | QueryState | CheckpointState) -> None:
     assert f"--> {state.value}" in kept("states.md")

@@ -18,9 +18,10 @@ from weir.cli import detach, main, say
 from weir.cli.watch import Screen, terminal
 from weir.clock import Clock
 from weir.errors import PreflightError
-from weir.protocol.messages import BatchCommitted, Failure
+from weir.protocol.messages import BatchCommitted, CheckpointCompleted, Failure
 from weir.protocol.states import JobState
-from weir.supervisor.loop import Inputs, Watcher
+from weir.supervisor.loop import Inputs
+from weir.supervisor.telling import Watcher
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class FakeSupervisor:
         w.note("something happened")
         w.batch(BatchCommitted("counts", 1, 0, 10, 0.1))
         w.batch(BatchCommitted("counts", 1, 1, 10, 0.1, state_rows=5000))
+        w.checkpoint(CheckpointCompleted(1, "aligned", "interval", False, 0.84, 2**20, 34 * 2**20))
         w.state("wordcount", self.end[0], 1)
         return self.end
 
@@ -179,11 +181,14 @@ def test_on_a_terminal_the_last_batch_stays_in_sight(screen: io.StringIO) -> Non
         watcher.opened("wordcount", "weir-data")
         watcher.state("wordcount", JobState.RUNNING, 2)
         watcher.batch(BatchCommitted("counts", 1, 41, 1000, 0.5, state_rows=300_000))
+        for id in (6, 7):
+            watcher.checkpoint(CheckpointCompleted(id, "aligned", "interval", False, 0.84, 2**20, 34 * 2**20))
         watcher.output(b"a line\nhalf a ")
         watcher.output(b"line\nno end")
         watcher.live.refresh()
     shown = screen.getvalue()
     assert "attempt 2" in shown and "counts: batch 41, 2k rows/s, 300k state rows" in shown
+    assert "checkpoint 7: 0.84 s, 1 MiB new of 34 MiB" in shown and "checkpoint 6" not in shown
     assert "half a line\n" in shown and shown.count("a line\n") == 2
     assert "no end" in shown
 

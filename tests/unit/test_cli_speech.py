@@ -177,6 +177,14 @@ def test_a_number_is_short(value: float, text: str) -> None:
     assert say.number(value) == text
 
 
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "0.977 KiB"), (1023 * 1024, "0.999 MiB"), (2**41, "2 TiB")],
+)
+def test_a_size_is_short(count: int, text: str) -> None:
+    assert say.size(count) == text
+
+
 def test_an_error_is_not_taken_for_markup(capsys: pytest.CaptureFixture[str]) -> None:
     say.speak(say.Form.PEOPLE)
     say.say_error("no [bold] here", "because of local[2]", "[red]stop[/]")

@@ -24,6 +24,10 @@ VERBS = {
     "list": "list_jobs",
     "status": "status",
     "cancel": "cancel",
+    "checkpoint": "checkpoint",
+    "checkpoints": "checkpoints",
+    "restore": "restore",
+    "configure": "configure",
     "logs": "logs",
     "config": "config",
     "doctor": "doctor",
@@ -32,11 +36,12 @@ VERBS = {
 
 EXIT_CODES = {
     0: "done; for 'run': the job was FINISHED or CANCELED",
-    1: "a check of 'doctor' failed, the cancelled job ended as FAILED, or weir itself broke down",
+    1: "what was asked for did not come about: a check of 'doctor' failed, a checkpoint was aborted, the"
+    " cancelled job ended as FAILED; or weir itself broke down",
     2: "the command, the job, its file or its settings must change",
     3: "something outside failed (storage, Java, a process); trying again may help",
     4: "weir's or Spark's own fault",
-    5: "the job is already running ('run'), or is not running ('cancel')",
+    5: "the job is already running ('run'), or is not running ('cancel', 'checkpoint', 'configure')",
     6: "a newer attempt has taken the job over",
     130: "interrupted with Ctrl-C",
 }

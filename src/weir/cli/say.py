@@ -99,7 +99,7 @@ def number(value: float) -> str:
 def size(count: float) -> str:
     """A number of bytes."""
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
+        if count < 999.5:  # three digits: 1000 B would be 1e+03 B
             return f"{count:.3g} {unit}"
         count /= 1024
     return f"{count:.3g} TiB"

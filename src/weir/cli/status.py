@@ -22,7 +22,7 @@ def status(
     define: Define = None,
     json: AsJson = False,
 ) -> None:
-    """Show a job with its queries, failures and recoveries.
+    """Show a job with its queries, checkpoint and failures.
 
     \b
     Example: weir status wordcount
@@ -45,7 +45,23 @@ def _as_json(place: str, seen: Report, clock: Clock) -> dict[str, Any]:
         "failure": _failure_json(seen.failure),
         "gave_up": seen.gave_up or None,
         "recoveries": [{"at": e.at, "attempt": e.attempt, **e.body} for e in seen.recoveries],
+        "checkpoint": _checkpoint_json(seen.checkpoint, clock),
+        "restored": _restored_json(seen.restored),
     }
+
+
+def _checkpoint_json(event: Event | None, clock: Clock) -> dict[str, Any] | None:
+    if event is None:
+        return None
+    kept = ("id", "alignment", "trigger", "full", "seconds", "new_bytes", "full_bytes")
+    age = round(say.seconds_since(event.at, clock.now()), 1)
+    return {"at": event.at, "age_seconds": age, "attempt": event.attempt} | {
+        key: event.body[key] for key in kept
+    }
+
+
+def _restored_json(event: Event | None) -> dict[str, Any] | None:
+    return {"at": event.at, "attempt": event.attempt, **event.body} if event else None
 
 
 def _failure_json(event: Event | None) -> dict[str, Any] | None:
@@ -68,6 +84,15 @@ def _say(seen: Report, clock: Clock) -> None:
         say.say(f"  process {job.pid} on {job.host}, started by {job.user or '?'}{driver}")
     if job.file:
         say.say(f"  file {job.file}")
+    if seen.checkpoint is not None:
+        _say_checkpoint(seen.checkpoint, clock)
+    if seen.restored is not None:
+        body = seen.restored.body
+        at = say.when(seen.restored.at, now)
+        say.say(
+            f"  last restore, {at}: from checkpoint {body['checkpoint']} in {body['seconds']:.1f} s,"
+            f" as generation {body['generation']}: {body['why']}"
+        )
     if seen.queries:
         say.say()
         say.out.print(_query_table(seen, clock))
@@ -75,6 +100,13 @@ def _say(seen: Report, clock: Clock) -> None:
         _say_failure(seen.failure, seen.gave_up, clock)
     if seen.recoveries:
         _say_recoveries(seen.recoveries, clock)
+
+
+def _say_checkpoint(event: Event, clock: Clock) -> None:
+    body = event.body
+    ago = say.lasting(say.seconds_since(event.at, clock.now()))
+    sizes = f"{say.size(body['new_bytes'])} new of {say.size(body['full_bytes'])}"
+    say.say(f"  last checkpoint {body['id']}, {ago} ago: {body['seconds']:.2f} s, {sizes}")
 
 
 def _query_table(seen: Report, clock: Clock) -> Table:

@@ -16,9 +16,9 @@ from rich.live import Live
 from rich.text import Text
 
 from weir.cli import say
-from weir.protocol.messages import BatchCommitted
+from weir.protocol.messages import BatchCommitted, CheckpointCompleted
 from weir.protocol.states import JobState
-from weir.supervisor.loop import Watcher
+from weir.supervisor.telling import Watcher
 
 _SHOWN = 8
 """Queries with a line of their own."""
@@ -62,6 +62,7 @@ class Screen(Terminal):
     def __init__(self) -> None:
         super().__init__()
         self._last: dict[str, BatchCommitted] = {}
+        self._checkpoint: CheckpointCompleted | None = None
         self._lock = threading.Lock()
         self._rest = b""
         self.live = Live(
@@ -75,6 +76,9 @@ class Screen(Terminal):
     def batch(self, batch: BatchCommitted) -> None:
         super().batch(batch)
         self._last = {**self._last, batch.query: batch}
+
+    def checkpoint(self, completed: CheckpointCompleted) -> None:
+        self._checkpoint = completed
 
     def output(self, data: bytes) -> None:
         """Whole lines go above the status; where standard output is no terminal nothing is in the way."""
@@ -99,6 +103,8 @@ class Screen(Terminal):
     def _status(self) -> Group:
         queries = sorted(self._last.values(), key=lambda one: one.query)
         lines = [self._headline(), *map(_query_line, queries[:_SHOWN])]
+        if self._checkpoint is not None:
+            lines.insert(1, _checkpoint_line(self._checkpoint))
         if len(queries) > _SHOWN:
             lines.append(Text(f"  and {len(queries) - _SHOWN} more: weir status {self.job}", style="dim"))
         return Group(*lines)
@@ -115,6 +121,13 @@ def _query_line(batch: BatchCommitted) -> Text:
     rate = say.number(batch.rows / batch.seconds) if batch.seconds else "-"
     state = f", {say.number(batch.state_rows)} state rows" if batch.state_rows else ""
     line = Text(f"  {batch.query}: batch {batch.batch}, {rate} rows/s{state}", no_wrap=True)
+    line.overflow = "ellipsis"
+    return line
+
+
+def _checkpoint_line(done: CheckpointCompleted) -> Text:
+    sizes = f"{say.size(done.new_bytes)} new of {say.size(done.full_bytes)}"
+    line = Text(f"  checkpoint {done.id}: {done.seconds:.2f} s, {sizes}", style="dim", no_wrap=True)
     line.overflow = "ellipsis"
     return line
 

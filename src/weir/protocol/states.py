@@ -38,6 +38,7 @@ class JobEvent(str, Enum):
     DEPLOY = "deploy"
     ALL_RUNNING = "all queries running"
     RESTART = "restart"
+    RESTORE = "restore"
     CANCEL = "cancel"
     ENDED = "all queries ended"
     GIVE_UP = "give up"
@@ -75,12 +76,14 @@ JOB: Table[JobState, JobEvent] = {
     JobState.STARTING: {
         JobEvent.ALL_RUNNING: JobState.RUNNING,
         JobEvent.RESTART: JobState.RESTARTING,
+        JobEvent.RESTORE: JobState.RESTARTING,
         JobEvent.CANCEL: JobState.CANCELLING,
         JobEvent.ENDED: JobState.FINISHED,
         JobEvent.GIVE_UP: JobState.FAILING,
     },
     JobState.RUNNING: {
         JobEvent.RESTART: JobState.RESTARTING,
+        JobEvent.RESTORE: JobState.RESTARTING,
         JobEvent.CANCEL: JobState.CANCELLING,
         JobEvent.ENDED: JobState.FINISHED,
         JobEvent.GIVE_UP: JobState.FAILING,
@@ -89,6 +92,7 @@ JOB: Table[JobState, JobEvent] = {
         JobEvent.DEPLOY: JobState.STARTING,
         JobEvent.ALL_RUNNING: JobState.RUNNING,
         JobEvent.RESTART: JobState.RESTARTING,
+        JobEvent.RESTORE: JobState.RESTARTING,
         JobEvent.CANCEL: JobState.CANCELLING,
         JobEvent.ENDED: JobState.FINISHED,
         JobEvent.GIVE_UP: JobState.FAILING,

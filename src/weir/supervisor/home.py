@@ -16,6 +16,7 @@ from weir.ids import Attempt, JobName
 from weir.storage import open_store, paths
 from weir.storage.attempts import AttemptLock, AttemptRecord
 from weir.storage.open import is_local, local_path
+from weir.supervisor.desk import Desk
 from weir.supervisor.journal import Journal
 from weir.supervisor.process import OutputFile
 from weir.supervisor.requests import Requests
@@ -44,10 +45,10 @@ class Home:
         self.job = job
         self.session = session
         self._dir = config.settings.execution_checkpointing_dir
-        store = open_store(self._dir)
-        self.lock = AttemptLock(store, job, clock)
+        self.store = open_store(self._dir)
+        self.lock = AttemptLock(self.store, job, clock)
         self.lock.acquire(session, config.settings.heartbeat_timeout.total_seconds(), waiting)
-        self.requests = Requests(store, job)
+        self.desk = Desk(Requests(self.store, job), session)
         try:
             self.journal = Journal(beside(self._dir, paths.journal(job)), clock)
         except BaseException:

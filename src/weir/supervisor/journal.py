@@ -20,8 +20,10 @@ from urllib.parse import quote
 from weir.clock import Clock
 from weir.protocol.messages import BatchCommitted
 
-_KEPT, _PRUNE_EVERY = 200_000, 10_000
-"""So many batches are kept, give or take."""
+CHECKPOINTS = ("checkpoint begun", "checkpoint completed", "checkpoint aborted")
+"""The kinds of events that are many: one pair for each checkpoint."""
+_KEPT, _CHECKPOINTS_KEPT, _PRUNE_EVERY = 200_000, 30_000, 10_000
+"""So many batches and events of checkpoints are kept, give or take."""
 _SCHEMA = """
 create table if not exists events (
     id integer primary key, at text not null, attempt integer not null,
@@ -63,6 +65,7 @@ class Journal:
 
     def event(self, attempt: int, kind: str, body: Mapping[str, Any], query: str = "") -> None:
         """Keep an event, durably for everybody who reads after this returns."""
+        self._inserted += kind in CHECKPOINTS
         self._write(
             "insert into events (at, attempt, kind, query, body) values (?, ?, ?, ?, ?)",
             (self._clock.now().isoformat(), attempt, kind, query, json.dumps(body, default=str)),
@@ -94,10 +97,17 @@ class Journal:
         with self._tolerant():
             if self._inserted >= _PRUNE_EVERY:
                 self._inserted = 0
-                self._db.execute(
-                    "delete from batches where id <= (select max(id) from batches) - ?", (_KEPT,)
-                )
+                self._prune()
             self._db.commit()
+
+    def _prune(self) -> None:
+        self._db.execute("delete from batches where id <= (select max(id) from batches) - ?", (_KEPT,))
+        kinds = f"kind in ({','.join('?' * len(CHECKPOINTS))})"
+        self._db.execute(
+            f"delete from events where {kinds} and id <="
+            f" (select id from events where {kinds} order by id desc limit 1 offset ?)",
+            (*CHECKPOINTS, *CHECKPOINTS, _CHECKPOINTS_KEPT),
+        )
 
     def close(self) -> None:
         self.flush()

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from weir.clock import Clock
-from weir.config import Config, Settings, resolve
+from weir.config import Config, Settings, changed, resolve
 from weir.errors import DriverDiedError, ExternalError, FencedError, JobFileError, WeirError
 from weir.ids import BatchId, QueryName, job_name
 from weir.protocol import messages as m
@@ -30,6 +30,8 @@ from weir.supervisor.home import Home
 from weir.supervisor.process import DriverProcess
 from weir.supervisor.recovery import Recovery
 from weir.supervisor.requests import Request
+from weir.supervisor.restoring import Intended, Restore, words, write_intention
+from weir.supervisor.telling import Telling, Watcher
 
 _SIGNALS = {number.name: number for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
 _TICK = 0.1
@@ -48,25 +50,6 @@ class Inputs:
     settings_file: Path | None
     environ: Mapping[str, str]
     overrides: Mapping[str, str]
-
-
-class Watcher:
-    """What a terminal may want to know; the base ignores everything."""
-
-    def opened(self, job: str, dir: str) -> None:
-        """The job is held: from now on it may be written below this directory."""
-
-    def state(self, job: str, state: JobState, attempt: int) -> None:
-        """The job moved."""
-
-    def batch(self, batch: m.BatchCommitted) -> None:
-        """A batch was committed."""
-
-    def note(self, text: str) -> None:
-        """Something worth a line."""
-
-    def output(self, data: bytes) -> None:
-        """The driver printed this on its standard output."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +80,8 @@ class _Live:
     hung: bool = False
     ended: m.Ended | None = None
     kill_at: float | None = None
+    leaving: bool = False
+    """It was asked to end so that another driver goes on from a checkpoint."""
 
 
 class _CancelledEarlyError(Exception):
@@ -109,8 +94,9 @@ class Supervisor:
     def __init__(self, inputs: Inputs, watcher: Watcher, clock: Clock) -> None:
         self._inputs = inputs
         self._watcher = watcher
+        self._told = Telling(watcher)
         self._clock = clock
-        self._events: queue.Queue[_Heard | _Cancel] = queue.Queue()
+        self._events: queue.Queue[_Heard | _Cancel | Intended] = queue.Queue()
         self._signalled = threading.Event()
         self._state = JobState.CREATED
         self._home: Home | None = None
@@ -124,7 +110,9 @@ class Supervisor:
         self._start_at = 0.0
         self._restarts: dict[str, float] = {}
         self._beat_at = 0.0
-        self._cancels: list[Request] = []
+        self._changes: dict[str, str] = {}
+        """Settings that were changed on the running job; the next driver gets them too."""
+        self._restoring: Restore | None = None
         self._final: m.Failure | None = None
         self._waited_for: AttemptRecord | None = None
 
@@ -161,6 +149,8 @@ class Supervisor:
         else:
             if isinstance(event, _Cancel):
                 self._cancel(event.by)
+            elif isinstance(event, Intended):
+                self._go_back(event)
             elif self._live is not None and event.serial == self._live.serial:
                 if event.message is not None:
                     self._live.heard_at = self._clock.monotonic()
@@ -235,6 +225,7 @@ class Supervisor:
         if self._home is None:
             assert self._config is not None, "a described driver has settings"
             self._home = Home(name, self._config, uuid.uuid4().hex, self._clock, self._waiting)
+            self._told.home = self._home
             self._strategy = strategy(self._config.settings)
             self._watcher.opened(name, self._config.settings.execution_checkpointing_dir)
         elif name == self._home.job:
@@ -269,9 +260,10 @@ class Supervisor:
             live.described = message
             self._part("process", self._clock.monotonic() - live.spawned_at)
             i = self._inputs
-            self._config = resolve(
+            config = resolve(
                 file=i.settings_file, job_options=message.options, environ=i.environ, overrides=i.overrides
             )
+            self._config = config.changed(self._changes)
             live.process.send(m.Prepare(self._config.to_wire()))
         elif isinstance(message, m.Ping):
             assert self._home is not None, "only a granted driver pings"
@@ -294,15 +286,14 @@ class Supervisor:
             self._event("query started", asdict(message), message.query)
             if recovery := self._recovery_of(message.query):
                 recovery.running_at = self._clock.monotonic()
-            if self._state in (JobState.STARTING, JobState.RESTARTING):
+            if self._state in (JobState.STARTING, JobState.RESTARTING) and not live.leaving:
                 self._move(JobEvent.ALL_RUNNING)
-        elif isinstance(message, m.QueryEnded):
-            self._event("query ended", asdict(message), message.query)
-        elif isinstance(message, m.CutOff):
-            self._event("cut off", asdict(message), message.query)
-            self._note(
-                f"query {message.query} was cut off after {message.seconds:g} s; its batch will run again"
-            )
+        elif isinstance(message, m.Answered):
+            self._answered(message)
+        else:
+            self._told.tell(message)
+            if isinstance(message, m.Restored) and not live.leaving:
+                self._answer_restore(True, **asdict(message))
 
     def _batch(self, batch: m.BatchCommitted) -> None:
         assert self._home is not None
@@ -333,10 +324,18 @@ class Supervisor:
         code = live.process.end()
         hung = code == FencedError.exit_code or live.hung
         self._live = None
+        self._answer_all("checkpoint", "configure", reason="its driver ended before it could answer")
+        if live.leaving and self._state is JobState.RESTARTING:
+            if live.failure is not None:
+                self._event("failure", self._failure_body(FailedAt(None, None, live.failure)))
+            self._start_at = self._deploy_at = noticed_at
+            return
         if live.ended is not None:
             self._move(JobEvent.ENDED)
             return
         failure = live.failure or self._died(_exit_words(code))
+        if self._restoring is not None and self._restoring.intended:
+            self._answer_restore(False, what=failure.what, why=failure.why, hint=failure.hint)
         if not live.granted and self._home is None:
             self._final, self._state = failure, JobState.FAILED
             return
@@ -353,7 +352,7 @@ class Supervisor:
         if message.failure.redeploy:
             live.failure = message.failure
             self._over(live)
-        elif self._state in (JobState.CANCELLING, JobState.FAILING):
+        elif live.leaving or self._state in (JobState.CANCELLING, JobState.FAILING):
             self._event("failure", self._failure_body(where), message.query)
         else:
             self._failed(where, self._clock.monotonic())
@@ -420,30 +419,103 @@ class Supervisor:
         self._restarts.clear()
         live = self._live
         if live is not None and live.granted:
-            seconds = self._settings().task_cancellation_timeout.total_seconds()
-            live.process.send(m.Stop(seconds))
-            live.kill_at = self._clock.monotonic() + seconds + _GRACE
+            self._stop(live, cancelled=True)
             return
         if live is not None:
             live.process.end()
             self._live = None
         self._move(JobEvent.ENDED)
 
-    def _take_requests(self, home: Home) -> None:
-        for request in home.requests.pending():
-            if request.session != home.session:
-                home.requests.answer(request, done=False, reason="it was meant for a supervisor that is gone")
-            elif request.verb == "cancel" and request not in self._cancels:
-                self._cancels.append(request)
-                self._cancel("cancel request")
+    def _stop(self, live: _Live, *, cancelled: bool) -> None:
+        seconds = self._settings().task_cancellation_timeout.total_seconds()
+        live.process.send(m.Stop(seconds, cancelled=cancelled))
+        live.kill_at = self._clock.monotonic() + seconds + _GRACE
 
     def _close(self) -> None:
         if self._live is not None:
             self._live.process.end()
+        home = self._home
+        if home is not None:
+            for request in home.desk.open("cancel"):
+                home.desk.answer(request.id, True, state=self._state.value)
+            if self._restoring is not None and self._restoring.intended:
+                self._answer_restore(False, reason="the job ended; the next 'weir run' goes on from there")
+            self._answer_all("checkpoint", "configure", "restore", reason="the job ended")
+            home.close()
+
+    # requests
+
+    def _take_requests(self, home: Home) -> None:
+        for request in home.desk.arrived():
+            if request.verb == "cancel":
+                self._cancel("cancel request")
+            elif refusal := self._refusal(request):
+                home.desk.answer(request.id, False, **refusal)
+            elif request.verb == "restore":
+                self._restoring = Restore(request)
+                write_intention(home, self._restoring, self._clock, self._events.put)
+            elif self._live is not None:
+                self._live.process.send(m.Ask(request.id, request.verb, request.arguments))
+
+    def _refusal(self, request: Request) -> dict[str, str]:
+        """Why it can't be done, or not now; empty when it can."""
+        if request.verb not in ("checkpoint", "configure", "restore"):
+            return {"reason": f"it does not know how to {request.verb}"}
+        if self._state in (JobState.CANCELLING, JobState.FAILING) or self._state.final:
+            return {"reason": "it is ending"}
+        if self._restoring is not None:
+            return {"reason": "it is being restored"}
+        if request.verb != "restore" and (self._live is None or not self._live.granted):
+            return {"reason": "no driver of it runs now: one is started in a moment"}
+        if request.verb == "configure":
+            try:
+                changed(self._settings(), request.arguments["settings"])
+            except WeirError as error:
+                return words(error)
+        return {}
+
+    def _answered(self, message: m.Answered) -> None:
+        assert self._home is not None and self._config is not None
+        request = self._home.desk.answer(message.request, message.done, **message.body)
+        if request is not None and request.verb == "configure" and message.done:
+            fresh = request.arguments["settings"]
+            self._changes |= fresh
+            self._config = self._config.changed(self._changes)
+            self._event("configured", fresh)
+            self._note(", ".join(f"{key} = {self._config.text(key)}" for key in fresh))
+
+    def _answer_all(self, *verbs: str, reason: str) -> None:
         if self._home is not None:
-            for request in self._cancels:
-                self._home.requests.answer(request, done=True, state=self._state.value)
-            self._home.close()
+            for request in self._home.desk.open(*verbs):
+                self._home.desk.answer(request.id, False, reason=reason)
+
+    # restore
+
+    def _go_back(self, intended: Intended) -> None:
+        """Where to go on is written down, or refused: let the driver end, and start another one at once."""
+        if intended.error is not None:
+            self._answer_restore(False, **words(intended.error))
+            return
+        intended.restore.intended = True
+        if self._state in (JobState.CANCELLING, JobState.FAILING):
+            return
+        point = intended.restore.point
+        self._event("restore", {"point": point})
+        self._note(f"restore: the running batches finish and commit, then the job goes on from {point}")
+        self._failures, self._recovery = [], None
+        self._restarts.clear()
+        self._move(JobEvent.RESTORE)
+        self._start_at = now = self._clock.monotonic()
+        if self._live is None:
+            self._deploy_at = now
+        elif self._live.granted:
+            self._live.leaving = True
+            self._stop(self._live, cancelled=False)
+
+    def _answer_restore(self, done: bool, **body: object) -> None:
+        restore, self._restoring = self._restoring, None
+        if restore is not None and self._home is not None:
+            self._home.desk.answer(restore.request.id, done, **body)
 
     # small things
 
@@ -455,16 +527,14 @@ class Supervisor:
         self._watcher.state(home.job, self._state, home.attempt)
 
     def _event(self, kind: str, body: Mapping[str, object], query: str = "") -> None:
-        if self._home is not None:
-            self._home.event(kind, body, query)
+        self._told.event(kind, body, query)
 
     def _part(self, name: str, seconds: float) -> None:
         if self._recovery is not None:
             self._recovery.add(name, seconds)
 
     def _note(self, text: str) -> None:
-        self._event("note", {"text": text})
-        self._watcher.note(text)
+        self._told.note(text)
 
     def _settings(self) -> Settings:
         assert self._config is not None

@@ -18,13 +18,18 @@ PARTS = (
     "process",
     "session",
     "wait",
+    "load",
     "graph",
+    "rewind sinks",
     "reset sinks",
     "reset sources",
     "load state",
     "first commit",
 )
-"""In the order in which they pass; process + session + graph is what Flink calls redeploy."""
+"""In the order in which they pass; process + session + graph is what Flink calls redeploy.
+
+Load brings back the files of a checkpoint; that and the rewind are nothing unless the job goes back to one.
+"""
 
 
 @dataclass

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import json
 import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from weir.ids import JobName
 from weir.storage import paths
 from weir.storage.store import Store
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,7 @@ class Request:
     id: str
     verb: str
     session: str
+    arguments: dict[str, Any] = field(default_factory=dict)
 
 
 class Requests:
@@ -33,10 +38,10 @@ class Requests:
         self._store = store
         self._folder = paths.requests(job)
 
-    def ask(self, verb: str, session: str) -> str:
+    def ask(self, verb: str, session: str, arguments: Mapping[str, Any] = _NOTHING) -> str:
         """Leave a request; returns its id."""
         identity = uuid.uuid4().hex
-        body = {"verb": verb, "session": session}
+        body = {"verb": verb, "session": session, "arguments": dict(arguments)}
         self._store.create(f"{self._folder}/{identity}.json", json.dumps(body).encode())
         return identity
 

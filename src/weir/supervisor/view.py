@@ -81,6 +81,10 @@ class Report:
     restarts: int
     """Since the supervisor took the job."""
     recoveries: list[Event]
+    checkpoint: Event | None = None
+    """The last one that completed."""
+    restored: Event | None = None
+    """The last time that the job went on from a checkpoint."""
 
 
 def alive(record: AttemptRecord, beat: Beat) -> Alive:
@@ -128,7 +132,7 @@ def look(dir: str, name: str, clock: Clock) -> Standing:
     """The job as it stands; raises `NoSuchJobError` when nothing has ever run under this name."""
     job = job_name(name)
     newest, beat = _newest(dir, job, clock)
-    with _history(dir, job) as history:
+    with history_of(dir, job) as history:
         return _standing(job, newest, beat, history)
 
 
@@ -136,7 +140,7 @@ def report(dir: str, name: str, clock: Clock, recoveries: int = 3) -> Report:
     """The job with its queries, its last failure and its last recoveries."""
     job = job_name(name)
     newest, beat = _newest(dir, job, clock)
-    with _history(dir, job) as history:
+    with history_of(dir, job) as history:
         standing = _standing(job, newest, beat, history)
         if history is None:
             return Report(standing, [], None, "", 0, [])
@@ -149,6 +153,8 @@ def report(dir: str, name: str, clock: Clock, recoveries: int = 3) -> Report:
             gave_up.body["reason"] if gave_up and gave_up.attempt == newest.attempt else "",
             sum(event.attempt >= first for event in history.events("restart")),
             history.events("recovery", limit=recoveries),
+            history.last("checkpoint completed"),
+            history.last("restored"),
         )
 
 
@@ -161,7 +167,7 @@ def _newest(dir: str, job: JobName, clock: Clock) -> tuple[AttemptRecord, Beat]:
 
 
 @contextmanager
-def _history(dir: str, job: JobName) -> Iterator[History | None]:
+def history_of(dir: str, job: JobName) -> Iterator[History | None]:
     """The job's history, or None when there is none (yet)."""
     path = beside(dir, paths.journal(job))
     if not path.is_file():

@@ -1,0 +1,149 @@
+"""`weir checkpoints`: the checkpoints of a job, and the phases of one of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from weir.cli import say
+from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, directory
+from weir.clock import Clock
+from weir.errors import BadValueError, NoSuchCheckpointError
+from weir.protocol.checkpoints import CheckpointState
+from weir.supervisor.checkpoints import Checkpoint, newest
+
+WHOLE = ("trigger", "barrier", "ack", "complete", "notify")
+PHASES = ("barrier", "alignment", "commit", "listing", "pinning", "copying")
+"""Of the whole and of a query, in the order in which they pass."""
+_ALL = 15_000
+
+Id = Annotated[str | None, typer.Argument(metavar="ID", help="Only this one, with its phases: 41 or chk-41.")]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many of the newest.")]
+
+
+def checkpoints(
+    job: JobOf,
+    id: Id = None,
+    limit: Limit = 20,
+    dir: Directory = None,
+    config: SettingsFile = None,
+    define: Define = None,
+    json: AsJson = False,
+) -> None:
+    """List the checkpoints of a job, or look into one.
+
+    One that is completed can be restored; one that is subsumed was completed and made room for newer
+    ones. 'new' are the bytes that no earlier checkpoint had, 'full' all that a restore needs. With an
+    ID: what each query took, phase by phase.
+
+    \b
+    Example: weir checkpoints wordcount 41
+    """
+    place = directory(dir, config, define)
+    clock = Clock()
+    number = _number(id) if id else None
+    found = newest(place, job, clock, limit if number is None else _ALL)
+    if number is not None:
+        found = [one for one in found if one.id == number]
+        if not found:
+            reason = "neither its journal nor its storage has such a checkpoint"
+            raise NoSuchCheckpointError(job=job, point=f"chk-{number}", reason=reason)
+    if json:
+        say.say_json({"job": job, "checkpoints": [asdict(one) for one in found]})
+    elif number is not None:
+        _say_one(job, found[0], clock)
+    else:
+        _say(job, found, clock)
+
+
+def _number(text: str) -> int:
+    found = re.fullmatch(r"(?:chk-)?([0-9]{1,18})", text)
+    if found is None:
+        reason = "it should be the number of a checkpoint, like 41 or chk-41"
+        raise BadValueError(key="ID", value=text, origin="the command line", reason=reason)
+    return int(found[1])
+
+
+def _say(job: str, found: list[Checkpoint], clock: Clock) -> None:
+    if not found:
+        say.say(f"{job} has no checkpoint yet")
+        return
+    table = _table(["id", "kind", "status", "trigger", "at"], ["seconds", "new", "full"])
+    for one in found:
+        table.add_row(
+            str(one.id),
+            _kind(one),
+            one.status.value,
+            one.trigger or "-",
+            say.when(one.ended_at or one.begun_at, clock.now()),
+            _seconds(one.seconds),
+            _size(one.new_bytes),
+            _size(one.full_bytes),
+        )
+    say.out.print(table)
+    aborted = [one for one in found if one.status is CheckpointState.ABORTED]
+    if aborted:
+        say.say(f"the last abort, checkpoint {aborted[-1].id}: {aborted[-1].reason}")
+
+
+def _say_one(job: str, one: Checkpoint, clock: Clock) -> None:
+    at = say.when(one.ended_at or one.begun_at, clock.now())
+    since = "since" if one.status is CheckpointState.PENDING else "at"
+    say.say(f"checkpoint {one.id} of {job} is {one.status.value}, {since} {at}")
+    if one.reason:
+        say.say(f"  {one.reason}")
+    say.say(f"  {_kind(one)}; trigger: {one.trigger or '-'}; attempt {one.attempt}")
+    if one.seconds is not None:
+        phases = ", ".join(f"{phase} {one.phases[phase]:.3f}" for phase in WHOLE if phase in one.phases)
+        say.say(f"  {one.seconds:.3f} s" + (f": {phases}" if phases else ""))
+    if one.new_bytes is not None:
+        say.say(f"  {_size(one.new_bytes)} new of {_size(one.full_bytes)}")
+    if one.queries:
+        say.say()
+        say.out.print(_query_table(one.queries))
+        say.say()
+        say.out.print(_phase_table(one.queries))
+
+
+def _query_table(queries: Mapping[str, Mapping[str, Any]]) -> Table:
+    table = _table(["query"], ["batch", "cut", "new", "full"])
+    for name, query in queries.items():
+        cut = "unaligned" if query.get("unaligned") else "aligned"
+        batch = "-" if query.get("batch", -1) < 0 else str(query["batch"])
+        table.add_row(name, batch, cut, _size(query.get("new_bytes")), _size(query.get("full_bytes")))
+    return table
+
+
+def _phase_table(queries: Mapping[str, Mapping[str, Any]]) -> Table:
+    table = _table(["seconds"], PHASES)
+    for name, query in queries.items():
+        phases = query.get("phases", {})
+        table.add_row(name, *(_seconds(phases.get(phase)) for phase in PHASES))
+    return table
+
+
+def _table(left: Iterable[str], right: Iterable[str]) -> Table:
+    """Narrow enough for eighty columns; the first column of words gives way."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    for name in left:
+        table.add_column(name, overflow="fold", no_wrap=name not in ("query", "seconds", "kind"))
+    for name in right:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _kind(one: Checkpoint) -> str:
+    return (one.alignment or "-") + (", full" if one.full else "")
+
+
+def _seconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.3f}" if seconds < 100 else f"{seconds:.0f}"
+
+
+def _size(count: int | None) -> str:
+    return "-" if count is None else say.size(count)

@@ -1,0 +1,84 @@
+"""What the supervisor tells: to the journal, and to whoever watches.
+
+Some of what a driver reports asks for no decision, only to be kept and shown: `tell` does that. A
+checkpoint that completed is no news for a terminal, where one a second would fill it; an abort is,
+unless the job is ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from weir.protocol import messages as m
+from weir.protocol.checkpoints import AbortReason
+from weir.protocol.states import JobState
+from weir.supervisor.home import Home
+
+
+class Watcher:
+    """What a terminal may want to know; the base ignores everything."""
+
+    def opened(self, job: str, dir: str) -> None:
+        """The job is held: from now on it may be written below this directory."""
+
+    def state(self, job: str, state: JobState, attempt: int) -> None:
+        """The job moved."""
+
+    def batch(self, batch: m.BatchCommitted) -> None:
+        """A batch was committed."""
+
+    def checkpoint(self, completed: m.CheckpointCompleted) -> None:
+        """A checkpoint completed."""
+
+    def note(self, text: str) -> None:
+        """Something worth a line."""
+
+    def output(self, data: bytes) -> None:
+        """The driver printed this on its standard output."""
+
+
+class Telling:
+    """The journal, as soon as the job is held, and the watcher."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self.watcher = watcher
+        self.home: Home | None = None
+
+    def event(self, kind: str, body: Mapping[str, object], query: str = "") -> None:
+        """Keep it in the journal."""
+        if self.home is not None:
+            self.home.event(kind, body, query)
+
+    def note(self, text: str) -> None:
+        """Keep it, and show it as a line."""
+        self.event("note", {"text": text})
+        self.watcher.note(text)
+
+    def tell(self, message: m.Message) -> None:
+        """Keep and show a report that asks for no decision."""
+        if isinstance(message, m.CheckpointBegun):
+            self.event("checkpoint begun", asdict(message))
+        elif isinstance(message, m.CheckpointCompleted):
+            self.event("checkpoint completed", asdict(message))
+            self.watcher.checkpoint(message)
+        elif isinstance(message, m.CheckpointAborted):
+            self.event("checkpoint aborted", asdict(message))
+            detail = f" ({message.detail})" if message.detail else ""
+            if message.reason != AbortReason.STOPPING.value:
+                self.note(f"checkpoint {message.id} was aborted: {message.reason}{detail}")
+        elif isinstance(message, m.Restored):
+            self.event("restored", asdict(message))
+            self.note(
+                f"restored from checkpoint {message.checkpoint} in {message.seconds:.1f} s, "
+                f"as generation {message.generation}: {message.why}"
+            )
+        elif isinstance(message, m.QueryEnded):
+            self.event("query ended", asdict(message), message.query)
+        elif isinstance(message, m.CutOff):
+            self.event("cut off", asdict(message), message.query)
+            self.note(
+                f"query {message.query} was cut off after {message.seconds:g} s; its batch will run again"
+            )
+        elif isinstance(message, m.Noted):
+            self.note(message.text)

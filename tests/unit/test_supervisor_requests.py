@@ -1,0 +1,442 @@
+"""Requests to a running job, from file to answer: the real supervisor, and a driver that plays along."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weir.clock import Clock
+from weir.config import Config
+from weir.errors import NoSuchCheckpointError, StorageError
+from weir.ids import JobName, job_name
+from weir.protocol import messages as m
+from weir.protocol.checkpoints import AbortReason
+from weir.protocol.states import JobState
+from weir.storage import Store, paths
+from weir.storage.attempts import AttemptLock
+from weir.storage.local import LocalStore
+from weir.supervisor import loop, restoring
+from weir.supervisor.desk import Desk
+from weir.supervisor.journal import History
+from weir.supervisor.loop import Inputs, Supervisor
+from weir.supervisor.process import Heard, OutputFile
+from weir.supervisor.requests import Requests
+from weir.supervisor.telling import Watcher
+
+JOB = job_name("wordcount")
+INTERVAL = "execution.checkpointing.interval"
+COMPLETED = m.CheckpointCompleted(7, "aligned", "request", False, 0.5, 100, 900, subsumed=[4])
+RESTORED = m.Restored(41, 2, "asked for", 1.5)
+Script = Callable[["Driver", m.Message], None]
+
+
+class Driver:
+    """In place of a driver process: describes the job, starts one query, ends when it is told to."""
+
+    made: list[Driver]
+    scripts: list[Script]
+    """What each driver does besides; the last one goes for all that follow."""
+
+    def __init__(self, file: Path, arguments: list[str], heard: Heard, show: object) -> None:
+        self.heard = heard
+        self.got: list[m.Message] = []
+        self.group = 0
+        self._script = self.scripts[min(len(self.made), len(self.scripts) - 1)]
+        self.made.append(self)
+        heard(m.Described(JOB, {}))
+
+    def send(self, message: m.Message) -> None:
+        self.got.append(message)
+        self._script(self, message)
+        if isinstance(message, m.Stop):
+            self.heard(m.Ended(True))
+            self.heard(None)
+
+    def keep_output(self, output: OutputFile) -> None:
+        output.close()
+
+    def wait(self, seconds: float) -> int:
+        return 0
+
+    def end(self) -> int:
+        return 0
+
+    def heard_of(self, kind: type[m.Message]) -> list[Any]:
+        return [message for message in self.got if isinstance(message, kind)]
+
+
+def plays_along(driver: Driver, message: m.Message) -> None:
+    if isinstance(message, m.Start):
+        driver.heard(m.QueryStarted("counts", 1, -1))
+
+
+def answers(done: bool, **body: Any) -> Script:
+    def script(driver: Driver, message: m.Message) -> None:
+        plays_along(driver, message)
+        if isinstance(message, m.Ask):
+            driver.heard(m.Answered(message.request, done, body))
+
+    return script
+
+
+def restores(driver: Driver, message: m.Message) -> None:
+    if isinstance(message, m.Start):
+        driver.heard(RESTORED)
+    plays_along(driver, message)
+
+
+class Told(Watcher):
+    def __init__(self) -> None:
+        self.states: list[str] = []
+        self.notes: list[str] = []
+        self.checkpoints: list[int] = []
+
+    def state(self, job: str, state: JobState, attempt: int) -> None:
+        self.states.append(f"{state.value} {attempt}")
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def checkpoint(self, completed: m.CheckpointCompleted) -> None:
+        self.checkpoints.append(completed.id)
+
+
+class Client:
+    """Another process, played by a thread: asks and waits for answers."""
+
+    def __init__(self, dir: Path) -> None:
+        self._store = LocalStore(dir)
+        self._requests = Requests(self._store, JOB)
+
+    def wait_for(self, what: Callable[[], Any]) -> Any:
+        for _ in range(2000):
+            if found := what():
+                return found
+            threading.Event().wait(0.01)
+        raise AssertionError("it did not come")
+
+    def ask(self, verb: str, **arguments: Any) -> str:
+        newest = self.wait_for(lambda: AttemptLock(self._store, JOB, Clock()).newest())
+        return self._requests.ask(verb, newest.session, arguments)
+
+    def answer(self, identity: str) -> dict[str, Any]:
+        answer: dict[str, Any] = self.wait_for(lambda: self._requests.answer_to(identity))
+        return answer
+
+    def call(self, verb: str, **arguments: Any) -> dict[str, Any]:
+        return self.answer(self.ask(verb, **arguments))
+
+
+class Run:
+    """One supervised job: the client's steps run beside it, and it is cancelled behind them."""
+
+    def __init__(self, dir: Path, overrides: dict[str, str]) -> None:
+        self.dir, self.told = dir, Told()
+        settings = {"execution.checkpointing.dir": str(dir), **overrides}
+        self._supervisor = Supervisor(Inputs(dir / "job.py", [], None, {}, settings), self.told, Clock())
+
+    def __call__(self, steps: Callable[[Client], None]) -> JobState:
+        client = Client(self.dir)
+        failed: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                client.wait_for(lambda: "RUNNING 1" in self.told.states)
+                steps(client)
+            except BaseException as error:
+                failed.append(error)
+            finally:
+                client.ask("cancel")
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        state, _ = self._supervisor.run()
+        thread.join()
+        if failed:
+            raise failed[0]
+        return state
+
+    def events(self, *kinds: str) -> list[dict[str, Any]]:
+        history = History(self.dir / paths.journal(JOB))
+        try:
+            return [event.body for event in history.events(*kinds)]
+        finally:
+            history.close()
+
+
+@pytest.fixture
+def drivers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Driver]]:
+    before = {number: signal.getsignal(number) for number in loop._SIGNALS.values()}
+    monkeypatch.setattr(loop, "DriverProcess", Driver)
+    monkeypatch.setattr(Driver, "made", [], raising=False)
+    monkeypatch.setattr(Driver, "scripts", [plays_along], raising=False)
+    yield Driver.made
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def points(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
+    """The points that were intended; chk-99 is not there."""
+    found: list[tuple[str, bool]] = []
+
+    def intend(
+        store: Store, job: JobName, point: str, *, accept_duplicates: bool, clock: Clock, why: str
+    ) -> int:
+        if point == "chk-99":
+            raise NoSuchCheckpointError(job=job, point=point, reason="it is not there")
+        found.append((point, accept_duplicates))
+        return 2
+
+    monkeypatch.setattr(restoring, "intend", intend)
+    return found
+
+
+@pytest.fixture
+def run(tmp_path: Path, drivers: list[Driver]) -> Run:
+    return Run(
+        tmp_path, {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "1 h"}
+    )
+
+
+def test_a_checkpoint_is_asked_of_the_driver_and_its_answer_is_the_answer(
+    run: Run, drivers: list[Driver]
+) -> None:
+    Driver.scripts = [answers(True, id=7, seconds=0.5)]
+
+    def steps(client: Client) -> None:
+        assert client.call("checkpoint", full=True) == {"done": True, "id": 7, "seconds": 0.5}
+
+    assert run(steps) is JobState.CANCELED
+    (ask,) = drivers[0].heard_of(m.Ask)
+    assert (ask.verb, ask.arguments) == ("checkpoint", {"full": True})
+    assert [stop.cancelled for stop in drivers[0].heard_of(m.Stop)] == [True]
+
+
+def test_every_checkpoint_is_in_the_journal_and_only_trouble_is_a_line(run: Run) -> None:
+    aborted = m.CheckpointAborted(6, "aligned", "interval", 2.0, AbortReason.STORAGE.value, "disk full")
+    begun = m.CheckpointBegun(7, "aligned", "request")
+    at_the_end = m.CheckpointAborted(8, "aligned", "interval", 0.1, AbortReason.STOPPING.value)
+
+    def script(driver: Driver, message: m.Message) -> None:
+        if isinstance(message, m.Start):
+            for report in (
+                begun,
+                aborted,
+                at_the_end,
+                COMPLETED,
+                RESTORED,
+                m.Noted("live files are damaged"),
+            ):
+                driver.heard(report)
+        plays_along(driver, message)
+
+    Driver.scripts = [script]
+    run(lambda client: None)
+    assert run.events("checkpoint begun") == [asdict(begun)]
+    assert run.events("checkpoint completed") == [asdict(COMPLETED)]
+    assert run.events("checkpoint aborted") == [asdict(aborted), asdict(at_the_end)]
+    assert run.events("restored") == [asdict(RESTORED)]
+    assert run.told.checkpoints == [7]
+    assert run.told.notes[:3] == [
+        "checkpoint 6 was aborted: its files could not be kept (disk full)",
+        "restored from checkpoint 41 in 1.5 s, as generation 2: asked for",
+        "live files are damaged",
+    ]
+
+
+def test_what_nobody_knows_and_what_is_meant_for_another_is_refused(run: Run, drivers: list[Driver]) -> None:
+    def steps(client: Client) -> None:
+        assert client.call("juggle") == {"done": False, "reason": "it does not know how to juggle"}
+        late = client._requests.ask("cancel", "an earlier supervisor")
+        assert client.answer(late)["gone"] is True
+
+    assert run(steps) is JobState.CANCELED
+    assert drivers[0].heard_of(m.Ask) == []
+
+
+def dies_when_asked(driver: Driver, message: m.Message) -> None:
+    plays_along(driver, message)
+    if isinstance(message, m.Ask):
+        driver.heard(None)
+
+
+def test_a_driver_that_dies_or_does_not_run_answers_nothing_and_that_is_said(
+    run: Run, drivers: list[Driver]
+) -> None:
+    Driver.scripts = [dies_when_asked]
+
+    def steps(client: Client) -> None:
+        first = client.call("checkpoint")
+        assert first == {"done": False, "reason": "its driver ended before it could answer"}
+        second = client.call("configure", settings={INTERVAL: "1 s"})
+        assert second["done"] is False and "no driver of it runs now" in second["reason"]
+
+    assert run(steps) is JobState.CANCELED
+    assert len(drivers) == 1
+
+
+def test_changed_settings_are_checked_taken_and_given_to_the_next_driver(
+    run: Run, drivers: list[Driver], points: list[tuple[str, bool]]
+) -> None:
+    Driver.scripts = [answers(True), restores]
+
+    def steps(client: Client) -> None:
+        refused = client.call("configure", settings={"execution.checkpointing.mode": "at_least_once"})
+        assert refused["done"] is False and "on a running job only" in refused["why"]
+        assert client.call("configure", settings={INTERVAL: "1500"})["done"]
+        assert client.call("restore", point="latest")["done"]
+
+    assert run(steps) is JobState.CANCELED
+    (ask,) = drivers[0].heard_of(m.Ask)
+    assert ask.arguments == {"settings": {INTERVAL: "1500"}}
+    assert run.events("configured") == [{INTERVAL: "1500"}]
+    assert f"{INTERVAL} = 1500 ms" in run.told.notes
+    before, after = (Config.from_wire(one.heard_of(m.Prepare)[0].config).text(INTERVAL) for one in drivers)
+    assert (before, after) == ("10 s", "1500 ms")
+
+
+def test_a_restore_ends_the_driver_and_another_goes_on_at_once(
+    run: Run, drivers: list[Driver], points: list[tuple[str, bool]]
+) -> None:
+    Driver.scripts = [plays_along, restores]
+
+    def steps(client: Client) -> None:
+        answer = client.call("restore", point="chk-41", accept_duplicates=True)
+        assert answer == {"done": True, **asdict(RESTORED)}
+        client.wait_for(lambda: "RUNNING 2" in run.told.states)
+
+    assert run(steps) is JobState.CANCELED
+    assert points == [("chk-41", True)]
+    assert [stop.cancelled for stop in drivers[0].heard_of(m.Stop)] == [False]
+    assert run.told.states[1:5] == ["RUNNING 1", "RESTARTING 1", "STARTING 2", "RUNNING 2"]
+    assert run.events("failure", "restart", "recovery") == []
+    assert run.events("restore") == [{"point": "chk-41"}]
+
+
+def test_a_restore_that_is_refused_leaves_the_job_as_it_is(
+    run: Run, drivers: list[Driver], points: list[tuple[str, bool]]
+) -> None:
+    def steps(client: Client) -> None:
+        answer = client.call("restore", point="chk-99")
+        assert (answer["done"], answer["why"]) == (False, "it is not there")
+        assert client.call("restore", point="chk-99")["done"] is False
+
+    assert run(steps) is JobState.CANCELED
+    assert len(drivers) == 1 and "RESTARTING 1" not in run.told.states
+
+
+def test_a_restore_whose_driver_fails_answers_with_the_failure(
+    run: Run, drivers: list[Driver], points: list[tuple[str, bool]]
+) -> None:
+    failure = m.Failure("a file is gone", "somebody deleted it", "bring it back")
+
+    def fails(driver: Driver, message: m.Message) -> None:
+        if isinstance(message, m.Start):
+            driver.heard(m.Failed(failure))
+            driver.heard(None)
+
+    Driver.scripts = [plays_along, fails]
+
+    def steps(client: Client) -> None:
+        answer = client.call("restore", point="latest")
+        words = {"what": failure.what, "why": failure.why, "hint": failure.hint}
+        assert answer == {"done": False, **words}
+
+    assert run(steps) is JobState.CANCELED
+    assert [body["what"] for body in run.events("failure")] == ["a file is gone"]
+
+
+def test_a_job_that_waits_for_its_restart_goes_back_without_waiting(
+    run: Run, drivers: list[Driver], points: list[tuple[str, bool]]
+) -> None:
+    Driver.scripts = [dies_when_asked, restores]
+
+    def steps(client: Client) -> None:
+        client.call("checkpoint")
+        assert client.call("restore", point="latest")["done"]
+
+    assert run(steps) is JobState.CANCELED
+    assert len(drivers) == 2
+
+
+def test_a_driver_that_fails_on_its_way_out_is_no_failure_of_the_job(
+    run: Run, drivers: list[Driver], points: list[tuple[str, bool]]
+) -> None:
+    failure = m.Failure("it broke")
+
+    def stumbles(driver: Driver, message: m.Message) -> None:
+        plays_along(driver, message)
+        if isinstance(message, m.Stop):
+            driver.heard(m.QueryFailed("counts", 1, 3, failure))
+            driver.heard(m.QueryStarted("counts", 2, 3))
+            driver.heard(m.Failed(replace(failure, redeploy=True)))
+            driver.heard(None)
+
+    Driver.scripts = [stumbles, restores]
+
+    def steps(client: Client) -> None:
+        assert client.call("restore", point="latest")["done"]
+
+    assert run(steps) is JobState.CANCELED
+    assert len(drivers) == 2
+    assert run.events("restart") == [] and len(run.events("failure")) == 2
+
+
+def test_a_job_cancelled_during_a_restore_ends_and_says_what_the_next_start_does(
+    run: Run, drivers: list[Driver], points: list[tuple[str, bool]]
+) -> None:
+    def never_starts(driver: Driver, message: m.Message) -> None:
+        pass
+
+    Driver.scripts = [plays_along, never_starts]
+    answers_: list[dict[str, Any]] = []
+
+    def steps(client: Client) -> None:
+        wish = client.ask("restore", point="latest")
+        client.wait_for(lambda: "STARTING 2" in run.told.states)
+        assert "it is being restored" in client.call("checkpoint")["reason"]
+        client.ask("cancel")
+        answers_.append(client.answer(wish))
+
+    assert run(steps) is JobState.CANCELED
+    assert answers_ == [{"done": False, "reason": "the job ended; the next 'weir run' goes on from there"}]
+
+
+def test_a_request_of_an_earlier_version_can_be_read(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    old = json.dumps({"verb": "cancel", "session": "me"}).encode()
+    store.create(f"{paths.requests(JOB)}/abc.json", old)
+    (request,) = Requests(store, JOB).pending()
+    assert (request.id, request.verb, request.arguments) == ("abc", "cancel", {})
+
+
+def test_an_answer_that_could_not_be_written_is_written_later(tmp_path: Path) -> None:
+    class Full(LocalStore):
+        full = True
+
+        def put(self, key: str, data: bytes) -> None:
+            if self.full:
+                raise StorageError(verb="write", path=key, reason="no space", root=str(tmp_path))
+            super().put(key, data)
+
+    store = Full(tmp_path)
+    requests = Requests(store, JOB)
+    desk = Desk(requests, "me")
+    identity = requests.ask("checkpoint", "me", {"full": True})
+    (request,) = desk.arrived()
+    assert desk.open("checkpoint") == [request] and desk.arrived() == []
+    assert desk.answer(identity, True, id=7) == request
+    assert desk.answer(identity, True, id=8) is None
+    assert desk.arrived() == [] and requests.answer_to(identity) is None
+    store.full = False
+    assert desk.arrived() == []
+    assert requests.answer_to(identity) == {"done": True, "id": 7}
+    assert requests.pending() == []
