@@ -37,7 +37,7 @@ def test_a_message_is_read_as_it_was_written(kind: type) -> None:
 
 def test_maps_travel() -> None:
     body = {"a.b": 1, "c": {"d": [True, None, "x"]}}
-    messages = [
+    messages: list[Message] = [
         Described("job", body),
         Prepare(body),
         CheckpointCompleted(1, "aligned", "interval", False, 0.5, 1, 2, queries={"counts": body}),

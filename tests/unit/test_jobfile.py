@@ -80,7 +80,7 @@ class Stream:
 
 
 def env() -> Env:
-    return Env(job_name("job"), None)  # type: ignore[arg-type]
+    return Env(job_name("job"), None, None)  # type: ignore[arg-type]
 
 
 def test_what_an_env_refuses() -> None:

@@ -142,10 +142,13 @@ def apply(tail: Tail, entry: Entry) -> Tail:
     """The tail behind one more entry; an entry that does not count changes nothing."""
     if not counts(tail, entry):
         return tail
-    # Whoever appends has announced itself before; where its fence was trimmed, the entry tells of it.
-    tail = replace(tail, fence=entry.token, barrier=max(tail.barrier, _barrier(entry)))
-    if isinstance(entry, Segment):
-        return replace(tail, last=entry.batch)
+    # Every entry repeats what stands before it, which counts where that was trimmed.
+    tail = replace(
+        tail,
+        fence=entry.token,
+        last=BatchId(max(tail.last, entry.batch)),
+        barrier=max(tail.barrier, _barrier(entry)),
+    )
     return replace(tail, owner=entry.owner, lineage=entry.lineage) if isinstance(entry, Fence) else tail
 
 

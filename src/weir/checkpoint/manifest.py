@@ -13,9 +13,9 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel, ConfigDict
 
-from weir.ids import CheckpointId, Generation, JobName
+from weir.ids import CheckpointId, JobName
 from weir.protocol.checkpoints import Alignment
-from weir.storage import Store
+from weir.storage import Store, paths
 
 
 class _Frozen(BaseModel):
@@ -114,27 +114,23 @@ class Manifest(_Frozen):
         for part in self.parts:
             yield from part.files
 
+    def kept_at(self, file: File) -> str:
+        """Where a file of it is kept, below the generation's pins and among the copies alike."""
+        return kept_at(file.path, CheckpointId(self.id), full=self.full)
 
-def folder(job: JobName) -> str:
-    """The folder of the job's checkpoints, below the store's root."""
-    return f"{job}/checkpoints"
-
-
-def completed_key(job: JobName, id: CheckpointId) -> str:
-    return f"{folder(job)}/chk-{id}.json"
-
-
-def aborted_key(job: JobName, id: CheckpointId) -> str:
-    return f"{folder(job)}/aborted-{id}.json"
+    def kept(self) -> Iterator[str]:
+        """Where all its files are kept; nowhere those that are in the manifest itself."""
+        return (self.kept_at(file) for file in self.files() if not file.inline)
 
 
-def begun_key(job: JobName, id: CheckpointId) -> str:
-    return f"{folder(job)}/begun-{id}.json"
+def kept_at(path: str, id: CheckpointId, *, full: bool) -> str:
+    """A full checkpoint shares nothing: its files have a folder of their own."""
+    return f"full-{id}/{path}" if full else path
 
 
-def pins(job: JobName, generation: Generation) -> str:
-    """Links or copies that keep a retained checkpoint's files, at their paths below the generation."""
-    return f"{job}/generations/{generation:04d}/pins"
+completed_key = paths.completed
+aborted_key = paths.aborted
+begun_key = paths.begun
 
 
 def read(store: Store, job: JobName, id: CheckpointId) -> Manifest | None:
@@ -148,7 +144,7 @@ def read(store: Store, job: JobName, id: CheckpointId) -> Manifest | None:
 def ids(store: Store, job: JobName) -> dict[str, set[CheckpointId]]:
     """The ids in the folder by what is there: `begun`, `chk`, `aborted`."""
     found: dict[str, set[CheckpointId]] = {"begun": set(), "chk": set(), "aborted": set()}
-    for key in store.list(folder(job)):
+    for key in store.list(paths.checkpoints(job)):
         kind, _, number = key.rsplit("/", 1)[1].removesuffix(".json").partition("-")
         if kind in found and number.isdigit():
             found[kind].add(CheckpointId(int(number)))

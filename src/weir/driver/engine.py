@@ -1,33 +1,43 @@
 """All queries of a job in one session: started, watched, restarted one by one, ended together.
 
 The same engine serves the supervised driver and a notebook; what differs is who holds the lease
-and who is told. Steps of a start, each timed and reported: graph -> reset sinks -> reset sources ->
-start queries.
+and who is told. Steps of a start, each timed and reported: load (a restore) -> graph -> reset sinks
+-> reset sources -> start queries. The coordinator takes its checkpoints beside them.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weir import faults
+from weir.channel.position import Mode
+from weir.channel.pressure import Pressure
+from weir.channel.schema import settle
+from weir.checkpoint.coordinator import Coordinator, Outside
+from weir.checkpoint.vertex import Vertex, no_files
 from weir.clock import Clock, Deadline
-from weir.config import Config
+from weir.config import CheckpointingMode, Config, Retention
+from weir.driver.opening import Opened, open_generation
 from weir.driver.progress import ProgressReports
-from weir.errors import PinnedStateError
-from weir.ids import NO_BATCH, JobName, QueryName, Run, SourceName, Token
+from weir.errors import NotRewindableError, PinnedStateError, WeirError
+from weir.ids import NO_BATCH, BatchId, JobName, QueryName, Run, Token
 from weir.job import graph
+from weir.job.listeners import Listeners
+from weir.job.live import Live
 from weir.job.query import QueryRun
-from weir.job.sources import Place, ReadingQuery, Receiver
+from weir.job.sinks import StagingSink
+from weir.job.sources import ReadingQuery, Receiver
 from weir.lease import Lease
 from weir.protocol import messages as m
 from weir.protocol.states import QUERY, QueryEvent, QueryState, move
 from weir.spark import session
 from weir.spark.failure import from_exception
-from weir.spark.layout import QueryFiles
-from weir.storage import Store, paths
-from weir.storage.generations import FIRST, Origin, open_origin, read_origin
+from weir.storage import Store, generations, open_store
+from weir.storage.generations import Origin, open_origin
+from weir.storage.open import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,6 +45,9 @@ if TYPE_CHECKING:
     from weir.job.job import Job
 
 Report = Callable[[m.Message], None]
+
+_PURGE = "spark.sql.streaming.minBatchesToRetain"
+_HOLD = 0.02
 
 
 class Engine:
@@ -61,48 +74,83 @@ class Engine:
         self._lock = threading.Lock()
         self._states: dict[QueryName, QueryState] = {}
         self._runs: dict[QueryName, QueryRun] = {}
+        self._deferred: dict[QueryName, QueryRun] = {}
+        """Bounded queries that start when every stream they read has ended."""
         self._receivers: list[Receiver] = []
+        self._listeners = Listeners(job, self._listener_failed)
+        self._coordinator: Coordinator | None = None
+        self.failed: WeirError | None = None
+        """Why the driver as a whole can't go on."""
         self.over = threading.Event()
         """Set when every query has ended."""
 
     def start(self) -> None:
-        """Learn the graph, reset the sinks, start the receivers, start every query."""
+        """Open the live files, learn the graph, reset the sinks, start receivers and queries."""
+        with self._timed("load"):
+            opened = open_generation(self._store, self._name, self._clock, self._note)
+        self._live = opened.live
         with self._timed("graph"):
-            learnt = graph.learn(self._name, self._job.function, self._spark, self._place)
-            names = learnt.queries
-            origin = self._open_origin(names)
+            self._graph = graph.learn(self._name, self._job.function, self._spark, self._live)
+            names = self._graph.queries
+            self._origin = self._open_origin(names)
             runs = [self._build(name, Run(1)) for name in names]
         faults.point("start.graph")
+        if opened.manifest is not None:
+            with self._timed("rewind sinks"):
+                self._go_live(opened, runs)
         for run in runs:
             with self._timed("reset sinks", run.name):
-                run.recover(f"{self._name}/{run.name}", origin.lineage)
-        if learnt.receiving:
+                run.recover(f"{self._name}/{run.name}", self._origin.lineage)
+        if self._graph.receiving:
             with self._timed("reset sources"):
-                self._start_receivers(learnt)
-        self._progress = ProgressReports(self._spark, self._report)
+                self._start_receivers(self._graph)
+        self._coordinator = self._coordinate(runs)
+        self._coordinator.prepare()
+        self._progress = ProgressReports(self._spark, self._progressed)
         self._states = dict.fromkeys(names, QueryState.CREATED)
+        self._deferred = {run.name: run for run in runs if self._bounded_behind_streams(run)}
         for run in runs:
-            self._start(run)
+            if run.name not in self._deferred:
+                self._start(run)
+        self._coordinator.start()
 
     def restart(self, name: QueryName) -> None:
         """Start one failed query again, in the live session, as a new run; the others go on."""
-        origin = read_origin(self._store, self._name, FIRST)
-        assert origin is not None, "the job has been started"
         old = self._runs[name]
         old.close()
         run = self._build(name, Run(old.token.run + 1))
         with self._timed("reset sinks", name):
-            run.recover(f"{self._name}/{name}", origin.lineage)
+            run.recover(f"{self._name}/{name}", self._origin.lineage)
+        assert self._coordinator is not None
+        self._coordinator.replace(self._vertex(run))
         self._start(run)
 
-    def stop(self, seconds: float) -> None:
+    def ask(self, ask: m.Ask) -> None:
+        """Do what a user asked of the running job; the answer is reported."""
+        assert self._coordinator is not None
+        if ask.verb == "checkpoint":
+            self._coordinator.wish(ask.request, bool(ask.arguments.get("full", False)))
+            return
+        try:
+            if ask.verb != "configure":
+                raise ValueError(f"a driver can't {ask.verb!r}")
+            self._coordinator.configure(ask.arguments.get("settings", {}))
+            self._report(m.Answered(ask.request, True, dict(ask.arguments)))
+        except WeirError as error:
+            body = {"reason": error.why or error.what, "what": error.what, "hint": error.hint}
+            self._report(m.Answered(ask.request, False, body))
+
+    def stop(self, seconds: float, *, cancelled: bool = False) -> None:
         """Let every running batch finish and commit, start no other; cut off what takes longer.
 
         Receivers end first: what they have received is in the journal, for the next start.
         """
         self._ask_receivers_to_end()
         deadline = Deadline(self._clock, self._clock.monotonic() + seconds)
+        if self._coordinator is not None:
+            self._coordinator.stop()
         with self._lock:
+            self._deferred.clear()
             for name, state in self._states.items():
                 if QueryEvent.STOP in QUERY[state]:
                     self._states[name] = move(f"query {name}", QUERY, state, QueryEvent.STOP)
@@ -113,6 +161,11 @@ class Engine:
                 self._report(m.CutOff(run.name, seconds))
         for receiver in self._receivers:
             receiver.end(deadline)
+        if cancelled and self._coordinator is not None:
+            retention = self._config.settings.execution_checkpointing_externalized_checkpoint_retention
+            if retention is Retention.DELETE_ON_CANCELLATION:
+                self._coordinator.delete_all()
+        self._listeners.stop()
         self._check_over()
 
     def work_off(self, deadline: Deadline) -> bool:
@@ -130,8 +183,8 @@ class Engine:
         """One receiver per source, however many queries read it; before any of them runs."""
         token = Token(self._lease.attempt, Run(1))
         for one in learnt.receiving:
-            readers = [ReadingQuery(name, self._files(name)) for name in one.readers]
-            receiver = one.source.receiver(self._place(one.name), token, self._lease, readers)
+            readers = [ReadingQuery(name, self._live.files(name)) for name in one.readers]
+            receiver = one.source.receiver(self._live.place(one.name), token, self._lease, readers)
             receiver.start()
             self._receivers.append(receiver)
 
@@ -159,10 +212,30 @@ class Engine:
             self._states[run.name] = after = move(f"query {run.name}", QUERY, state, event)
         batch = run.batch if run.batch is not None else NO_BATCH
         if error is not None:
+            if self._coordinator is not None:
+                self._coordinator.query_failed(run.name)
             self._report(m.QueryFailed(run.name, run.token.run, batch, from_exception(error, self._name)))
         if after is QueryState.ENDED:
             self._report(m.QueryEnded(run.name, run.token.run, run.files.last_committed()))
+            self._start_deferred()
         self._check_over()
+
+    def _bounded_behind_streams(self, run: QueryRun) -> bool:
+        bounded = run.spec.trigger.keys() & {"availableNow", "once"}
+        return bool(bounded and self._graph.inputs[run.name])
+
+    def _start_deferred(self) -> None:
+        """Start the bounded queries whose input is complete."""
+        with self._lock:
+            ready = [
+                run
+                for name, run in self._deferred.items()
+                if all(self._states[one] is QueryState.ENDED for one in self._graph.inputs[name])
+            ]
+            for run in ready:
+                del self._deferred[run.name]
+        for run in ready:
+            self._start(run)
 
     def _check_over(self) -> None:
         with self._lock:
@@ -172,20 +245,116 @@ class Engine:
             self._ask_receivers_to_end()
 
     def _build(self, name: QueryName, number: Run) -> QueryRun:
-        spec = graph.build(self._name, self._job.function, self._spark, self._place, name)
+        spec = graph.build(self._name, self._job.function, self._spark, self._live, name, self._mode)
+        if spec.channel is not None:
+            settle(open_store(self._live.channel(name)), name, spec.plan.schema)
         return QueryRun(
             spec,
-            self._files(name),
+            self._live.files(name),
             Token(self._lease.attempt, number),
             self._lease,
             self._config.settings.sink_max_pending_batches,
+            self._hold_of(spec),
         )
 
-    def _files(self, name: QueryName) -> QueryFiles:
-        return QueryFiles(self._store, paths.query(self._name, FIRST, name))
+    def _hold_of(self, spec: graph.QuerySpec) -> Callable[[BatchId, Callable[[], bool]], None]:
+        """What a batch of this query waits for: its slowest reader, and a purge that came too near."""
+        bound = self._config.settings.channel_max_segments_ahead
+        readers = [self._live.files(name) for name in self._graph.readers(spec.name)]
+        pressure = Pressure(spec.channel, readers, bound) if spec.channel is not None else None
+        rest = threading.Event()
 
-    def _place(self, name: SourceName) -> Place:
-        return Place(name, self._store, paths.source(self._name, FIRST, name))
+        def hold(batch: BatchId, over: Callable[[], bool]) -> None:
+            while pressure is not None and pressure.full() and not over():
+                self._lease.check()
+                rest.wait(_HOLD)
+            if self._coordinator is not None:
+                self._coordinator.before_batch(spec.name, batch, over)
+
+        return hold
+
+    @property
+    def _mode(self) -> Mode:
+        """What the readers of channels do at a barrier."""
+        settings = self._config.settings
+        if settings.execution_checkpointing_mode is CheckpointingMode.AT_LEAST_ONCE:
+            return Mode.AT_LEAST_ONCE
+        first_aligned = bool(settings.execution_checkpointing_aligned_checkpoint_timeout)
+        unaligned = settings.execution_checkpointing_unaligned_enabled and not first_aligned
+        return Mode.UNALIGNED if unaligned else Mode.ALIGNED
+
+    # checkpoints
+
+    def _coordinate(self, runs: list[QueryRun]) -> Coordinator:
+        return Coordinator(
+            self._live,
+            [self._vertex(run) for run in runs],
+            self._origin,
+            self._spark.version,
+            self._config.settings,
+            int(self._spark.conf.get(_PURGE) or 100),
+            self._lease,
+            Outside(
+                report=self._report,
+                running=self._all_running,
+                completed=self._listeners.completed,
+                aborted=self._listeners.aborted,
+                give_up=self._give_up,
+            ),
+            self._clock,
+        )
+
+    def _vertex(self, run: QueryRun) -> Vertex:
+        sink, state = run.spec.sink, run.spec.user_state
+        return Vertex(
+            run.name,
+            run.files,
+            Path(local_path(self._live.query(run.name))),
+            self._graph.inputs[run.name],
+            run.spec.channel,
+            rewindable=isinstance(sink, StagingSink) and getattr(sink, "rewindable", True),
+            user_state=state.files_of if state is not None else no_files,
+        )
+
+    def _all_running(self) -> bool:
+        with self._lock:
+            return all(state is QueryState.RUNNING for state in self._states.values())
+
+    def _give_up(self, error: WeirError) -> None:
+        self.failed = error
+
+    def _listener_failed(self, name: str, error: BaseException) -> None:
+        self._note(f"listener {name} raised {type(error).__name__}: {error}; the job goes on")
+
+    def _note(self, text: str) -> None:
+        self._report(m.Noted(text))
+
+    def _progressed(self, message: m.BatchCommitted | m.QueryIdle) -> None:
+        if isinstance(message, m.BatchCommitted) and self._coordinator is not None:
+            self._coordinator.batch(message)
+        self._report(message)
+
+    def _go_live(self, opened: Opened, runs: list[QueryRun]) -> None:
+        """Take the sinks back to the checkpoint; then, and not before, its generation is live."""
+        manifest = opened.manifest
+        assert manifest is not None
+        since = self._clock.monotonic()
+        cuts = manifest.queries
+        before = Live(self._store, self._name, generations.live(self._store, self._name))
+        for run in runs:
+            cut = BatchId(cuts[run.name].batch) if run.name in cuts else NO_BATCH
+            beyond = before.files(run.name).last_committed() > cut
+            if beyond and not self._vertex(run).rewindable and not opened.accept_duplicates:
+                point = f"chk-{manifest.id}"
+                raise NotRewindableError(job=self._name, query=run.name, point=point)
+        for run in runs:
+            cut = BatchId(cuts[run.name].batch) if run.name in cuts else NO_BATCH
+            run.rewind(f"{self._name}/{run.name}", self._origin.lineage, cut)
+        faults.point("restore.rewound")
+        generations.mark_live(self._store, self._name, self._live.generation)
+        faults.point("restore.live")
+        seconds = self._clock.monotonic() - since
+        self._report(m.Restored(manifest.id, self._live.generation, opened.why, seconds))
 
     def _open_origin(self, names: list[QueryName]) -> Origin:
         settings = self._config.settings
@@ -193,7 +362,7 @@ class Engine:
         origin = open_origin(
             self._store,
             self._name,
-            FIRST,
+            self._live.generation,
             backend=settings.state_backend_type.value,
             parallelism=asked or session.default_parallelism(self._spark, self._config),
             spark=self._spark.version,
@@ -207,7 +376,7 @@ class Engine:
         return origin
 
     def _refuse_what_spark_ignores(self, name: QueryName, backend: str, parallelism: int) -> None:
-        files = self._files(name)
+        files = self._live.files(name)
         pinned = files.pinned()
         if pinned is None or not files.stateful():
             return

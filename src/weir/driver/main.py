@@ -93,9 +93,13 @@ class _Driver:
                 message = self._inbox.get(timeout=0.05)
                 if isinstance(message, m.Stop):
                     cancelled = True
-                    engine.stop(message.seconds)
+                    engine.stop(message.seconds, cancelled=message.cancelled)
                 elif isinstance(message, m.RestartQuery):
                     engine.restart(QueryName(message.query))
+                elif isinstance(message, m.Ask):
+                    engine.ask(message)
+            if engine.failed is not None:
+                raise engine.failed
         engine.settle()
         self._link.send(m.Ended(cancelled))
 

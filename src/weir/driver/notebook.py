@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from weir.clock import Clock, Deadline
 from weir.config import Config, resolve
 from weir.driver.engine import Engine
-from weir.errors import JobRunningError, RunFailedError, WeirError
+from weir.errors import JobRunningError, NoCheckpointError, RunFailedError, WeirError
 from weir.lease import Lease
 from weir.protocol import messages as m
 from weir.storage import open_store
@@ -38,6 +38,13 @@ class Run:
         self.batches: list[m.BatchCommitted] = []
         """The committed batches, in the order in which Spark reported them."""
         self.failures: list[m.QueryFailed] = []
+        self.checkpoints: list[m.CheckpointCompleted] = []
+        """The completed checkpoints, in order."""
+        self.aborted: list[m.CheckpointAborted] = []
+        self.restored: m.Restored | None = None
+        """Set when this start went back to a checkpoint."""
+        self.notes: list[str] = []
+        self._answers: dict[str, m.Answered] = {}
         self._clock = Clock()
         self._settings = config.settings
         self._changed = threading.Condition()
@@ -99,6 +106,20 @@ class Run:
         if not done:
             raise TimeoutError(f"the input was not worked off in {seconds:g} s")
 
+    def checkpoint(self, *, full: bool = False, seconds: float = 60.0) -> int:
+        """Take a checkpoint now and return its id; raises when it was refused, aborted or took longer."""
+        request = uuid.uuid4().hex
+        self._engine.ask(m.Ask(request, "checkpoint", {"full": full}))
+        with self._changed:
+            self._changed.wait_for(lambda: request in self._answers, seconds)
+            answer = self._answers.pop(request, None)
+        self.check()
+        if answer is None:
+            raise TimeoutError(f"the checkpoint was not completed in {seconds:g} s")
+        if not answer.done:
+            raise NoCheckpointError(job=self.job, reason=str(answer.body.get("reason", "")))
+        return int(answer.body["id"])
+
     def check(self) -> None:
         """Raise `RunFailedError` when a query has failed."""
         if self.failures:
@@ -120,6 +141,16 @@ class Run:
                 self.batches.append(message)
             elif isinstance(message, m.QueryFailed):
                 self.failures.append(message)
+            elif isinstance(message, m.CheckpointCompleted):
+                self.checkpoints.append(message)
+            elif isinstance(message, m.CheckpointAborted):
+                self.aborted.append(message)
+            elif isinstance(message, m.Answered):
+                self._answers[message.request] = message
+            elif isinstance(message, m.Restored):
+                self.restored = message
+            elif isinstance(message, m.Noted):
+                self.notes.append(message.text)
             self._changed.notify_all()
 
     def _heart(self, lease: Lease) -> None:

@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from weir.channel.position import Mode
+from weir.channel.stream import open_stream
+from weir.channel.writer import ChannelWriter
 from weir.errors import PipelineError
 from weir.ids import JobName, QueryName, SourceName, query_name, source_name
 from weir.job.graph import QuerySpec
+from weir.job.live import Live
 from weir.job.sinks import NativeSink, StagingSink
-from weir.job.sources import Place, ReceivingSource, Source
+from weir.job.sinks.function import Function
+from weir.job.sources import ReceivingSource, Source
+from weir.job.state import State, States
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter
 
 
-PlaceOf = Callable[[SourceName], Place]
-
-
 class Env:
-    """One evaluation of a pipeline function."""
+    """One evaluation of a pipeline function.
 
-    def __init__(self, job: JobName, spark: SparkSession, place: PlaceOf | None = None) -> None:
+    `reader` is the query that it is evaluated for: the channel readers in its frames are that
+    query's own. Without one the evaluation only learns the graph.
+    """
+
+    def __init__(
+        self,
+        job: JobName,
+        spark: SparkSession,
+        live: Live,
+        reader: QueryName | None = None,
+        mode: Mode = Mode.ALIGNED,
+    ) -> None:
         self._job = job
         self._spark = spark
-        self._place = place
+        self._live = live
+        self._reader = reader
+        self._mode = mode
         self._sources: set[str] = set()
+        self.states = States(reader)
         self.receiving: dict[SourceName, ReceivingSource] = {}
         self.queries: dict[QueryName, QuerySpec] = {}
 
@@ -51,7 +67,7 @@ class Env:
         self,
         name: str,
         frame: DataFrame | DataStreamWriter,
-        sink: StagingSink | NativeSink | None = None,
+        sink: StagingSink | NativeSink | Function | None = None,
         *,
         output_mode: str = "append",
         trigger: dict[str, Any] | None = None,
@@ -61,32 +77,70 @@ class Env:
         `trigger` is Spark's: `{"processingTime": "5 seconds"}`, `{"availableNow": True}`; without
         one the next batch starts as soon as there is data.
         """
+        query = self._new(name, trigger or {})
+        if sink is None:
+            self._add_writer(query, frame)
+        else:
+            frame = self._streaming(name, frame)
+            sink = sink.at(self._live.sink(query)) if isinstance(sink, Function) else sink
+            self.queries[query] = QuerySpec(
+                query, sink, frame=frame, output_mode=output_mode, trigger=trigger or {}
+            )
+
+    def stream(
+        self,
+        name: str,
+        frame: DataFrame,
+        *,
+        output_mode: str = "append",
+        trigger: dict[str, Any] | None = None,
+    ) -> DataFrame:
+        """Cut the graph here: the frame is computed once, by a query of its own, into a channel.
+
+        Returns the rows of the channel as a streaming frame, which any number of sinks and streams
+        may read; event time goes on across the cut.
+        """
+        query = self._new(name, trigger or {})
+        frame = self._streaming(name, frame)
+        location = self._live.channel(query)
+        writer = ChannelWriter(query, location, self._live.query(query))
+        self.queries[query] = QuerySpec(
+            query, writer, frame=frame, output_mode=output_mode, trigger=trigger or {}
+        )
+        reading = self._live.query(self._reader) if self._reader else ""
+        return open_stream(self._spark, frame.schema, location, reading, self._live.checkpoints, self._mode)
+
+    def state(self, name: str, query: str, initial: Any = None) -> State:
+        """Small state of the author's own, kept with each batch of one query: any JSON, at most 1 MB.
+
+        Its `value` is read and assigned inside the batches of that query, on the driver.
+        """
+        return self.states.add(name, query, initial)
+
+    def _new(self, name: str, trigger: dict[str, Any]) -> QueryName:
         query = query_name(name)
         if query in self.queries:
-            raise self._refused(f"two queries have the name {name!r}", "rename one of them")
-        trigger = trigger or {}
+            both = "streams" if isinstance(self.queries[query].sink, ChannelWriter) else "queries"
+            raise self._refused(f"two {both} have the name {name!r}", "rename one of them")
         if set(trigger) & {"continuous", "realTime"}:
             raise self._refused(
                 f"query {name!r} asks for the trigger {next(iter(trigger))!r}, which commits no batches",
                 "use processingTime or availableNow",
             )
-        if sink is None:
-            self._add_writer(query, frame)
-        elif not getattr(frame, "isStreaming", False):
+        return query
+
+    def _streaming(self, name: str, frame: object) -> DataFrame:
+        if not getattr(frame, "isStreaming", False):
             raise self._refused(
                 f"the frame of query {name!r} is not a stream", "build it from env.source(...)"
             )
-        else:
-            self.queries[query] = QuerySpec(
-                query, sink, frame=cast("DataFrame", frame), output_mode=output_mode, trigger=trigger
-            )
+        return cast("DataFrame", frame)
 
     def _load(self, name: str, source: Source | ReceivingSource | DataFrame) -> DataFrame:
         if isinstance(source, ReceivingSource):  # first: it has all that a Source has
-            assert self._place is not None, "a pipeline with a receiving source is evaluated for an engine"
             key = source_name(name)
             self.receiving[key] = source
-            return source.load(self._spark, self._place(key))
+            return source.load(self._spark, self._live.place(key))
         return source.load(self._spark) if isinstance(source, Source) else source
 
     def _add_writer(self, query: QueryName, writer: object) -> None:

@@ -8,19 +8,24 @@ starts by itself is refused. So is an exactly-once query over a source that can'
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from weir.channel.position import Mode
+from weir.channel.writer import ChannelWriter
 from weir.errors import PipelineError, WeirError
 from weir.ids import JobName, QueryName, SourceName
 from weir.job.sinks import StagingSink
+from weir.job.state import UserStateSink, Values
 from weir.spark import plan
+from weir.storage import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter
 
-    from weir.job.env import Env, PlaceOf
+    from weir.job.env import Env
+    from weir.job.live import Live
     from weir.job.sinks import NativeSink
     from weir.job.sources import ReceivingSource
 
@@ -44,6 +49,16 @@ class QuerySpec:
         frame: DataFrame = self.frame if self.frame is not None else self.writer._df  # type: ignore[union-attr]
         return frame
 
+    @property
+    def user_state(self) -> UserStateSink | None:
+        """The author's own state that goes with each batch, when there is some."""
+        return self.sink if isinstance(self.sink, UserStateSink) else None
+
+    @property
+    def channel(self) -> ChannelWriter | None:
+        """The channel that the query writes, when it is a stream."""
+        return self.sink if isinstance(self.sink, ChannelWriter) else None
+
 
 @dataclass(frozen=True)
 class Receiving:
@@ -59,13 +74,20 @@ class Graph:
     """What a job consists of, in the author's order."""
 
     queries: list[QueryName]
+    """A stream comes before its readers: no frame can be read before it is made."""
     receiving: list[Receiving]
     """Only sources that some query reads."""
+    inputs: dict[QueryName, tuple[QueryName, ...]]
+    """For each query the streams whose channels it reads, each once."""
+
+    def readers(self, stream: QueryName) -> list[QueryName]:
+        """The queries that read the channel of a stream."""
+        return [name for name in self.queries if stream in self.inputs[name]]
 
 
-def learn(job: JobName, pipeline: Pipeline, spark: SparkSession, place: PlaceOf) -> Graph:
-    """Evaluate the pipeline once, to learn which queries and receiving sources it has."""
-    env = _evaluate(job, pipeline, spark, place)
+def learn(job: JobName, pipeline: Pipeline, spark: SparkSession, live: Live) -> Graph:
+    """Evaluate the pipeline once, to learn its queries, the channels between them and its receivers."""
+    env = _evaluate(job, pipeline, spark, live)
     if not env.queries:
         raise PipelineError(
             job=job,
@@ -78,23 +100,41 @@ def learn(job: JobName, pipeline: Pipeline, spark: SparkSession, place: PlaceOf)
             raise _not_replayable(job, name)
     receiving = []
     for key, source in env.receiving.items():
-        readers = [name for name in streams if any(s.location == place(key).url for s in streams[name])]
+        url = live.place(key).url
+        readers = [name for name in streams if any(s.location == url for s in streams[name])]
         receiving += [Receiving(key, source, readers)] if readers else []
-    return Graph(list(env.queries), receiving)
+    channels = {live.channel(name): name for name, spec in env.queries.items() if spec.channel}
+    inputs = {
+        name: tuple(dict.fromkeys(channels[s.location] for s in found if s.location in channels))
+        for name, found in streams.items()
+    }
+    for name in channels.values():
+        if not any(name in read for read in inputs.values()):
+            raise PipelineError(
+                job=job,
+                reason=f"stream {name!r} is read nowhere, so its channel would only grow",
+                todo="read the frame that env.stream(...) returns, or leave the stream out",
+            )
+    return Graph(list(env.queries), receiving, inputs)
 
 
 def build(
-    job: JobName, pipeline: Pipeline, spark: SparkSession, place: PlaceOf, query: QueryName
+    job: JobName, pipeline: Pipeline, spark: SparkSession, live: Live, query: QueryName, mode: Mode
 ) -> QuerySpec:
     """Evaluate the pipeline for one query, which gets frames of its own."""
-    specs = _evaluate(job, pipeline, spark, place).queries
+    env = _evaluate(job, pipeline, spark, live, query, mode)
+    specs = env.queries
     if query not in specs:
         raise PipelineError(
             job=job,
             reason=f"query {query!r} was there when the graph was learnt and is not there now",
             todo="let the pipeline function build the same graph every time",
         )
-    return specs[query]
+    spec = specs[query]
+    if isinstance(spec.sink, StagingSink):
+        values = Values(open_store(live.root), query)
+        return replace(spec, sink=env.states.around(query, spec.sink, values))
+    return spec
 
 
 def _not_replayable(job: JobName, query: QueryName) -> PipelineError:
@@ -106,12 +146,21 @@ def _not_replayable(job: JobName, query: QueryName) -> PipelineError:
     )
 
 
-def _evaluate(job: JobName, pipeline: Pipeline, spark: SparkSession, place: PlaceOf) -> Env:
+def _evaluate(
+    job: JobName,
+    pipeline: Pipeline,
+    spark: SparkSession,
+    live: Live,
+    reader: QueryName | None = None,
+    mode: Mode = Mode.ALIGNED,
+) -> Env:
     from weir.job.env import Env  # noqa: PLC0415  env needs QuerySpec
 
     before = {query.runId for query in spark.streams.active}
-    env = Env(job, spark, place)
+    env = Env(job, spark, live, reader, mode)
     _call(job, pipeline, env)
+    streams = [name for name, spec in env.queries.items() if spec.channel]
+    env.states.check({name: spec.sink for name, spec in env.queries.items()}, streams)
     started = [query for query in spark.streams.active if query.runId not in before]
     for query in started:
         query.stop()

@@ -17,11 +17,11 @@ from py4j.protocol import Py4JError
 
 from weir import faults
 from weir.clock import Clock, Deadline
-from weir.errors import LostStagingError, SinkMismatchError
+from weir.errors import ExternalError, LostStagingError, SinkMismatchError
 from weir.ids import BatchId, QueryName, Token
 from weir.job.committer import Committer
 from weir.job.graph import QuerySpec
-from weir.job.sinks import NativeSink, StagingSink
+from weir.job.sinks import NativeSink, Outcome, StagingSink
 from weir.lease import Lease
 from weir.protocol.ledger import Staged, plan_start
 from weir.spark.layout import QueryFiles
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _DRAIN = timedelta(minutes=1)
 """How long an ended query waits for its sink; what is left then, the next start delivers."""
+_TRIES = 8
 _LOOK = 0.05
 _IDLE_LOOKS = 3
 """So many looks in a row must find a query idle before it is interrupted."""
@@ -41,11 +42,21 @@ class StoppingError(Exception):
     """A batch that began after the job was told to end; it was not run."""
 
 
+Hold = Callable[[BatchId, Callable[[], bool]], None]
+"""Called in front of a batch; returns when it may begin, at once when the given function says so."""
+
+
 class QueryRun:
     """One start of one query under one token."""
 
     def __init__(
-        self, spec: QuerySpec, files: QueryFiles, token: Token, lease: Lease, max_pending: int
+        self,
+        spec: QuerySpec,
+        files: QueryFiles,
+        token: Token,
+        lease: Lease,
+        max_pending: int,
+        hold: Hold,
     ) -> None:
         self.name: QueryName = spec.name
         self.token = token
@@ -54,7 +65,9 @@ class QueryRun:
         """The batch that is running, or ran last."""
         self.error: Exception | None = None
         """What went wrong on the Python side, as it was raised."""
-        self._spec = spec
+        self.spec = spec
+        self._hold = hold
+        self._ending = threading.Event()
         self._lease = lease
         self._max_pending = max_pending
         self._gate_closed = threading.Event()
@@ -64,12 +77,25 @@ class QueryRun:
         self._query: StreamingQuery | None = None
         self._committer: Committer | None = None
 
+    def rewind(self, owner: str, lineage: str, to: BatchId) -> None:
+        """Fence the sink and take back what it holds above a batch. Safe to repeat, and to be killed in."""
+        sink = self.spec.sink
+        if isinstance(sink, StagingSink):
+            sink.open(owner, lineage, self.token)
+            for more in reversed(range(_TRIES)):
+                if sink.rewind(to) is not Outcome.UNKNOWN:
+                    return
+                if not more:
+                    raise ExternalError(
+                        what=f"{sink.describe()} gave no answer to a rewind in {_TRIES} tries"
+                    )
+
     def recover(self, owner: str, lineage: str) -> int:
         """Fence the sink, then deliver what Spark has committed and discard the rest.
 
         Safe to repeat, and to be killed in. Returns the number of batches that were delivered.
         """
-        sink = self._spec.sink
+        sink = self.spec.sink
         if not isinstance(sink, StagingSink):
             return 0
         ledger = sink.open(owner, lineage, self.token)
@@ -98,7 +124,7 @@ class QueryRun:
 
         Returns Spark's own id of this run.
         """
-        sink = self._spec.sink
+        sink = self.spec.sink
         if isinstance(sink, StagingSink):
             self._committer = Committer(sink, self.files, self._lease, self._max_pending, self._fail)
         self._query = self._writer().start()
@@ -110,6 +136,7 @@ class QueryRun:
 
     def ask_to_end(self) -> None:
         """Let the running batch finish and commit, and start no other."""
+        self._ending.set()
         if self._query is None:
             return
         try:
@@ -170,7 +197,7 @@ class QueryRun:
                 self._query.stop()
 
     def _writer(self) -> DataStreamWriter:
-        spec = self._spec
+        spec = self.spec
         if spec.writer is not None:
             writer = spec.writer
         else:
@@ -193,7 +220,7 @@ class QueryRun:
             self._inside = False
 
     def _stage(self, frame: DataFrame, batch: BatchId) -> None:
-        sink, committer = self._spec.sink, self._committer
+        sink, committer = self.spec.sink, self._committer
         assert isinstance(sink, StagingSink) and committer is not None
         self.batch = batch
         faults.point("batch.planned")
@@ -201,8 +228,9 @@ class QueryRun:
             if self._gate_closed.is_set():
                 raise StoppingError(f"batch {batch} was planned after the end was asked for")
             self._inside = True
-        self._lease.check()
         committer.wait_for_room()
+        self._hold(batch, self._ending.is_set)
+        self._lease.check()
         before, over = self.files.state_ids(batch), threading.Event()
         faults.watch("batch.state", lambda: self.files.uploading(batch), over)
         try:

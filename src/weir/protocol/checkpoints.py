@@ -59,6 +59,11 @@ class AbortReason(str, Enum):
     QUERY_RESTARTED = "a query failed and was started again"
     STOPPING = "the job was ended"
     STORAGE = "its files could not be kept"
+    DELETED = "it was deleted when the job was cancelled"
+
+
+COUNTED = frozenset({AbortReason.EXPIRED, AbortReason.DECLINED, AbortReason.STORAGE})
+"""Aborts that count against `tolerable-failed-checkpoints`; the others are no failure of checkpoints."""
 
 
 class AckOutcome(str, Enum):

@@ -239,6 +239,8 @@ class Stop:
     """Let the running batches finish and commit, start no other, then end."""
 
     seconds: float
+    cancelled: bool = True
+    """The job ends with it; False when another driver goes on."""
 
 
 @dataclass(frozen=True)

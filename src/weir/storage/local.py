@@ -38,7 +38,7 @@ class LocalStore:
                 return Created.EXISTS
             finally:
                 os.unlink(temporary)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         except OSError as error:
             raise self._failed("create", key, error) from error
         return Created.NOW
@@ -48,7 +48,7 @@ class LocalStore:
         try:
             temporary = self._write_beside(path, data)
             os.replace(temporary, path)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         except OSError as error:
             raise self._failed("write", key, error) from error
 
@@ -99,13 +99,17 @@ class LocalStore:
         return temporary
 
     def _failed(self, verb: str, key: str, error: OSError) -> StorageError:
-        reason = {errno.ENOSPC: "the disk is full", errno.EACCES: "permission is missing"}.get(
-            error.errno or 0, error.strerror or str(error)
-        )
-        return StorageError(verb=verb, path=str(self._root / key), reason=reason, root=self.url)
+        return StorageError(verb=verb, path=str(self._root / key), reason=reason(error), root=self.url)
 
 
-def _sync_folder(folder: Path) -> None:
+def reason(error: OSError) -> str:
+    """Why the file system refused, in words."""
+    words = {errno.ENOSPC: "the disk is full", errno.EACCES: "permission is missing"}
+    return words.get(error.errno or 0, error.strerror or str(error))
+
+
+def sync_folder(folder: Path) -> None:
+    """Force the names in a folder to the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

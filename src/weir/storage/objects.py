@@ -21,7 +21,7 @@ class ObjectStore:
     """Any store that obstore can open by URL; `memory://` lives as long as the object."""
 
     def __init__(self, url: str) -> None:
-        self._url = url.rstrip("/")
+        self._url = url if url.endswith("://") else url.rstrip("/")
         self._store: Any = MemoryStore() if url.startswith("memory://") else from_url(url)
 
     @property

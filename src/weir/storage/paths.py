@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir.ids import Attempt, Generation, JobName, QueryName, SourceName
+from weir.ids import Attempt, CheckpointId, Generation, JobName, QueryName, SourceName
 
 
 def job(name: JobName) -> str:
@@ -21,18 +21,71 @@ def beat(name: JobName, number: Attempt) -> str:
     return f"{name}/attempts/{number:06d}.beat"
 
 
+def generations(name: JobName) -> str:
+    return f"{name}/generations"
+
+
+def generation(name: JobName, number: Generation) -> str:
+    return f"{name}/generations/{number:04d}"
+
+
 def origin(name: JobName, number: Generation) -> str:
-    return f"{name}/generations/{number:04d}/origin.json"
+    return f"{generation(name, number)}/origin.json"
+
+
+def copied(name: JobName, number: Generation) -> str:
+    """Written when every file of a restored generation is in its place."""
+    return f"{generation(name, number)}/copied.json"
+
+
+def live(name: JobName, number: Generation) -> str:
+    """Written when a restored generation is the one that the job goes on with."""
+    return f"{generation(name, number)}/live.json"
 
 
 def query(name: JobName, number: Generation, query_name: QueryName) -> str:
     """Spark's checkpointLocation of a query."""
-    return f"{name}/generations/{number:04d}/queries/{query_name}"
+    return f"{generation(name, number)}/queries/{query_name}"
 
 
-def source(name: JobName, number: Generation, source_name: SourceName) -> str:
-    """The place of a receiving source; its journal is `log/<n>.json` below it."""
-    return f"{name}/generations/{number:04d}/sources/{source_name}"
+def channel(name: JobName, number: Generation, query_name: QueryName) -> str:
+    """The channel that a query writes."""
+    return f"{generation(name, number)}/channels/{query_name}"
+
+
+def pins(name: JobName, number: Generation) -> str:
+    """Links or copies that keep the files of retained checkpoints, at their paths below the generation."""
+    return f"{generation(name, number)}/pins"
+
+
+def checkpoints(name: JobName) -> str:
+    return f"{name}/checkpoints"
+
+
+def begun(name: JobName, id: CheckpointId) -> str:
+    return f"{name}/checkpoints/begun-{id}.json"
+
+
+def completed(name: JobName, id: CheckpointId) -> str:
+    """The manifest of a checkpoint."""
+    return f"{name}/checkpoints/chk-{id}.json"
+
+
+def aborted(name: JobName, id: CheckpointId) -> str:
+    return f"{name}/checkpoints/aborted-{id}.json"
+
+
+def source(name: JobName, _number: Generation, source_name: SourceName) -> str:
+    """The place of a receiving source; its journal is `log/<n>.json` below it.
+
+    It is no part of a generation: what was received outlives a rollback.
+    """
+    return f"{name}/sources/{source_name}"
+
+
+def sink(name: JobName, query_name: QueryName) -> str:
+    """The ledger of a sink that has no place of its own; like a source, no part of a generation."""
+    return f"{name}/sinks/{query_name}"
 
 
 def requests(name: JobName) -> str:

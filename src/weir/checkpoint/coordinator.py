@@ -1,0 +1,616 @@
+"""The coordinator: job-wide checkpoints, the seven steps of design section 5, in one thread.
+
+trigger -> barrier -> align -> snapshot -> ack -> complete -> notify. What may be decided without
+I/O is decided in `protocol/checkpoints.py`. Snapshots are taken in a small pool beside it; nothing
+here is on the path of a record, and no query waits for it, except one whose next batch could make
+Spark purge what a cut still needs. Whatever goes wrong aborts the checkpoint, durably, with a
+reason, and never the job, unless `tolerable-failed-checkpoints` says so.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
+
+import weir
+from weir import faults
+from weir.channel.position import Position
+from weir.checkpoint import manifest as mf
+from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
+from weir.checkpoint.snapshots import Snapshots
+from weir.checkpoint.vertex import Found, Vertex
+from weir.clock import Clock
+from weir.config import CheckpointingMode, Settings, changed
+from weir.errors import CheckpointsFailedError, ExternalError, FencedError, StorageError, WeirError
+from weir.ids import BatchId, CheckpointId, QueryName
+from weir.job.live import Live
+from weir.lease import Lease
+from weir.protocol import messages as m
+from weir.protocol.checkpoints import (
+    COUNTED,
+    AbortReason,
+    AckOutcome,
+    Alignment,
+    Cut,
+    Pending,
+    Refusal,
+    TriggerFacts,
+    may_trigger,
+    subsumed,
+    take_ack,
+)
+from weir.spark.closure import GoneError
+from weir.storage import Created, generations
+from weir.storage.generations import Origin
+
+_LOOK = 0.02
+"""How often a pending checkpoint is looked after."""
+_REST = 0.5
+"""How long to rest when nothing is pending and nothing is due."""
+_SWEEP_EVERY = 600.0
+_SMALL_PURGE = 10
+"""With fewer batches than this kept by Spark, a query's next batch waits for its snapshot."""
+_WORKERS = 4
+T = TypeVar("T")
+
+
+@dataclass
+class _Flight:
+    """A pending checkpoint, with what the coordinator knows of it."""
+
+    state: Pending
+    trigger: str
+    full: bool
+    begun_at: str
+    requests: list[str]
+    phases: dict[str, float] = field(default_factory=dict)
+    barriers: dict[QueryName, float] = field(default_factory=dict)
+    """When each query's barrier was appended, in seconds after the trigger."""
+    found: dict[QueryName, Found] = field(default_factory=dict)
+    queries: dict[QueryName, Future[QueryCut]] = field(default_factory=dict)
+    channels: dict[QueryName, Future[ChannelCut]] = field(default_factory=dict)
+    turned: bool = False
+
+    @property
+    def id(self) -> CheckpointId:
+        return self.state.id
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """A checkpoint that a user asked for."""
+
+    request: str
+    full: bool
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Whom the coordinator asks and tells."""
+
+    report: Callable[[m.Message], None]
+    running: Callable[[], bool]
+    """Whether every query runs."""
+    completed: Callable[[CheckpointId], None]
+    aborted: Callable[[CheckpointId, str], None]
+    give_up: Callable[[WeirError], None]
+    """Too many checkpoints failed: the job must be started again."""
+
+
+class Coordinator:
+    """The checkpoints of one attempt. Its public methods may be called from any thread."""
+
+    def __init__(
+        self,
+        live: Live,
+        vertices: Sequence[Vertex],
+        origin: Origin,
+        spark: str,
+        settings: Settings,
+        purge: int,
+        lease: Lease,
+        outside: Outside,
+        clock: Clock,
+    ) -> None:
+        self._live = live
+        self._order = [vertex.name for vertex in vertices]
+        """A stream before its readers."""
+        self._vertices = {vertex.name: vertex for vertex in vertices}
+        self._origin = origin
+        self._spark = spark
+        self._settings = settings
+        self._purge = purge
+        self._lease = lease
+        self._outside = outside
+        self._clock = clock
+        self._store = live.store
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._flights: dict[CheckpointId, _Flight] = {}
+        self._retained: dict[CheckpointId, Manifest] = {}
+        self._last_id = CheckpointId(0)
+        self._wishes: list[_Wish] = []
+        self._records = 0
+        self._triggered_at = clock.monotonic()
+        self._ended_at: float | None = None
+        self._swept_at = clock.monotonic()
+        self._failures = 0
+        self._unmarked: dict[CheckpointId, bytes] = {}
+        self._stopping = False
+        self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="weir-snapshot")
+        self._thread = threading.Thread(target=self._work, name="weir-coordinator", daemon=True)
+        self._snapshots = Snapshots(live, settings, clock)
+        self._readers = {
+            vertex.name: [one.name for one in vertices if vertex.name in one.inputs]
+            for vertex in vertices
+            if vertex.writer is not None
+        }
+
+    # what others call
+
+    def prepare(self) -> None:
+        """Before any query runs: abort what was begun and not finished, sweep, learn the last id."""
+        there = mf.ids(self._store, self._live.job)
+        self._last_id = max((id for ids in there.values() for id in ids), default=CheckpointId(0))
+        for id in sorted(there["begun"] - there["chk"] - there["aborted"]):
+            self._write_abort(id, AbortReason.RESTARTED, "")
+            self._outside.report(m.CheckpointAborted(id, "", "", 0.0, AbortReason.RESTARTED.value))
+        for id in mf.completed(self._store, self._live.job):
+            manifest = mf.read(self._store, self._live.job, id)
+            if manifest is not None:
+                self._retained[id] = manifest
+        self._snapshots.seed(self._retained.values())
+        self._snapshots.sweep(self._retained.values())
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wish(self, request: str, full: bool) -> None:
+        """Take a checkpoint as soon as one may begin; the answer goes to the request."""
+        with self._changed:
+            self._wishes.append(_Wish(request, full))
+            self._changed.notify_all()
+
+    def configure(self, values: Mapping[str, str]) -> Settings:
+        """Change settings of the running job; raises for those that can't be changed so."""
+        with self._changed:
+            self._settings = changed(self._settings, values)
+            self._changed.notify_all()
+            return self._settings
+
+    def batch(self, committed: m.BatchCommitted) -> None:
+        """A batch was committed; records that came from outside are counted."""
+        vertex = self._vertices.get(QueryName(committed.query))
+        if vertex is not None and not vertex.inputs:
+            with self._changed:
+                self._records += committed.rows
+
+    def query_failed(self, name: QueryName) -> None:
+        """A query is down: nothing that is pending can complete."""
+        with self._changed:
+            for flight in list(self._flights.values()):
+                self._abort(flight, AbortReason.QUERY_RESTARTED, f"query {name}")
+
+    def replace(self, vertex: Vertex) -> None:
+        """A query runs again, as a new run."""
+        with self._changed:
+            self._vertices[vertex.name] = vertex
+
+    def before_batch(self, name: QueryName, batch: BatchId, over: Callable[[], bool]) -> None:
+        """Hold a batch as long as Spark's purge behind it could reach what a cut still needs."""
+        if self._purge >= _SMALL_PURGE:
+            return
+        with self._changed:
+            while not over() and any(self._needs(flight, name, batch) for flight in self._flights.values()):
+                self._changed.wait(_LOOK)
+
+    def stop(self) -> None:
+        """End the thread; what is pending is aborted. Safe to repeat."""
+        with self._changed:
+            self._stopping = True
+            for flight in list(self._flights.values()):
+                self._abort(flight, AbortReason.STOPPING, "")
+            for wish in self._wishes:
+                self._refuse(wish, Refusal.STOPPING)
+            self._wishes.clear()
+            self._changed.notify_all()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join()
+        self._pool.shutdown(wait=True)
+
+    def delete_all(self) -> None:
+        """The job was cancelled and keeps no checkpoints; the last id is remembered by its abort."""
+        newest = max(self._retained, default=None)
+        if newest is not None:
+            self._write_abort(newest, AbortReason.DELETED, "")
+        dropped = [self._retained.pop(id) for id in sorted(self._retained)]
+        self._snapshots.drop(dropped, ())
+        self._snapshots.sweep(self._retained.values())
+
+    # the loop
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                if self._stopping:
+                    return
+                try:
+                    self._step()
+                except Exception as error:
+                    if isinstance(error, FencedError) and self._lease.left <= 0:
+                        return  # the driver is about to end itself
+                    self._went_wrong(error)
+                self._changed.wait(_LOOK if self._flights or self._wishes else self._rest())
+
+    def _step(self) -> None:
+        now = self._clock.monotonic()
+        self._mark_aborted()
+        for flight in list(self._flights.values()):
+            self._advance(flight, now)
+        if self._wishes:
+            self._grant(self._wishes[0], now)
+        elif self._due(now):
+            self._try_periodic(now)
+        if now - self._swept_at > _SWEEP_EVERY and not self._flights:
+            self._swept_at = now
+            self._snapshots.sweep(self._retained.values())
+
+    def _went_wrong(self, error: Exception) -> None:
+        for flight in list(self._flights.values()):
+            self._abort(flight, AbortReason.STORAGE, _words(error))
+        self._outside.report(m.Noted(f"the coordinator stumbled: {_words(error)}"))
+
+    def _rest(self) -> float:
+        interval = self._settings.execution_checkpointing_interval
+        if interval is None:
+            return _REST
+        left = self._triggered_at + interval.total_seconds() - self._clock.monotonic()
+        return min(_REST, max(left, _LOOK))
+
+    def _due(self, now: float) -> bool:
+        settings = self._settings
+        every, limit = (
+            settings.execution_checkpointing_interval,
+            settings.execution_checkpointing_interval_records,
+        )
+        by_time = every is not None and now - self._triggered_at >= every.total_seconds()
+        return by_time or (limit is not None and self._records >= limit)
+
+    # 1 trigger
+
+    def _facts(self, now: float, alignment: Alignment) -> TriggerFacts:
+        settings = self._settings
+        flights = self._flights.values()
+        return TriggerFacts(
+            now=now,
+            running=self._outside.running(),
+            stopping=self._stopping,
+            pending=len(self._flights),
+            unaligned_pending=any(f.state.alignment is Alignment.UNALIGNED or f.turned for f in flights),
+            last_ended_at=self._ended_at,
+            alignment=alignment,
+            max_concurrent=settings.execution_checkpointing_max_concurrent_checkpoints,
+            min_pause=settings.execution_checkpointing_min_pause.total_seconds(),
+        )
+
+    def _alignment(self) -> Alignment:
+        settings = self._settings
+        if settings.execution_checkpointing_mode is CheckpointingMode.AT_LEAST_ONCE:
+            return Alignment.AT_LEAST_ONCE
+        first_aligned = bool(settings.execution_checkpointing_aligned_checkpoint_timeout)
+        unaligned = settings.execution_checkpointing_unaligned_enabled and not first_aligned
+        return Alignment.UNALIGNED if unaligned else Alignment.ALIGNED
+
+    def _try_periodic(self, now: float) -> None:
+        alignment = self._alignment()
+        if may_trigger(self._facts(now, alignment)) is not None:
+            return
+        interval = self._settings.execution_checkpointing_interval
+        due = interval is not None and now - self._triggered_at >= interval.total_seconds()
+        full = not self._settings.execution_checkpointing_incremental
+        self._begin(alignment, "interval" if due else "records", full, [], now)
+
+    def _grant(self, wish: _Wish, now: float) -> None:
+        alignment = self._alignment()
+        refusal = may_trigger(replace(self._facts(now, alignment), last_ended_at=None))
+        if refusal is Refusal.TOO_MANY:
+            return
+        self._wishes.remove(wish)
+        if refusal is not None:
+            self._refuse(wish, refusal)
+        else:
+            self._begin(alignment, "request", wish.full, [wish.request], now)
+
+    def _refuse(self, wish: _Wish, refusal: Refusal) -> None:
+        self._outside.report(m.Answered(wish.request, False, {"reason": refusal.value}))
+
+    def _begin(self, alignment: Alignment, trigger: str, full: bool, requests: list[str], now: float) -> None:
+        self._lease.check()
+        self._triggered_at, self._records = now, 0
+        self._last_id = id = CheckpointId(self._last_id + 1)
+        begun_at = self._clock.now().isoformat()
+        body = {"id": id, "alignment": alignment.value, "trigger": trigger, "begun_at": begun_at}
+        self._store.create(mf.begun_key(self._live.job, id), json.dumps(body).encode())
+        faults.point("checkpoint.begun")
+        flight = _Flight(
+            Pending(id, alignment, now, frozenset(self._order)), trigger, full, begun_at, requests
+        )
+        self._flights[id] = flight
+        flight.phases["trigger"] = self._clock.monotonic() - now
+        self._outside.report(m.CheckpointBegun(id, alignment.value, trigger, full))
+        if alignment is Alignment.UNALIGNED:
+            self._cut_here(flight, self._order)
+        else:
+            self._send_barriers(flight)
+
+    # 2 barrier
+
+    def _send_barriers(self, flight: _Flight) -> None:
+        for vertex in self._vertices.values():
+            vertex.begin()
+        for name in self._order:
+            vertex = self._vertices[name]
+            if not vertex.inputs:
+                found = vertex.here() if vertex.writer is None else vertex.barrier(flight.id)
+                self._cut(flight, vertex, found)
+
+    def _cut_here(self, flight: _Flight, names: Sequence[QueryName]) -> None:
+        """Take each query's last committed batch, downstream first: no reader is ahead of its writer."""
+        for name in reversed(names):
+            vertex = self._vertices[name]
+            if flight.state.alignment is Alignment.UNALIGNED or vertex.writer is None:
+                found = vertex.here()
+            else:
+                found = vertex.barrier(flight.id)
+            self._cut(flight, vertex, replace(found, unaligned=True))
+
+    # 3 align
+
+    def _advance(self, flight: _Flight, now: float) -> None:
+        for name in self._order:
+            if name not in flight.found:
+                found = self._vertices[name].aligned(flight.id)
+                if found is not None:
+                    self._cut(flight, self._vertices[name], found)
+        missing = [name for name in self._order if name not in flight.found]
+        patience = self._settings.execution_checkpointing_aligned_checkpoint_timeout.total_seconds()
+        waited = now - flight.state.begun_at
+        if missing and patience and waited >= patience and flight.state.alignment is Alignment.ALIGNED:
+            flight.turned = True
+            self._cut_here(flight, missing)
+            missing = []
+        if not missing and not flight.channels:
+            self._keep_channels(flight)
+        self._take_acks(flight)
+        if flight.id not in self._flights:
+            return
+        if flight.state.complete and all(one.done() for one in flight.channels.values()):
+            self._complete(flight)
+        elif waited >= self._settings.execution_checkpointing_timeout.total_seconds():
+            lost = ", ".join(sorted(flight.state.missing))
+            self._abort(flight, AbortReason.EXPIRED, f"missing: {lost}" if lost else "")
+
+    # 4 snapshot
+
+    def _cut(self, flight: _Flight, vertex: Vertex, found: Found) -> None:
+        flight.found[vertex.name] = found
+        flight.barriers[vertex.name] = self._since(flight)
+        keep = partial(self._snapshots.of_query, full=flight.full)
+        flight.queries[vertex.name] = self._submit(keep, flight.id, vertex, found)
+
+    def _keep_channels(self, flight: _Flight) -> None:
+        for name in self._order:
+            found = flight.found[name]
+            if found.behind is not None:
+                readers = [self._position(flight, reader, name) for reader in self._readers[name]]
+                keep = partial(self._snapshots.of_channel, full=flight.full)
+                flight.channels[name] = self._submit(keep, flight.id, name, found, readers)
+
+    def _position(self, flight: _Flight, reader: QueryName, channel: QueryName) -> Position:
+        """Where the reader goes on after a restore of this checkpoint."""
+        position = self._vertices[reader].positions(flight.found[reader].batch)[channel]
+        behind = flight.found[channel].behind
+        if flight.state.alignment is Alignment.AT_LEAST_ONCE and behind is not None:
+            return position if position.entry <= behind else Position(behind, flight.id)
+        return position
+
+    def _needs(self, flight: _Flight, name: QueryName, batch: BatchId) -> bool:
+        if name not in flight.found:
+            return not self._vertices[name].caught_up(batch)
+        return not flight.queries[name].done()
+
+    def _submit(self, work: Callable[..., T], *args: object) -> Future[T]:
+        future = self._pool.submit(work, *args)
+        future.add_done_callback(self._wake)
+        return future
+
+    def _wake(self, _future: object) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    # 5 ack
+
+    def _take_acks(self, flight: _Flight) -> None:
+        for name, future in flight.queries.items():
+            if not future.done() or name in flight.state.cuts:
+                continue
+            if (error := future.exception()) is not None:
+                self._abort(flight, AbortReason.STORAGE, f"query {name}: {_words(error)}")
+                return
+            cut = future.result()
+            pending = {one.id: one.state for one in self._flights.values()}
+            ack = Cut(name, BatchId(cut.batch), cut.unaligned)
+            after, outcome = take_ack(pending, (), flight.id, ack)
+            if outcome is AckOutcome.SUCCESS:
+                flight.state = after[flight.id]
+                flight.phases["ack"] = self._since(flight)
+                faults.point("checkpoint.acked")
+        for name, kept in flight.channels.items():
+            if kept.done() and (error := kept.exception()) is not None:
+                self._abort(flight, AbortReason.STORAGE, f"channel {name}: {_words(error)}")
+                return
+
+    # 6 complete
+
+    def _complete(self, flight: _Flight) -> None:
+        since = self._clock.monotonic()
+        self._lease.check()
+        faults.point("checkpoint.completing")
+        manifest = self._manifest(flight)
+        data = manifest.model_dump_json().encode()
+        key = mf.completed_key(self._live.job, flight.id)
+        try:
+            self._snapshots.export(manifest)
+            created = self._store.create(key, data)
+        except StorageError as error:
+            self._abort(flight, AbortReason.STORAGE, error.text)
+            return
+        if created is not Created.NOW:
+            self._abort(flight, AbortReason.DECLINED, "its manifest was there already")
+            return
+        faults.point("checkpoint.completed")
+        now = self._clock.monotonic()
+        flight.phases["complete"] = now - since
+        del self._flights[flight.id]
+        self._retained[flight.id] = manifest
+        self._snapshots.release(flight.id)
+        self._ended_at, self._failures = now, 0
+        self._notify(flight, manifest)
+
+    def _manifest(self, flight: _Flight) -> Manifest:
+        queries = {}
+        for name, future in flight.queries.items():
+            cut = future.result()
+            places = {one: self._position(flight, name, QueryName(one)) for one in cut.positions}
+            back = {
+                one: (there.entry, there.barrier)
+                for one, there in places.items()
+                if there.entry < cut.positions[one][0]
+            }
+            inputs = self._vertices[name].inputs or (name,)
+            phases = {"barrier": max(flight.barriers[one] for one in inputs), **cut.phases}
+            queries[name] = cut.model_copy(update={"set_back": back, "phases": phases})
+        turned = flight.turned and flight.state.alignment is Alignment.ALIGNED
+        return Manifest(
+            id=flight.id,
+            job=self._live.job,
+            generation=self._live.generation,
+            attempt=self._lease.attempt,
+            alignment=Alignment.UNALIGNED if turned else flight.state.alignment,
+            full=flight.full,
+            trigger=flight.trigger,
+            begun_at=flight.begun_at,
+            completed_at=self._clock.now().isoformat(),
+            seconds=self._since(flight),
+            lineage=self._origin.lineage,
+            backend=self._origin.backend,
+            parallelism=self._origin.parallelism,
+            spark=self._spark,
+            weir=weir.__version__,
+            copied_to=self._snapshots.copied_to,
+            queries=queries,
+            channels={name: future.result() for name, future in flight.channels.items()},
+        )
+
+    # 7 notify
+
+    def _notify(self, flight: _Flight, manifest: Manifest) -> None:
+        since = self._clock.monotonic()
+        kept = self._settings.execution_checkpointing_num_retained
+        old = [id for id in subsumed(self._retained, kept) if id != self._wanted()]
+        try:
+            self._snapshots.drop([self._retained.pop(id) for id in old], self._retained.values())
+            self._snapshots.trim(manifest, self._readers)
+        except ExternalError as error:
+            self._outside.report(m.Noted(f"checkpoint {flight.id} is complete, but {error.text}"))
+        flight.phases["notify"] = self._clock.monotonic() - since
+        flight.phases["barrier"] = max(flight.barriers.values(), default=0.0)
+        message = m.CheckpointCompleted(
+            id=flight.id,
+            alignment=manifest.alignment.value,
+            trigger=flight.trigger,
+            full=flight.full,
+            seconds=manifest.seconds,
+            new_bytes=manifest.new_bytes,
+            full_bytes=manifest.full_bytes,
+            phases=flight.phases,
+            queries={
+                name: {
+                    "batch": cut.batch,
+                    "unaligned": cut.unaligned,
+                    "new_bytes": cut.new_bytes,
+                    "full_bytes": cut.full_bytes,
+                    "phases": cut.phases,
+                }
+                for name, cut in manifest.queries.items()
+            },
+            subsumed=list(old),
+        )
+        self._outside.report(message)
+        body = {"id": flight.id, "seconds": manifest.seconds}
+        body |= {"new_bytes": manifest.new_bytes, "full_bytes": manifest.full_bytes}
+        for request in flight.requests:
+            self._outside.report(m.Answered(request, True, body))
+        self._outside.completed(flight.id)
+
+    def _wanted(self) -> CheckpointId | None:
+        """The checkpoint that a restore was asked for and has not used yet."""
+        opening = generations.opening(self._store, self._live.job)
+        origin = generations.read_origin(self._store, self._live.job, opening) if opening else None
+        return origin.checkpoint if origin is not None else None
+
+    # aborts and the rest
+
+    def _abort(self, flight: _Flight, reason: AbortReason, detail: str) -> None:
+        """Durable, with a reason. Its pins are swept when nothing else needs them."""
+        self._flights.pop(flight.id, None)
+        self._snapshots.release(flight.id)
+        self._ended_at = self._clock.monotonic()
+        self._write_abort(flight.id, reason, detail)
+        seconds = self._since(flight)
+        self._outside.report(
+            m.CheckpointAborted(
+                flight.id, flight.state.alignment.value, flight.trigger, seconds, reason.value, detail
+            )
+        )
+        words = f"{reason.value}: {detail}" if detail else reason.value
+        for request in flight.requests:
+            self._outside.report(m.Answered(request, False, {"id": flight.id, "reason": words}))
+        self._outside.aborted(flight.id, words)
+        self._count_failure(reason, words)
+
+    def _count_failure(self, reason: AbortReason, words: str) -> None:
+        limit = self._settings.execution_checkpointing_tolerable_failed_checkpoints
+        if reason not in COUNTED:
+            return
+        self._failures += 1
+        if limit is not None and self._failures > limit:
+            self._outside.give_up(CheckpointsFailedError(count=self._failures, limit=limit, reason=words))
+
+    def _write_abort(self, id: CheckpointId, reason: AbortReason, detail: str) -> None:
+        body = {"id": id, "reason": reason.value, "detail": detail, "at": self._clock.now().isoformat()}
+        self._unmarked[id] = json.dumps(body).encode()
+        self._mark_aborted()
+
+    def _mark_aborted(self) -> None:
+        """Write what is aborted; what can't be written now (a full disk) is tried again."""
+        for id, body in list(self._unmarked.items()):
+            with suppress(ExternalError):
+                self._store.create(mf.aborted_key(self._live.job, id), body)
+                del self._unmarked[id]
+
+    def _since(self, flight: _Flight) -> float:
+        return self._clock.monotonic() - flight.state.begun_at
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, GoneError):
+        way_out = "raise spark.sql.streaming.minBatchesToRetain"
+        return f"{error} is gone: Spark purged it before it was kept ({way_out})"
+    return error.text if isinstance(error, WeirError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,159 @@
+"""Are the live files whole? Asked before a start, so that a torn file does not end in Spark's own words.
+
+Spark does not force its files to the disk: after a power loss the newest may be empty or missing. It
+is looked at names, sizes, and the few small files that a start reads anyway; nothing big is read.
+The facts of each query are collected first, and judged without I/O.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from weir.checkpoint import manifest as mf
+from weir.ids import NO_BATCH, BatchId, Generation, JobName
+from weir.spark.closure import GoneError, closure
+from weir.storage import Store, files, paths
+from weir.storage.generations import read_origin
+
+_GONE = "is gone"
+_EMPTY = "is empty"
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One file that a query needs and that is not whole."""
+
+    query: str
+    file: str
+    wrong: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.file} of query {self.query} {self.wrong}"
+
+
+@dataclass(frozen=True)
+class QueryFacts:
+    """What the files of one query say."""
+
+    planned: BatchId = NO_BATCH
+    """The newest entry of the offset log."""
+    committed: BatchId = NO_BATCH
+    """The newest entry of the commit log."""
+    wrong: Mapping[str, str] | None = None
+    """Files that a start needs and that are gone, empty or can't be read: what is wrong with each."""
+
+
+def look(store: Store, job: JobName, generation: Generation) -> list[Damage]:
+    """What is lost or torn in a generation; nothing when the job can go on with it."""
+    root = files.folder_of(store) / paths.generation(job, generation)
+    try:
+        return torn(root, expected(store, job, generation))
+    except OSError as error:
+        raise files.failed("read", root, error, store.url) from error
+
+
+def expected(store: Store, job: JobName, generation: Generation) -> dict[str, BatchId]:
+    """The batch that each query has certainly committed: the newest checkpoint of the generation says so.
+
+    Without one, the checkpoint that the generation was opened from; any, when the generation is gone.
+    """
+    origin = read_origin(store, job, generation)
+    opened_from = origin.checkpoint if origin else None
+    for id in reversed(mf.completed(store, job)):
+        try:
+            manifest = mf.read(store, job, id)
+        except ValidationError:
+            continue
+        if manifest is None:
+            continue
+        if origin is None or manifest.generation == generation or id == opened_from:
+            return {name: BatchId(cut.batch) for name, cut in manifest.queries.items()}
+    return {}
+
+
+def torn(root: Path, expected: Mapping[str, BatchId]) -> list[Damage]:
+    """The damage in the generation at `root`, of its own queries and of those that are expected."""
+    folder = root / "queries"
+    names = {path.name for path in folder.iterdir() if path.is_dir()} if folder.is_dir() else set()
+    found = {name: collect(folder / name) for name in sorted(names | expected.keys())}
+    return [
+        damage for name, facts in found.items() for damage in judge(name, facts, expected.get(name, NO_BATCH))
+    ]
+
+
+def judge(query: str, facts: QueryFacts, expected: BatchId) -> list[Damage]:
+    """Decide from the facts; a query that has never run is whole."""
+    if facts.committed < expected:
+        wrong = f"is lost: a checkpoint has batch {expected}, the newest is {facts.committed}"
+        return [Damage(query, f"commits/{expected}", wrong)]
+    found = [Damage(query, file, wrong) for file, wrong in (facts.wrong or {}).items()]
+    if found:
+        return found
+    if facts.planned < facts.committed:
+        return [Damage(query, f"offsets/{facts.committed}", _GONE)]
+    if facts.planned > facts.committed + 1:
+        return [Damage(query, f"commits/{facts.committed + 1}", _GONE)]
+    return []
+
+
+def collect(root: Path) -> QueryFacts:
+    """The facts of the query whose checkpointLocation is `root`."""
+    planned, committed = _newest(root / "offsets"), _newest(root / "commits")
+    wrong: dict[str, str] = {}
+    if (problem := _empty(root / "metadata")) is not None and (planned >= 0 or problem != _GONE):
+        wrong["metadata"] = problem
+    needed = [f"offsets/{batch}" for batch in (planned, planned - 1) if batch >= 0]
+    needed += [f"commits/{committed}"] if committed >= 0 else []
+    for name in needed:
+        if (problem := _log_problem(root / name)) is not None:
+            wrong[name] = problem
+    if committed >= 0 and not wrong:
+        wrong |= _closure_problems(root, committed)
+    return QueryFacts(planned, committed, wrong)
+
+
+def _closure_problems(root: Path, batch: BatchId) -> dict[str, str]:
+    try:
+        needed = closure(root, batch).files
+    except GoneError as error:
+        return {str(error): _GONE}
+    except (ValueError, KeyError, IndexError, zipfile.BadZipFile) as error:
+        return {f"the state of batch {batch}": f"can't be read: {error}"}
+    found = {name: _empty(root / name) for name in needed}
+    return {name: problem for name, problem in found.items() if problem is not None}
+
+
+def _empty(path: Path) -> str | None:
+    try:
+        return None if path.stat().st_size else _EMPTY
+    except FileNotFoundError:
+        return _GONE
+
+
+def _log_problem(path: Path) -> str | None:
+    """What is wrong with an entry of Spark's logs: a version, then JSON."""
+    try:
+        version, _, rest = path.read_text().partition("\n")
+    except FileNotFoundError:
+        return _GONE
+    except UnicodeDecodeError:
+        return "can't be read"
+    if not version:
+        return _EMPTY
+    try:
+        json.loads(rest.partition("\n")[0])
+    except ValueError:
+        return "is cut off"
+    return None
+
+
+def _newest(folder: Path) -> BatchId:
+    names = (path.name for path in folder.iterdir()) if folder.is_dir() else iter(())
+    return BatchId(max((int(name) for name in names if name.isdigit()), default=NO_BATCH))

@@ -1,0 +1,117 @@
+"""The files of a completed checkpoint, wherever they are: in the pins, in a copy-dir, in its manifest.
+
+A file counts only when its size and CRC are those of the manifest. What is damaged in one place is
+taken from another.
+"""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+from weir.checkpoint.copies import Copies
+from weir.checkpoint.edits import Edit
+from weir.checkpoint.manifest import File, Manifest
+from weir.errors import DamagedCheckpointError
+from weir.ids import Generation, JobName
+from weir.storage import Store, files, paths
+from weir.storage.files import Sum, sum_of
+
+
+class KeptFiles:
+    """The files of one checkpoint, to be looked at and brought back. For use from any thread."""
+
+    def __init__(self, store: Store, manifest: Manifest) -> None:
+        self._manifest = manifest
+        self._job = JobName(manifest.job)
+        self._generation = Generation(manifest.generation)
+        self._pins = files.folder_of(store) / paths.pins(self._job, self._generation)
+        self._root = store.url
+        self._copies = Copies(manifest.copied_to, self._job) if manifest.copied_to else None
+
+    def damage(self, file: File) -> str | None:
+        """What is wrong with a file, in words that follow its name; None when it is whole somewhere."""
+        if _within(file):
+            return _wrong(file, sum_of(base64.b64decode(file.inline)))
+        pinned = _wrong(file, self._pinned(file))
+        if pinned is None or self._copies is None:
+            return pinned
+        copied = _wrong(file, self._copies.checksum(self._generation, self._manifest.kept_at(file)))
+        return None if copied is None else f"{pinned}, and its copy {copied}"
+
+    def bring_back(self, file: File, target: Path, edit: Edit | None) -> None:
+        """Make the target this file, or what `edit` makes of it; its folder must be there.
+
+        Safe to repeat, and to be killed in: the target is whole or absent. A pin is linked, so the
+        target must never be edited in place. Raises `DamagedCheckpointError`.
+        """
+        try:
+            if edit is not None:
+                files.write(target, edit(self._content(file)))
+            elif _within(file):
+                files.write(target, self._content(file))
+            elif not _is(file, target):
+                target.unlink(missing_ok=True)
+                self._bring(file, target)
+        except OSError as error:
+            raise files.failed("restore", target, error, self._root) from error
+
+    def _bring(self, file: File, target: Path) -> None:
+        wrong = _wrong(file, self._pinned(file))
+        if wrong is None:
+            files.link(self._pin(file), target)
+        elif self._copies is None:
+            raise self._damaged(file, wrong)
+        else:
+            found = self._copies.fetch(self._generation, self._manifest.kept_at(file), target)
+            if (worse := _wrong(file, found)) is not None:
+                target.unlink(missing_ok=True)
+                raise self._damaged(file, f"{wrong}, and its copy {worse}")
+
+    def _content(self, file: File) -> bytes:
+        if _within(file):
+            data = base64.b64decode(file.inline)
+        elif _wrong(file, self._pinned(file)) is None:
+            data = self._pin(file).read_bytes()
+        else:
+            where = self._manifest.kept_at(file)
+            data = (self._copies.read(self._generation, where) if self._copies else None) or b""
+        if (wrong := _wrong(file, sum_of(data))) is not None:
+            raise self._damaged(file, self.damage(file) or wrong)
+        return data
+
+    def _pin(self, file: File) -> Path:
+        return self._pins / self._manifest.kept_at(file)
+
+    def _pinned(self, file: File) -> Sum | None:
+        pin = self._pin(file)
+        try:
+            size = pin.stat().st_size
+            return files.checksum(pin) if size == file.bytes else Sum(size, -1)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise files.failed("read", pin, error, self._root) from error
+
+    def _damaged(self, file: File, wrong: str) -> DamagedCheckpointError:
+        return DamagedCheckpointError(
+            job=self._job, checkpoint=self._manifest.id, file=file.path, damage=wrong
+        )
+
+
+def _within(file: File) -> bool:
+    """Whether its content is in the manifest itself; nothing is everywhere."""
+    return bool(file.inline) or file.bytes == 0
+
+
+def _wrong(file: File, found: Sum | None) -> str | None:
+    if found is None:
+        return "is gone"
+    if found.bytes != file.bytes:
+        return f"has {found.bytes} bytes instead of {file.bytes}"
+    return None if found.crc == file.crc else "has changed"
+
+
+def _is(file: File, path: Path) -> bool:
+    """Whether the path is this file already, from a try that was killed."""
+    return path.exists() and files.checksum(path) == Sum(file.bytes, file.crc)

@@ -1,0 +1,303 @@
+"""Keep the files of a checkpoint from Spark's purge: the step between the cut and the ack.
+
+    generations/NNNN/pins/<path>            a hard link (or a copy, where there are none), shared by
+                                            all checkpoints that need the file
+    generations/NNNN/pins/full-<k>/<path>   a full checkpoint's own copy
+
+Spark never edits a file, it writes a new one and renames it: so a link keeps the content. A pin is
+summed up once, and only new ones cost anything. Whatever a kill leaves behind is found and used by
+the next checkpoint, or swept (`retention.py`).
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from weir.checkpoint.copies import Copies
+from weir.checkpoint.manifest import File, Manifest, kept_at
+from weir.clock import Clock
+from weir.config import CheckpointStorage
+from weir.errors import BadValueError, CheckpointTooLargeError, StorageError
+from weir.ids import CheckpointId, Generation, JobName
+from weir.spark.closure import GoneError
+from weir.spark.zips import members
+from weir.storage import Store, files, paths
+from weir.storage.files import Sum, sum_of
+from weir.storage.generations import read_origin
+
+MEMORY_LIMIT = 5 * 1024 * 1024
+"""Bytes of all files of one checkpoint in storage `memory`."""
+
+_FORGET_AFTER = 100
+"""So many checkpoints later an unused sum is computed again, if it is ever needed."""
+_SHARED_ZIP = re.compile(r"(.*/)?\d+\.zip")
+"""A snapshot of state format 1, which may be written again with other files beside it."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Files that are safe now."""
+
+    files: tuple[File, ...] = ()
+    new_bytes: int = 0
+    pinning: float = 0.0
+    copying: float = 0.0
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        return {"pinning": self.pinning, "copying": self.copying}
+
+
+@dataclass(frozen=True)
+class _Pin:
+    """A pin that is known."""
+
+    sum: Sum
+    brought_by: CheckpointId
+    used_by: CheckpointId
+    copied: bool = False
+
+
+class Pins:
+    """The pins of one generation. For use from any thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        job: JobName,
+        generation: Generation,
+        *,
+        storage: CheckpointStorage = CheckpointStorage.FILESYSTEM,
+        copy_dir: str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._store = store
+        self._job = job
+        self._generation = generation
+        self._live = files.folder_of(store) / paths.generation(job, generation)
+        self._folder = files.folder_of(store) / paths.pins(job, generation)
+        self._in_memory = storage is CheckpointStorage.MEMORY
+        self._clock = clock or Clock()
+        self._copies = _second_place(store, copy_dir, job, self._clock) if copy_dir else None
+        self._claimed = False
+        self._lock = threading.Lock()
+        self._known: dict[str, _Pin] = {}
+        self._inline: dict[tuple[CheckpointId, str], int] = {}
+
+    @property
+    def copied_to(self) -> str:
+        """For the manifest: where the files are besides; "" without a copy-dir."""
+        return self._copies.url if self._copies else ""
+
+    def seed(self, retained: Iterable[Manifest]) -> None:
+        """Learn from the retained checkpoints what is kept already; at the start."""
+        for manifest in retained:
+            if manifest.generation != self._generation or manifest.full:
+                continue
+            id = CheckpointId(manifest.id)
+            copied = bool(self._copies) and manifest.copied_to == self.copied_to
+            with self._lock:
+                for file in manifest.files():
+                    if not file.inline:
+                        self._known[file.path] = _Pin(Sum(file.bytes, file.crc), id, id, copied)
+
+    def keep(
+        self, folder: str, names: Sequence[str], *, checkpoint: CheckpointId, full: bool = False
+    ) -> Kept:
+        """Keep the files `names` below `folder`, itself below the generation; "" is the generation.
+
+        When it returns, the files are safe from Spark, their names are on the disk, and they are
+        copied, if there is a copy-dir. Safe to repeat. Raises `GoneError` for a file that vanished
+        or was written again before it was kept, `StorageError` when the storage refuses, and
+        `CheckpointTooLargeError` in storage `memory`.
+        """
+        wanted = [f"{folder}/{name}" if folder else name for name in names]
+        try:
+            if self._in_memory:
+                return self._take_in(wanted, checkpoint)
+            if full:
+                return self._copy_whole(wanted, checkpoint)
+            return self._pin(wanted, checkpoint)
+        except OSError as error:
+            raise files.failed(
+                "keep files of a checkpoint in", self._folder, error, self._store.url
+            ) from error
+
+    def export_manifest(self, manifest: Manifest) -> None:
+        """Write the manifest to the copy-dir, where its files are already. Safe to repeat."""
+        if self._copies is not None:
+            self._claim(self._copies)
+            self._copies.put_manifest(CheckpointId(manifest.id), manifest.model_dump_json().encode())
+
+    def remove(self, kept: Iterable[str]) -> None:
+        """Let go of what no retained or pending checkpoint needs: names as `Manifest.kept` gives them."""
+        gone = list(kept)
+        try:
+            for name in gone:
+                (self._folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise files.failed("delete", self._folder, error, self._store.url) from error
+        with self._lock:
+            for name in gone:
+                self._known.pop(name, None)
+        if self._copies is not None:
+            self._copies.remove((self._generation, name) for name in gone)
+
+    def _pin(self, wanted: Sequence[str], checkpoint: CheckpointId) -> Kept:
+        began = self._clock.monotonic()
+        known = self._recall(wanted, checkpoint)
+        fresh = [path for path in wanted if self._link(path) or path not in known]
+        if (torn := self._torn_zip({path: path for path in wanted})) is not None:
+            if torn in fresh:
+                (self._folder / torn).unlink(missing_ok=True)
+            raise GoneError(torn)
+        sums = files.parallel(lambda path: files.checksum(self._folder / path), fresh)
+        new = {path: _Pin(sum, checkpoint, checkpoint) for path, sum in zip(fresh, sums, strict=True)}
+        pins = {path: new.get(path) or known[path] for path in wanted}
+        self._sync(fresh)
+        pinned = self._clock.monotonic()
+        self._copy_out({path: pin.sum for path, pin in pins.items() if not pin.copied})
+        with self._lock:
+            for path, pin in pins.items():
+                self._known[path] = replace(pin, copied=bool(self._copies))
+        return Kept(
+            tuple(_file(path, pin.sum) for path, pin in pins.items()),
+            sum(pin.sum.bytes for pin in pins.values() if pin.brought_by == checkpoint),
+            pinned - began,
+            self._clock.monotonic() - pinned,
+        )
+
+    def _recall(self, wanted: Iterable[str], checkpoint: CheckpointId) -> dict[str, _Pin]:
+        """What is known of these files; what only an aborted checkpoint had is new to this one."""
+        with self._lock:
+            old = [path for path, pin in self._known.items() if pin.used_by < checkpoint - _FORGET_AFTER]
+            for path in old:
+                del self._known[path]
+            known = {path: self._known[path] for path in wanted if path in self._known}
+            brought = {pin.brought_by for pin in known.values()} - {checkpoint}
+        void = {id for id in brought if self._store.exists(paths.aborted(self._job, id))}
+        return {
+            path: replace(
+                pin,
+                used_by=max(pin.used_by, checkpoint),
+                brought_by=checkpoint if pin.brought_by in void else pin.brought_by,
+            )
+            for path, pin in known.items()
+        }
+
+    def _link(self, path: str) -> bool:
+        """Make the pin; False when it is there already."""
+        source, target = self._live / path, self._folder / path
+        for _ in range(3):  # a sweep may remove a folder while it is empty
+            try:
+                return files.link(source, target)
+            except FileNotFoundError:
+                if target.exists():
+                    return False
+                if not source.exists():
+                    break
+                target.parent.mkdir(parents=True, exist_ok=True)
+        raise GoneError(path)
+
+    def _torn_zip(self, places: Mapping[str, str]) -> str | None:
+        """A snapshot that names files which are not kept with it: it was written again since the listing."""
+        for path in filter(_SHARED_ZIP.fullmatch, places):
+            folder = path.rpartition("/")[0]
+            beside = (f"{folder}/{name}" for name in members(self._folder / places[path]))
+            if not places.keys() >= set(beside):
+                return path
+        return None
+
+    def _copy_whole(self, wanted: Sequence[str], checkpoint: CheckpointId) -> Kept:
+        began = self._clock.monotonic()
+        places = {path: kept_at(path, checkpoint, full=True) for path in wanted}
+        for folder in {(self._folder / place).parent for place in places.values()}:
+            folder.mkdir(parents=True, exist_ok=True)
+        sums = dict(
+            zip(wanted, files.parallel(lambda path: self._copy(path, places[path]), wanted), strict=True)
+        )
+        if (torn := self._torn_zip(places)) is not None:
+            raise GoneError(torn)
+        self._sync(places.values())
+        pinned = self._clock.monotonic()
+        self._copy_out({places[path]: sum for path, sum in sums.items()})
+        return Kept(
+            tuple(_file(path, sum) for path, sum in sums.items()),
+            sum(one.bytes for one in sums.values()),
+            pinned - began,
+            self._clock.monotonic() - pinned,
+        )
+
+    def _copy(self, path: str, place: str) -> Sum:
+        source = self._live / path
+        try:
+            return files.copy(source, self._folder / place)
+        except FileNotFoundError:
+            if source.exists():
+                raise
+            raise GoneError(path) from None
+
+    def _take_in(self, wanted: Sequence[str], checkpoint: CheckpointId) -> Kept:
+        began = self._clock.monotonic()
+        taken: list[File] = []
+        size = 0
+        for path in wanted:
+            try:
+                size += (self._live / path).stat().st_size
+                self._admit(checkpoint, wanted[0], size)
+                data = (self._live / path).read_bytes()
+            except FileNotFoundError as error:
+                raise GoneError(path) from error
+            taken.append(_file(path, sum_of(data), base64.b64encode(data).decode()))
+        return Kept(tuple(taken), size, self._clock.monotonic() - began)
+
+    def _admit(self, checkpoint: CheckpointId, whose: str, size: int) -> None:
+        """Count what a checkpoint takes in from all its queries and channels."""
+        with self._lock:
+            self._inline = {key: n for key, n in self._inline.items() if key[0] > checkpoint - _FORGET_AFTER}
+            self._inline[checkpoint, whose] = size
+            total = sum(n for (id, _), n in self._inline.items() if id == checkpoint)
+        if total > MEMORY_LIMIT:
+            raise CheckpointTooLargeError(bytes=total, limit=MEMORY_LIMIT)
+
+    def _copy_out(self, sums: Mapping[str, Sum]) -> None:
+        """Copy pins to the copy-dir; what is read must be what was summed up."""
+        if self._copies is None or not sums:
+            return
+        self._claim(self._copies)
+        copied = self._copies.put(self._generation, {name: self._folder / name for name in sums})
+        for name, found in copied.items():
+            if found != sums[name]:
+                reason = "it has changed since it was kept"
+                raise StorageError(verb="copy", path=self._folder / name, reason=reason, root=self._store.url)
+
+    def _claim(self, copies: Copies) -> None:
+        if not self._claimed:
+            origin = read_origin(self._store, self._job, self._generation)
+            assert origin is not None, "a generation that runs has its origin"
+            copies.claim(origin.lineage)
+            self._claimed = True
+
+    def _sync(self, names: Iterable[str]) -> None:
+        top = self._folder.parent
+        files.sync_folders(folder for name in names for folder in files.up_to(self._folder / name, top))
+
+
+def _second_place(store: Store, copy_dir: str, job: JobName, clock: Clock) -> Copies:
+    copies = Copies(copy_dir, job, clock)
+    if copies.url == store.url:
+        raise BadValueError(
+            key="execution.checkpointing.copy-dir",
+            value=copy_dir,
+            origin="the settings",
+            reason="it is execution.checkpointing.dir, where the files are already",
+        )
+    return copies
+
+
+def _file(path: str, sum: Sum, inline: str = "") -> File:
+    return File(path=path, bytes=sum.bytes, crc=sum.crc, inline=inline)

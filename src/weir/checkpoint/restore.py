@@ -1,0 +1,227 @@
+"""From a checkpoint to live files: which one, is it whole, and a new generation made of it.
+
+`intend` writes down what is to be restored; nothing else changes. The next start of the job calls
+`open_generation`, which brings every file back into the new generation, and after the sinks are
+rewound that generation becomes live (`storage/generations.py`). The old one is never touched.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from weir.checkpoint import manifest as mf
+from weir.checkpoint.edits import edit_of
+from weir.checkpoint.kept import KeptFiles
+from weir.checkpoint.manifest import File, Manifest
+from weir.clock import Clock
+from weir.errors import DamagedCheckpointError, NoSuchCheckpointError
+from weir.ids import CheckpointId, Generation, JobName
+from weir.storage import Created, Store, files, generations, open_store, paths
+from weir.storage.generations import Origin, create_origin, read_origin
+
+LATEST = "latest"
+_ELSEWHERE = re.compile(r"(?P<root>.+)/(?P<job>[^/]+)/checkpoints/(?P<name>chk-\d+\.json)")
+
+PassedOver = Callable[[CheckpointId, str], None]
+"""Told of each newer checkpoint that is damaged, and what is wrong with it."""
+
+
+def _silently(_id: CheckpointId, _damage: str) -> None: ...
+
+
+def find(store: Store, job: JobName, point: str, passed_over: PassedOver = _silently) -> Manifest:
+    """The checkpoint that a user means, when every file of it is whole.
+
+    `point` is "latest" (the newest one on the way to the live files that is whole), "chk-41", "41",
+    or the place of a manifest in a copy-dir. Raises `NoSuchCheckpointError`, and
+    `DamagedCheckpointError` when what was asked for can't be restored.
+    """
+    if point == LATEST:
+        return _latest(store, job, passed_over)
+    elsewhere = _ELSEWHERE.fullmatch(point)
+    manifest = _from_copies(job, point, elsewhere) if elsewhere else _named(store, job, point)
+    damage = verify(store, manifest)
+    if damage:
+        raise _damaged(job, manifest.id, damage[0])
+    return manifest
+
+
+def candidates(store: Store, job: JobName) -> list[CheckpointId]:
+    """The completed checkpoints that the live files descend from, newest first; whole or not."""
+    way = generations.timeline(store, job)
+    no_files = not generations.numbers(store, job)
+
+    def on_the_way(id: CheckpointId) -> bool:
+        manifest = _read(store, job, id)
+        if manifest is None or no_files:
+            return True
+        last = way.get(Generation(manifest.generation), CheckpointId(0))
+        return last is None or id <= last
+
+    return [id for id in reversed(mf.completed(store, job)) if on_the_way(id)]
+
+
+def verify(store: Store, manifest: Manifest) -> list[str]:
+    """What is wrong with the files of a checkpoint, each with its path; nothing when it is whole.
+
+    Reads every file.
+    """
+    kept = KeptFiles(store, manifest)
+
+    def look(file: File) -> str | None:
+        damage = kept.damage(file)
+        return f"{file.path} {damage}" if damage else None
+
+    return [found for found in files.parallel(look, manifest.files()) if found]
+
+
+def verify_id(store: Store, job: JobName, id: CheckpointId) -> list[str]:
+    """The same of a checkpoint by its number."""
+    manifest = _read(store, job, id)
+    return [f"chk-{id}.json can't be read"] if manifest is None else verify(store, manifest)
+
+
+def intend(
+    store: Store, job: JobName, point: str, *, accept_duplicates: bool, clock: Clock, why: str
+) -> Generation:
+    """Write down, durably, that the next start goes on from a checkpoint; the generation it will be.
+
+    The checkpoint is verified first. To ask again for what is intended already changes nothing. One
+    of a copy-dir is entered among the job's own checkpoints.
+    """
+    manifest = find(store, job, point)
+    if _ELSEWHERE.fullmatch(point):
+        _enter(store, job, manifest)
+    origin = Origin(
+        lineage=manifest.lineage,
+        backend=manifest.backend,
+        parallelism=manifest.parallelism,
+        spark=manifest.spark,
+        created_at=clock.now().isoformat(),
+        restored_from=f"chk-{manifest.id}",
+        parent=manifest.generation,
+        accept_duplicates=accept_duplicates,
+        why=why,
+    )
+    opening = generations.opening(store, job)
+    there = read_origin(store, job, opening) if opening else None
+    if opening and there and _intention(there) == _intention(origin):
+        return opening
+    number = max([manifest.generation, *generations.numbers(store, job)]) + 1
+    while not create_origin(store, job, Generation(number), origin):
+        number += 1
+    return Generation(number)
+
+
+def open_generation(store: Store, job: JobName, generation: Generation) -> Manifest:
+    """Bring every file of the intended checkpoint to its place in the generation; the checkpoint.
+
+    Safe to repeat, and to be killed in: `copied.json` is written last, and only what is whole is
+    brought. Raises `DamagedCheckpointError`, and `NoSuchCheckpointError` when it was dropped since.
+    """
+    origin = read_origin(store, job, generation)
+    assert origin is not None and origin.checkpoint is not None, "only a restore is opened"
+    manifest = _named(store, job, origin.restored_from)
+    if not store.exists(paths.copied(job, generation)):
+        _bring_back(store, manifest, files.folder_of(store) / paths.generation(job, generation))
+        body = {"from": origin.restored_from, "bytes": manifest.full_bytes}
+        store.create(paths.copied(job, generation), json.dumps(body).encode())
+    return manifest
+
+
+def _bring_back(store: Store, manifest: Manifest, root: Path) -> None:
+    kept = KeptFiles(store, manifest)
+    targets = {file.path: root / file.path for file in manifest.files()}
+    folders = {target.parent for target in targets.values()}
+    try:
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+        files.parallel(
+            lambda file: kept.bring_back(file, targets[file.path], edit_of(manifest, file.path, root)),
+            manifest.files(),
+        )
+        for folder in folders:
+            for left in filter(lambda path: files.is_temporary(path.name), list(folder.iterdir())):
+                left.unlink()
+        above = (one for target in targets.values() for one in files.up_to(target, root.parent))
+        files.sync_folders(above)
+    except OSError as error:
+        raise files.failed("restore", root, error, store.url) from error
+
+
+def _latest(store: Store, job: JobName, passed_over: PassedOver) -> Manifest:
+    first = ""
+    for id in candidates(store, job):
+        damage = verify_id(store, job, id)
+        if not damage:
+            return _named(store, job, f"chk-{id}")
+        passed_over(id, damage[0])
+        first = first or f"chk-{id} {damage[0]}"
+    if first:
+        raise NoSuchCheckpointError(job=job, point=LATEST, reason=f"no checkpoint is whole: {first}")
+    raise NoSuchCheckpointError(job=job, point=LATEST, reason="it has no completed checkpoint")
+
+
+def _named(store: Store, job: JobName, point: str) -> Manifest:
+    number = point.removeprefix("chk-")
+    there = mf.completed(store, job)
+    if not number.isdigit() or int(number) not in there:
+        names = ", ".join(f"chk-{id}" for id in there) or "none"
+        reason = f"there is no such checkpoint; completed and retained are: {names}"
+        raise NoSuchCheckpointError(job=job, point=point, reason=reason)
+    id = CheckpointId(int(number))
+    manifest = _read(store, job, id)
+    if manifest is None:
+        raise _damaged(job, id, f"chk-{id}.json can't be read")
+    return manifest
+
+
+def _from_copies(job: JobName, point: str, place: re.Match[str]) -> Manifest:
+    """A checkpoint of a copy-dir; its files are there, wherever the manifest says they were copied to."""
+    data = open_store(f"{place['root']}/{place['job']}/checkpoints").get(place["name"])
+    if data is None:
+        raise NoSuchCheckpointError(job=job, point=point, reason="there is no such file")
+    try:
+        manifest = Manifest.model_validate_json(data)
+    except ValidationError as error:
+        raise NoSuchCheckpointError(job=job, point=point, reason="it can't be read") from error
+    if manifest.job != job or place["job"] != job:
+        reason = f"it is a checkpoint of job {manifest.job!r}"
+        raise NoSuchCheckpointError(job=job, point=point, reason=reason)
+    return manifest.model_copy(update={"copied_to": open_store(place["root"]).url})
+
+
+def _enter(store: Store, job: JobName, manifest: Manifest) -> None:
+    """Make a checkpoint of a copy-dir one of the job's own, whose directory may be new."""
+    id = CheckpointId(manifest.id)
+    data = manifest.model_dump_json().encode()
+    aborted = store.exists(paths.aborted(job, id))
+    if not aborted and store.create(paths.completed(job, id), data) is Created.NOW:
+        return
+    there = _read(store, job, id)
+    if there is None or (there.lineage, there.begun_at) != (manifest.lineage, manifest.begun_at):
+        reason = "the job has had another checkpoint of this number since"
+        raise NoSuchCheckpointError(job=job, point=f"chk-{id}", reason=reason)
+    store.put(paths.completed(job, id), data)
+
+
+def _read(store: Store, job: JobName, id: CheckpointId) -> Manifest | None:
+    """The manifest, or None when it can't be read."""
+    try:
+        return mf.read(store, job, id)
+    except ValidationError:
+        return None
+
+
+def _intention(origin: Origin) -> tuple[str, bool]:
+    return origin.restored_from, origin.accept_duplicates
+
+
+def _damaged(job: JobName, id: int, damage: str) -> DamagedCheckpointError:
+    file, _, wrong = damage.partition(" ")
+    return DamagedCheckpointError(job=job, checkpoint=id, file=file, damage=wrong)

@@ -1,0 +1,182 @@
+"""What may go: records of checkpoints that are subsumed, and files that no checkpoint needs.
+
+Which checkpoints stay is decided in `protocol/checkpoints.py`. Records go first and files after
+them: a kill in between leaves files that nothing refers to, never a reference to a file that is
+gone. Nothing here touches a live file of Spark or of a channel.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from weir.checkpoint import manifest as mf
+from weir.checkpoint.copies import Copies
+from weir.checkpoint.manifest import Manifest
+from weir.ids import CheckpointId, Generation, JobName
+from weir.storage import Store, files, generations, paths
+
+ABORTED_KEPT = 100
+"""So many records of aborted checkpoints stay; a barrier of one may still be in a channel."""
+
+_FULL = re.compile(r"full-(\d+)/")
+
+
+def protected(store: Store, job: JobName) -> set[CheckpointId]:
+    """Checkpoints that must not be dropped yet: a restore of them was asked for and has not begun.
+
+    To be asked right before each drop: it may be asked for while the job runs.
+    """
+    opening = generations.opening(store, job)
+    origin = generations.read_origin(store, job, opening) if opening else None
+    return {origin.checkpoint} if origin and origin.checkpoint else set()
+
+
+def drop(store: Store, job: JobName, ids: Iterable[CheckpointId]) -> None:
+    """Delete the records of completed checkpoints; safe to repeat, and to be killed in.
+
+    `begun-k` goes before `chk-k`. A reader of a channel that stands at barrier k sees completed, and
+    then nothing, which is unknown and holds nobody; the other way round it would see a checkpoint
+    that has begun and not ended, and wait for it for ever.
+    """
+    for id in ids:
+        store.delete(paths.begun(job, id))
+        manifest = _parse(store.get(paths.completed(job, id)))
+        if manifest is not None and manifest.copied_to:
+            Copies(manifest.copied_to, job).remove_manifest(id)
+        store.delete(paths.completed(job, id))
+
+
+def sweep(
+    store: Store,
+    job: JobName,
+    retained: Iterable[Manifest],
+    pending: Iterable[str] = (),
+    *,
+    copy_dir: str | None = None,
+    dry_run: bool = False,
+) -> list[str]:
+    """Delete what nothing needs, and say what: keys below the store, and URLs of copies.
+
+    That is: pins and copies that no retained checkpoint has and that are not `pending` (names as in
+    `Pins.keep`), temporary files, records of old aborted checkpoints, and what a restore has left
+    that was never finished. Safe to repeat, and to be killed in. While a checkpoint is being kept,
+    its files must be among the pending ones; from another process only while nobody runs the job.
+    """
+    return _Sweep(store, job, list(retained), set(pending), dry_run).run(copy_dir)
+
+
+class _Sweep:
+    def __init__(
+        self, store: Store, job: JobName, retained: list[Manifest], busy: set[str], dry_run: bool
+    ) -> None:
+        self._store = store
+        self._job = job
+        self._busy = busy
+        self._dry_run = dry_run
+        self._there = mf.ids(store, job)
+        self._own = self._there["chk"] - self._there["aborted"]
+        self._begun = self._there["begun"] - self._there["chk"] - self._there["aborted"]
+        passed_over = self._own - {CheckpointId(one.id) for one in retained}
+        self._sure = True
+        self._needed: set[tuple[Generation, str]] = set()
+        self._places: set[str] = set()
+        for one in retained:
+            self._need(one)
+        for id in passed_over:
+            self._need(_parse(store.get(paths.completed(job, id))))
+
+    def run(self, copy_dir: str | None) -> list[str]:
+        swept = self._records()
+        for number in generations.numbers(self._store, self._job):
+            swept += self._pins(number)
+        swept += self._dead_restores()
+        for place in sorted((self._places | {copy_dir or ""}) - {""}):
+            swept += self._copies(Copies(place, self._job))
+        return swept
+
+    def _records(self) -> list[str]:
+        """Old aborts, each `begun-k` before its `aborted-k`; manifests of checkpoints that were aborted."""
+        job, there = self._job, self._there
+        void = [paths.completed(job, id) for id in sorted(there["chk"] & there["aborted"])]
+        for id in sorted(there["aborted"])[:-ABORTED_KEPT]:
+            void += [paths.begun(job, id)] if id in there["begun"] else []
+            void.append(paths.aborted(job, id))
+        return self._delete(void)
+
+    def _pins(self, generation: Generation) -> list[str]:
+        folder = paths.pins(self._job, generation)
+        top = files.folder_of(self._store) / folder
+        return self._delete(
+            [f"{folder}/{name}" for name in files.below(top) if self._unneeded(generation, name)], top
+        )
+
+    def _dead_restores(self) -> list[str]:
+        """What was copied into a generation that never became live and never will; its origin stays."""
+        alive = generations.live(self._store, self._job)
+        swept = []
+        for number in generations.numbers(self._store, self._job):
+            if number < alive and not generations.is_live(self._store, self._job, number):
+                folder = paths.generation(self._job, number)
+                top = files.folder_of(self._store) / folder
+                swept += self._delete(
+                    [f"{folder}/{name}" for name in files.below(top) if name != "origin.json"], top
+                )
+        return swept
+
+    def _copies(self, copies: Copies) -> list[str]:
+        """The same in a copy-dir; what a manifest there refers to stays, unless it is older or aborted.
+
+        Nothing goes when the copies are of another lineage, or when the job has no checkpoint of its
+        own: then they may be all that is left of it.
+        """
+        origin = generations.read_origin(self._store, self._job, generations.live(self._store, self._job))
+        if not self._own or origin is None or not copies.belong_to(origin.lineage):
+            return []
+        others = [id for id in copies.manifests() if id not in self._own]
+        old = [id for id in others if id < min(self._own) or id in self._there["aborted"]]
+        for id in set(others) - set(old):
+            self._need(_parse(copies.manifest(id)))
+        void = [copy for copy in copies.kept() if self._unneeded(*copy)]
+        if not self._dry_run:
+            for id in old:
+                copies.remove_manifest(id)
+            copies.remove(void)
+            copies.remove_empty_folders()
+        gone = [paths.completed(self._job, id) for id in old] + [copies.key(*copy) for copy in void]
+        return [f"{copies.url}/{key}" for key in gone]
+
+    def _unneeded(self, generation: Generation, name: str) -> bool:
+        """Whether a pin or copy may go; a full checkpoint that has not ended keeps what it has."""
+        if files.is_temporary(name.rpartition("/")[2]):
+            return not self._busy
+        full = _FULL.match(name)
+        if full is not None and int(full[1]) in self._begun:
+            return False
+        return self._sure and name not in self._busy and (generation, name) not in self._needed
+
+    def _need(self, manifest: Manifest | None) -> None:
+        """Take a checkpoint into account; one that can't be read may need anything."""
+        if manifest is None:
+            self._sure = False
+            return
+        self._needed |= {(Generation(manifest.generation), name) for name in manifest.kept()}
+        self._places.add(manifest.copied_to)
+
+    def _delete(self, keys: list[str], folder: Path | None = None) -> list[str]:
+        if not self._dry_run:
+            for key in keys:
+                self._store.delete(key)
+            if folder is not None:
+                files.remove_empty(folder)
+        return keys
+
+
+def _parse(data: bytes | None) -> Manifest | None:
+    try:
+        return Manifest.model_validate_json(data or b"")
+    except ValidationError:
+        return None

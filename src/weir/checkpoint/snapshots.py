@@ -1,0 +1,143 @@
+"""Snapshots: the files of each cut are listed and kept, and let go when nothing needs them.
+
+Called by the coordinator, from its own thread and from a small pool. A file that a pending
+checkpoint has claimed, or a retained one has, is never let go.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+
+from weir import faults
+from weir.channel.log import cut_files, first_kept, trim
+from weir.channel.position import Position
+from weir.checkpoint import retention
+from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
+from weir.checkpoint.pins import Pins
+from weir.checkpoint.vertex import Found, Vertex
+from weir.clock import Clock
+from weir.config import Settings
+from weir.ids import NO_BATCH, CheckpointId, QueryName
+from weir.job.live import Live
+from weir.protocol.checkpoints import unreferenced
+from weir.spark.closure import closure
+from weir.storage import open_store
+
+
+class Snapshots:
+    """The files of the checkpoints of one generation. For use from any thread."""
+
+    def __init__(self, live: Live, settings: Settings, clock: Clock) -> None:
+        self._live = live
+        self._clock = clock
+        self._copy_dir = settings.execution_checkpointing_copy_dir
+        self._pins = Pins(
+            live.store,
+            live.job,
+            live.generation,
+            storage=settings.execution_checkpointing_storage,
+            copy_dir=self._copy_dir,
+            clock=clock,
+        )
+        self._lock = threading.Lock()
+        self._claims: dict[CheckpointId, set[str]] = {}
+        self._over: set[CheckpointId] = set()
+
+    @property
+    def copied_to(self) -> str:
+        """Where the files are copied to besides; "" when nowhere."""
+        return self._pins.copied_to
+
+    def seed(self, retained: Iterable[Manifest]) -> None:
+        """Learn at the start what is kept already."""
+        self._pins.seed(retained)
+
+    def of_query(self, id: CheckpointId, vertex: Vertex, found: Found, *, full: bool) -> QueryCut:
+        """Keep what the query needs to go on from its cut."""
+        faults.point("checkpoint.snapshot")
+        cut = QueryCut(batch=found.batch, unaligned=found.unaligned, rewindable=vertex.rewindable)
+        if found.batch == NO_BATCH:
+            return cut
+        began = self._clock.monotonic()
+        names = [f"queries/{vertex.name}/{name}" for name in closure(vertex.root, found.batch).files]
+        names += vertex.user_state(found.batch)
+        listed = self._clock.monotonic()
+        self._claim(id, names)
+        kept = self._pins.keep("", names, checkpoint=id, full=full)
+        positions = vertex.positions(found.batch)
+        return cut.model_copy(
+            update={
+                "offsets": tuple(vertex.offsets(found.batch)[2:]),
+                "positions": {name: (p.entry, p.barrier) for name, p in positions.items()},
+                "watermark_ms": vertex.watermark_ms(found.batch),
+                "files": kept.files,
+                "new_bytes": kept.new_bytes,
+                "phases": {**vertex.waited(found, id), "listing": listed - began, **kept.seconds},
+            }
+        )
+
+    def of_channel(
+        self, id: CheckpointId, name: QueryName, found: Found, readers: Sequence[Position], *, full: bool
+    ) -> ChannelCut:
+        """Keep what the readers of a channel have still before them, up to the writer's cut."""
+        assert found.behind is not None
+        first = first_kept([position.entry for position in readers], found.behind)
+        folder = f"channels/{name}"
+        names = cut_files(open_store(self._live.channel(name)), first, found.behind)
+        self._claim(id, [f"{folder}/{one}" for one in names])
+        kept = self._pins.keep(folder, names, checkpoint=id, full=full)
+        return ChannelCut(
+            first=first,
+            behind=found.behind,
+            batch=found.batch,
+            files=kept.files,
+            new_bytes=kept.new_bytes,
+        )
+
+    def export(self, manifest: Manifest) -> None:
+        """Write the manifest beside the copies, if there are any."""
+        self._pins.export_manifest(manifest)
+
+    def release(self, id: CheckpointId) -> None:
+        """The checkpoint has ended: from now on only its manifest, if there is one, needs its files."""
+        with self._lock:
+            self._claims.pop(id, None)
+            self._over.add(id)
+
+    def drop(self, dropped: Sequence[Manifest], retained: Iterable[Manifest]) -> None:
+        """Let go of checkpoints: their records first, then what nothing else refers to."""
+        if not dropped:
+            return
+        kept = list(retained)
+        retention.drop(self._live.store, self._live.job, [CheckpointId(one.id) for one in dropped])
+        faults.point("checkpoint.subsumed")
+        if any(one.generation != self._live.generation for one in dropped):
+            self.sweep(kept)
+        with self._lock:
+            needed = [list(one.kept()) for one in kept if one.generation == self._live.generation]
+            needed += [list(names) for names in self._claims.values()]
+            gone = [one for one in dropped if one.generation == self._live.generation]
+            self._pins.remove(unreferenced((name for one in gone for name in one.kept()), needed))
+
+    def trim(self, manifest: Manifest, readers: Mapping[QueryName, Sequence[QueryName]]) -> None:
+        """Delete the entries of channels that every reader has behind it in the newest checkpoint."""
+        for name, several in readers.items():
+            low = min(_goes_on(manifest.queries[reader], name) for reader in several)
+            trim(open_store(self._live.channel(name)), low)
+
+    def sweep(self, retained: Iterable[Manifest]) -> None:
+        """Delete what killed and aborted checkpoints have left behind."""
+        with self._lock:
+            busy = {name for names in self._claims.values() for name in names}
+            retention.sweep(self._live.store, self._live.job, retained, busy, copy_dir=self._copy_dir)
+
+    def _claim(self, id: CheckpointId, names: Iterable[str]) -> None:
+        """From now on these files are needed: their pins are left alone."""
+        with self._lock:
+            if id not in self._over:  # what an aborted one still keeps is swept
+                self._claims.setdefault(id, set()).update(names)
+
+
+def _goes_on(cut: QueryCut, channel: str) -> int:
+    return cut.set_back.get(channel, cut.positions.get(channel, (0, 0)))[0]

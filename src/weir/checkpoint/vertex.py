@@ -1,0 +1,136 @@
+"""One query as the coordinator sees it: where it stands, and what its files say of a cut."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from weir.channel.position import Position, positions_in
+from weir.channel.writer import ChannelWriter
+from weir.ids import NO_BATCH, BatchId, CheckpointId, QueryName
+from weir.protocol.checkpoints import aligned_cut
+from weir.spark.closure import GoneError
+from weir.spark.layout import QueryFiles
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where a query was cut."""
+
+    batch: BatchId
+    unaligned: bool = False
+    behind: int | None = None
+    """The number behind the last entry of its channel that belongs to the checkpoint."""
+
+
+def no_files(_batch: BatchId) -> Sequence[str]:
+    """For a query without user state."""
+    return ()
+
+
+class Vertex:
+    """One query of the graph; made anew when the query is started again."""
+
+    def __init__(
+        self,
+        name: QueryName,
+        files: QueryFiles,
+        root: Path,
+        inputs: Sequence[QueryName],
+        writer: ChannelWriter | None,
+        rewindable: bool,
+        user_state: Callable[[BatchId], Sequence[str]] = no_files,
+    ) -> None:
+        self.name = name
+        self.files = files
+        self.root = root
+        """Its checkpointLocation on this machine."""
+        self.inputs = tuple(inputs)
+        """The queries whose channels it reads."""
+        self.writer = writer
+        self.rewindable = rewindable
+        self.user_state = user_state
+        """Names of the files, below the generation, that hold the author's own state of a batch."""
+        self._examined = NO_BATCH
+        self._joint: dict[BatchId, CheckpointId] = {}
+
+    def begin(self) -> None:
+        """A checkpoint is about to begin: batches that are committed now can't be its cut."""
+        if self.inputs and self.writer is None:
+            self._examined = max(self._examined, self.files.last_committed())
+
+    def aligned(self, id: CheckpointId) -> Found | None:
+        """The cut of a query with channel inputs, once it is committed (and appended); else None."""
+        if self.writer is not None:
+            cut = self.writer.cut(id)
+            return None if cut is None else Found(cut.batch, behind=cut.entry + 1)
+        while self.files.committed(BatchId(self._examined + 1)):
+            self._examined = BatchId(self._examined + 1)
+            self._joint[self._examined] = min(p.barrier for p in self.positions(self._examined).values())
+        for old in [batch for batch in self._joint if batch < self._examined - 1000]:
+            del self._joint[old]
+        batch = aligned_cut(self._joint, id)
+        return None if batch is None else Found(batch)
+
+    def caught_up(self, batch: BatchId) -> bool:
+        """Whether every batch below this one was looked at for cuts."""
+        return self.writer is not None or not self.inputs or self._examined >= batch - 1
+
+    def barrier(self, id: CheckpointId) -> Found:
+        """Append the barrier to the query's channel now; its cut is what stands before it."""
+        assert self.writer is not None
+        cut = self.writer.append_barrier(id)
+        return Found(cut.batch, behind=cut.entry + 1)
+
+    def here(self) -> Found:
+        """The last batch that is committed (and appended) now."""
+        if self.writer is None:
+            return Found(self.files.last_committed())
+        cut = self.writer.here()
+        return Found(cut.batch, behind=cut.entry)
+
+    def offsets(self, batch: BatchId) -> list[str]:
+        """The lines of `offsets/<n>`: version, metadata, then one a source."""
+        if batch == NO_BATCH:
+            return []
+        try:
+            return (self.root / "offsets" / str(batch)).read_text().split("\n")
+        except FileNotFoundError as error:
+            raise GoneError(f"offsets/{batch}") from error
+
+    def positions(self, batch: BatchId) -> Mapping[QueryName, Position]:
+        """Where each channel stood behind a batch; the beginning before the first."""
+        lines = self.offsets(batch)
+        found = positions_in("\n".join(lines))
+        return {name: min(found.get(name) or [Position()], key=lambda p: p.entry) for name in self.inputs}
+
+    def watermark_ms(self, batch: BatchId) -> int | None:
+        lines = self.offsets(batch)
+        return (json.loads(lines[1]).get("batchWatermarkMs") or None) if len(lines) > 1 else None
+
+    def waited(self, found: Found, id: CheckpointId) -> dict[str, float]:
+        """Seconds of alignment and commit, from the times of Spark's own files; for showing only."""
+        if found.unaligned or found.batch == NO_BATCH or not self.inputs:
+            return {}
+        planned = _time(self.root / "offsets" / str(found.batch))
+        first = found.batch
+        while first > 0 and self._reached(BatchId(first - 1), id):
+            first = BatchId(first - 1)
+        began = _time(self.root / "offsets" / str(first))
+        committed = _time(self.root / "commits" / str(found.batch))
+        return {"alignment": max(0.0, planned - began), "commit": max(0.0, committed - planned)}
+
+    def _reached(self, batch: BatchId, id: CheckpointId) -> bool:
+        try:
+            return any(p.barrier >= id for p in self.positions(batch).values())
+        except GoneError:
+            return False
+
+
+def _time(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,180 @@
+"""Files of any size on a file system: link them, copy them, sum them up.
+
+For the files of checkpoints, which may be too big for a `Store`. A target appears whole or not at
+all: a link is atomic, a copy is written beside it and renamed. A name that was made is certain to
+survive a power loss only after `sync_folders`; the content of a copy always is.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from weir.errors import BadValueError, StorageError
+from weir.storage.local import reason, sync_folder
+from weir.storage.open import is_local, local_path
+from weir.storage.store import Store
+
+_CHUNK = 1 << 20
+_THREADS = 8
+_NO_LINKS = {
+    *(errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP),
+}
+"""The file system has no hard links, not between these two places, or not one more of this file."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Size and CRC-32 of a file."""
+
+    bytes: int
+    crc: int
+
+
+def folder_of(store: Store) -> Path:
+    """The store's root as a folder; raises `BadValueError` when it is none."""
+    if not is_local(store.url):
+        raise BadValueError(
+            key="execution.checkpointing.dir",
+            value=store.url,
+            origin="the settings",
+            reason="checkpoints of a job link and copy Spark's files: they need a directory of a file system",
+        )
+    return Path(local_path(store.url))
+
+
+def checksum(path: Path) -> Sum:
+    """The sum of a file; raises `FileNotFoundError` when it is not there."""
+    size = crc = 0
+    with open(path, "rb", buffering=0) as file:
+        while chunk := file.read(_CHUNK):
+            crc = zlib.crc32(chunk, crc)
+            size += len(chunk)
+    return Sum(size, crc)
+
+
+def sum_of(data: bytes) -> Sum:
+    return Sum(len(data), zlib.crc32(data))
+
+
+def link(source: Path, target: Path) -> bool:
+    """Make the target a link to the source, or a copy where there are no links.
+
+    False when the target was there already. The target's folder must be there.
+    """
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        if target.exists():
+            return False
+        copy(source, target)
+    return True
+
+
+def copy(source: Path, target: Path) -> Sum:
+    """Copy the content, durably, whatever the target was; its folder must be there."""
+    temporary = beside(target)
+    try:
+        size = crc = 0
+        with open(source, "rb", buffering=0) as old, open(temporary, "xb", buffering=0) as new:
+            while chunk := old.read(_CHUNK):
+                crc = zlib.crc32(chunk, crc)
+                size += len(chunk)
+                _write_all(new.fileno(), chunk)
+            os.fsync(new.fileno())
+        if (there := temporary.stat().st_size) != size:
+            raise OSError(errno.EIO, f"{there} of {size} bytes arrived")
+        os.replace(temporary, target)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    return Sum(size, crc)
+
+
+def write(target: Path, data: bytes) -> None:
+    """Write the content, durably, whatever the target was; its folder must be there."""
+    temporary = beside(target)
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def beside(path: Path) -> Path:
+    """A temporary name; one that was left behind can be told by `is_temporary`."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+
+
+def is_temporary(name: str) -> bool:
+    return name.startswith(".") and name.endswith(".tmp")
+
+
+def sync_folders(folders: Iterable[Path]) -> None:
+    """Force the names in these folders to the disk, side by side: one journal commit serves many."""
+    parallel(sync_folder, sorted(set(folders)))
+
+
+def up_to(path: Path, top: Path) -> Iterator[Path]:
+    """The folders above a path, up to and including `top`."""
+    for folder in path.parents:
+        yield folder
+        if folder == top:
+            return
+
+
+def below(top: Path) -> list[str]:
+    """The names of all files below a folder, in order; none when it is not there."""
+    found = []
+    for folder, _, names in os.walk(top):
+        inner = os.path.relpath(folder, top)
+        found += [name if inner == "." else f"{inner}/{name}" for name in names]
+    return sorted(found)
+
+
+def remove_empty(top: Path) -> None:
+    """Remove the empty folders below a folder, and it itself when it is empty."""
+    for folder, _, _ in os.walk(top, topdown=False):
+        with suppress(OSError):  # not empty, or somebody was faster
+            os.rmdir(folder)
+
+
+def parallel(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Do the same with each item, some at a time; the first failure is raised when all are done."""
+    todo = list(items)
+    if len(todo) < 2:
+        return [work(item) for item in todo]
+    with ThreadPoolExecutor(min(_THREADS, len(todo)), thread_name_prefix="weir-files") as pool:
+        return list(pool.map(work, todo))
+
+
+def failed(verb: str, path: Path | str, error: OSError, root: str) -> StorageError:
+    """What a file system's refusal means to a caller."""
+    return StorageError(verb=verb, path=str(path), reason=reason(error), root=root)
+
+
+def _write_all(handle: int, chunk: bytes) -> None:
+    view = memoryview(chunk)
+    while view:
+        view = view[os.write(handle, view) :]

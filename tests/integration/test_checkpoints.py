@@ -1,0 +1,151 @@
+"""Checkpoints of a whole graph in a live session: taken, kept, and gone back to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F
+
+import weir
+from weir.checkpoint import manifest as mf
+from weir.checkpoint import restore
+from weir.clock import Clock
+from weir.errors import PipelineError
+from weir.ids import CheckpointId
+from weir.job.graph import Pipeline
+from weir.storage import open_store
+from weir.testing import ScriptedSource, committed_rows, folded
+from weir.testing.script import Rows, write_script
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "k string, v long"
+OFF = {"execution.checkpointing.interval": "off"}
+
+
+class Bench:
+    """A job in one folder, its input, and its checkpoints."""
+
+    def __init__(self, pipeline: Pipeline, folder: Path, **options: Any) -> None:
+        self.folder = folder
+        self.dir = str(folder / "weir")
+        settings = {"execution.checkpointing.dir": self.dir, "parallelism.default": 2, **OFF, **options}
+        self.job = weir.Job("graph", **settings)
+        self.job.pipeline(pipeline)
+        self.store = open_store(self.dir)
+
+    def add(self, *rows: tuple[str, int]) -> None:
+        write_script(self.folder / "in.jsonl", Rows(list(rows)))
+
+    def manifest(self, id: int) -> mf.Manifest:
+        found = mf.read(self.store, self.job.name, CheckpointId(id))
+        assert found is not None
+        return found
+
+    def go_back(self, id: int) -> None:
+        restore.intend(
+            self.store, self.job.name, f"chk-{id}", accept_duplicates=False, clock=Clock(), why="test"
+        )
+
+    def table(self, name: str, *key: str) -> dict[Any, Any]:
+        return folded(committed_rows(str(self.folder / name)), list(key))
+
+
+def medallion(folder: Path) -> Pipeline:
+    """One stream into three sinks, one of them behind a second stream."""
+
+    def pipeline(env: weir.Env) -> None:
+        bronze = env.stream("bronze", env.source("rows", ScriptedSource(folder / "in.jsonl", SCHEMA)))
+        silver = env.stream("silver", bronze.where("v > 0"))
+        sums = silver.groupBy("k").agg(F.sum("v").alias("sum"))
+        env.sink("gold", sums, weir.sinks.files(str(folder / "gold")), output_mode="update")
+        env.sink("raw", bronze, weir.sinks.files(str(folder / "raw")))
+        env.sink("bad", bronze.where("v <= 0"), weir.sinks.files(str(folder / "bad")))
+
+    return pipeline
+
+
+def test_a_job_goes_back_to_a_checkpoint_of_all_its_queries(spark: SparkSession, tmp_path: Path) -> None:
+    bench = Bench(medallion(tmp_path), tmp_path)
+    bench.add(("a", 1), ("b", 2), ("a", -5))
+    with bench.job.start(spark) as run:
+        run.process_all()
+        first = run.checkpoint()
+        bench.add(("a", 10), ("c", 3))
+        run.process_all()
+        second = run.checkpoint()
+        bench.add(("c", 100), ("c", -100))
+        run.process_all()
+    assert second > first
+    manifest = bench.manifest(first)
+    assert set(manifest.queries) == {"bronze", "silver", "gold", "raw", "bad"}
+    assert set(manifest.channels) == {"bronze", "silver"}
+    assert not any(cut.unaligned for cut in manifest.queries.values())
+    whole = {("a",): 11, ("b",): 2, ("c",): 103}
+    assert {k: row["sum"] for k, row in bench.table("gold", "k").items()} == whole
+
+    bench.go_back(first)
+    with bench.job.start(spark) as run:
+        assert run.restored is not None and run.restored.checkpoint == first
+        assert {k: row["sum"] for k, row in bench.table("gold", "k").items()} in (
+            {("a",): 1, ("b",): 2},
+            whole,
+        )
+        run.process_all()
+        third = run.checkpoint()
+    assert third > second
+    assert {k: row["sum"] for k, row in bench.table("gold", "k").items()} == whole
+    raw = sorted((row["k"], row["v"]) for row in committed_rows(str(tmp_path / "raw")))
+    assert raw == sorted([("a", 1), ("b", 2), ("a", -5), ("a", 10), ("c", 3), ("c", 100), ("c", -100)])
+    assert sorted(row["v"] for row in committed_rows(str(tmp_path / "bad"))) == [-100, -5]
+
+
+def test_a_stream_is_computed_once_for_all_its_readers(spark: SparkSession, tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+
+    def pipeline(env: weir.Env) -> None:
+        rows = env.source("rows", ScriptedSource(tmp_path / "in.jsonl", SCHEMA))
+
+        @F.udf("long")
+        def costly(value: int) -> int:
+            with open(calls, "a") as file:
+                file.write("x")
+            return value * 2
+
+        doubled = env.stream("doubled", rows.withColumn("v", costly("v")))
+        for name in ("one", "two", "three"):
+            env.sink(name, doubled, weir.sinks.files(str(tmp_path / name)))
+
+    bench = Bench(pipeline, tmp_path)
+    bench.add(("a", 1), ("b", 2), ("c", 3))
+    with bench.job.start(spark) as run:
+        run.process_all()
+    assert len(calls.read_text()) == 3
+    for name in ("one", "two", "three"):
+        assert sorted(row["v"] for row in committed_rows(str(tmp_path / name))) == [2, 4, 6]
+
+
+def test_what_a_graph_may_not_be(spark: SparkSession, tmp_path: Path) -> None:
+    source = ScriptedSource(tmp_path / "in.jsonl", SCHEMA)
+
+    def twice(env: weir.Env) -> None:
+        rows = env.source("rows", source)
+        a = env.stream("same", rows)
+        env.stream("same", rows)
+        env.sink("out", a, weir.sinks.files(str(tmp_path / "out")))
+
+    def unread(env: weir.Env) -> None:
+        rows = env.source("rows", source)
+        env.stream("lonely", rows)
+        env.sink("out", rows, weir.sinks.files(str(tmp_path / "out")))
+
+    for pipeline, words in ((twice, "two streams have the name 'same'"), (unread, "is read nowhere")):
+        bench = Bench(pipeline, tmp_path)
+        bench.add(("a", 1))
+        with pytest.raises(PipelineError, match=words):
+            bench.job.start(spark)
