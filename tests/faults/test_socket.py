@@ -28,7 +28,7 @@ SLACK = 60.0
 
 
 def journaled(folder: Path, job: str) -> list[str]:
-    log = folder / job / "generations/0001/sources/lines/log"
+    log = folder / job / "sources/lines/log"
     entries = [json.loads(file.read_text()) for file in sorted(log.glob("*.json"))]
     return [line for entry in entries if entry["kind"] == "lines" for line in entry["text"].split("\n")]
 

@@ -24,7 +24,7 @@ def options(folder: Path) -> dict[str, Any]:
 
 
 def journal(folder: Path, job: str, source: str) -> list[dict[str, Any]]:
-    log = folder / "weir" / job / "generations/0001/sources" / source / "log"
+    log = folder / "weir" / job / "sources" / source / "log"
     return [json.loads(file.read_text()) for file in sorted(log.glob("*.json"))]
 
 

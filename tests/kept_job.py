@@ -1,0 +1,142 @@
+"""A job's directory with files as Spark leaves them, for tests of checkpoints that need no Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
+from weir.checkpoint.pins import Pins
+from weir.clock import ManualClock
+from weir.ids import CheckpointId, Generation, JobName, job_name
+from weir.protocol.checkpoints import Alignment
+from weir.storage import paths
+from weir.storage.generations import FIRST, open_origin
+from weir.storage.local import LocalStore
+
+CONF = {
+    "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state."
+    "HDFSBackedStateStoreProvider",
+    "spark.sql.shuffle.partitions": "1",
+}
+OPERATOR = {
+    "operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"},
+    "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": 1}],
+}
+
+
+class KeptJob:
+    """One job, one query `counts` with hashmap state, and what checkpoints are made of."""
+
+    def __init__(self, folder: Path, name: str = "job", lineage: bool = True) -> None:
+        self.folder = folder
+        self.job: JobName = job_name(name)
+        self.store = LocalStore(folder)
+        self.clock = ManualClock()
+        if lineage:
+            self.origin = open_origin(
+                self.store, self.job, FIRST, backend="hashmap", parallelism=1, spark="4.3.0", clock=self.clock
+            )
+
+    def root(self, generation: int = 1) -> Path:
+        return self.folder / paths.generation(self.job, Generation(generation))
+
+    def pins(self, generation: int = 1, copy_dir: Path | None = None) -> Pins:
+        place = str(copy_dir) if copy_dir else None
+        return Pins(self.store, self.job, Generation(generation), copy_dir=place, clock=self.clock)
+
+    def batch(self, number: int, *sources: str, generation: int = 1, query: str = "counts") -> list[str]:
+        """What Spark leaves when it commits a batch; the closure of the batch."""
+        root = self.root(generation) / "queries" / query
+        offsets = ["v1", json.dumps({"batchWatermarkMs": 0, "conf": CONF}), *(sources or ("-",))]
+        made = {
+            "metadata": json.dumps({"id": "0"}),
+            f"offsets/{number}": "\n".join(offsets),
+            f"commits/{number}": 'v1\n{"nextBatchWatermarkMs":0}',
+            "state/0/_metadata/metadata": "v1\n" + json.dumps(OPERATOR),
+            f"state/0/0/{number + 1}.delta": f"the changes of batch {number}",
+        }
+        for path, text in made.items():
+            write(root / path, text)
+        before = [f"offsets/{number - 1}"] if number else []
+        return [*made, *before, *(f"state/0/0/{v}.delta" for v in range(1, number + 1))]
+
+    def take(
+        self,
+        id: int,
+        pins: Pins,
+        names: Sequence[str],
+        batch: int,
+        *,
+        full: bool = False,
+        generation: int = 1,
+    ) -> Manifest:
+        """A completed checkpoint of the one query."""
+        self.begin(id)
+        kept = pins.keep("queries/counts", names, checkpoint=CheckpointId(id), full=full)
+        manifest = self.manifest(
+            id,
+            {"counts": QueryCut(batch=batch, files=kept.files, new_bytes=kept.new_bytes)},
+            full=full,
+            generation=generation,
+            copied_to=pins.copied_to,
+        )
+        pins.export_manifest(manifest)
+        return self.complete(manifest)
+
+    def begin(self, id: int) -> None:
+        self.store.create(paths.begun(self.job, CheckpointId(id)), b"{}")
+
+    def abort(self, id: int) -> None:
+        self.store.create(paths.aborted(self.job, CheckpointId(id)), b"{}")
+
+    def complete(self, manifest: Manifest) -> Manifest:
+        self.store.create(
+            paths.completed(self.job, CheckpointId(manifest.id)), manifest.model_dump_json().encode()
+        )
+        return manifest
+
+    def manifest(
+        self,
+        id: int,
+        queries: Mapping[str, QueryCut],
+        channels: Mapping[str, ChannelCut] | None = None,
+        *,
+        full: bool = False,
+        generation: int = 1,
+        copied_to: str = "",
+    ) -> Manifest:
+        return Manifest(
+            id=id,
+            job=self.job,
+            generation=generation,
+            attempt=1,
+            alignment=Alignment.ALIGNED,
+            full=full,
+            trigger="interval",
+            begun_at=f"at {id}",
+            completed_at="later",
+            seconds=0.1,
+            lineage=self.origin.lineage,
+            backend="hashmap",
+            parallelism=1,
+            spark="4.3.0",
+            weir="0.1.0",
+            copied_to=copied_to,
+            queries=dict(queries),
+            channels=dict(channels or {}),
+        )
+
+
+def write(path: Path, text: str) -> Path:
+    """As Spark does: never in place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.new")
+    beside.write_text(text)
+    return beside.rename(path)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder with its content."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}

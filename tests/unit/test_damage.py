@@ -1,0 +1,160 @@
+"""Live files that Spark could not start from are found before it tries."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.kept_job import KeptJob, write
+from weir.checkpoint import restore
+from weir.checkpoint.damage import Damage, QueryFacts, judge, look
+from weir.clock import ManualClock
+from weir.ids import BatchId, CheckpointId
+from weir.storage import generations, paths
+from weir.storage.generations import FIRST, mark_live
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> KeptJob:
+    made = KeptJob(tmp_path / "weir")
+    for number in range(3):
+        made.batch(number)
+    return made
+
+
+def query(job: KeptJob) -> Path:
+    return job.root() / "queries/counts"
+
+
+def found(job: KeptJob) -> list[str]:
+    return [damage.text for damage in look(job.store, job.job, generations.live(job.store, job.job))]
+
+
+def test_whole_files_are_whole(job: KeptJob) -> None:
+    assert found(job) == []
+    shutil.copy(query(job) / "offsets/2", query(job) / "offsets/3")
+    assert found(job) == []
+
+
+def test_a_job_that_never_ran_is_whole(tmp_path: Path) -> None:
+    assert found(KeptJob(tmp_path, lineage=False)) == []
+    new = KeptJob(tmp_path / "new")
+    assert found(new) == []
+    write(new.root() / "queries/counts/metadata", '{"id":"0"}')
+    assert found(new) == []
+
+
+def empty(path: Path) -> None:
+    write(path, "")
+
+
+def cut_off(path: Path) -> None:
+    write(path, path.read_text()[:20])
+
+
+CASES: list[tuple[str, Callable[[Path], object], str]] = [
+    ("offsets/2", empty, "is empty"),
+    ("offsets/2", cut_off, "is cut off"),
+    ("offsets/2", Path.unlink, "is gone"),
+    ("offsets/1", empty, "is empty"),
+    ("offsets/1", Path.unlink, "is gone"),
+    ("commits/2", empty, "is empty"),
+    ("commits/2", cut_off, "is cut off"),
+    ("state/0/0/3.delta", empty, "is empty"),
+    ("state/0/0/1.delta", Path.unlink, "is gone"),
+    ("state/0/_metadata/metadata", empty, "is empty"),
+    ("metadata", empty, "is empty"),
+    ("metadata", Path.unlink, "is gone"),
+]
+
+
+@pytest.mark.parametrize(("file", "damage", "words"), CASES)
+def test_a_torn_file_is_found(job: KeptJob, file: str, damage: Callable[[Path], object], words: str) -> None:
+    damage(query(job) / file)
+    said = found(job)
+    assert len(said) == 1
+    assert words in said[0] or "can't be read" in said[0]
+    assert "of query counts" in said[0]
+
+
+def test_a_planned_batch_whose_offsets_are_empty_is_torn(job: KeptJob) -> None:
+    empty(query(job) / "offsets/3")
+    assert found(job) == ["offsets/3 of query counts is empty"]
+
+
+def test_a_hole_between_the_logs_is_found(job: KeptJob) -> None:
+    (query(job) / "commits/2").unlink()
+    assert found(job) == []
+    (query(job) / "commits/1").unlink()
+    assert found(job) == ["commits/1 of query counts is gone"]
+
+
+def test_what_a_checkpoint_has_and_the_live_files_have_not_is_lost(job: KeptJob) -> None:
+    job.take(1, job.pins(), job.batch(2), 2)
+    assert found(job) == []
+    (query(job) / "commits/2").unlink()
+    assert found(job) == ["commits/2 of query counts is lost: a checkpoint has batch 2, the newest is 1"]
+    shutil.rmtree(query(job))
+    assert found(job) == ["commits/2 of query counts is lost: a checkpoint has batch 2, the newest is -1"]
+
+
+def test_when_everything_but_the_checkpoints_is_gone_it_is_lost(job: KeptJob, tmp_path: Path) -> None:
+    pins = job.pins(copy_dir=tmp_path / "second")
+    job.take(1, pins, job.batch(2), 2)
+    shutil.rmtree(job.folder / paths.generations(job.job))
+    assert found(job) == ["commits/2 of query counts is lost: a checkpoint has batch 2, the newest is -1"]
+    restored(job)
+    assert found(job) == []
+
+
+def test_a_restored_generation_must_have_what_it_was_restored_with(job: KeptJob) -> None:
+    job.take(1, job.pins(), job.batch(2), 2)
+    job.batch(3)
+    job.take(2, job.pins(), job.batch(3), 3)
+    restored(job)
+    assert generations.live(job.store, job.job) != FIRST
+    assert found(job) == []
+    shutil.rmtree(job.root(2) / "queries")
+    assert found(job) == ["commits/2 of query counts is lost: a checkpoint has batch 2, the newest is -1"]
+
+
+def restored(job: KeptJob) -> None:
+    number = restore.intend(
+        job.store, job.job, "chk-1", accept_duplicates=False, clock=ManualClock(), why="a test"
+    )
+    restore.open_generation(job.store, job.job, number)
+    mark_live(job.store, job.job, number)
+
+
+def test_an_unreadable_manifest_expects_nothing(job: KeptJob) -> None:
+    job.take(1, job.pins(), job.batch(2), 2)
+    job.store.put(paths.completed(job.job, CheckpointId(1)), b"{half")
+    assert found(job) == []
+
+
+@pytest.mark.parametrize(
+    ("planned", "committed", "expected", "file"),
+    [
+        (-1, -1, -1, None),
+        (0, -1, -1, None),
+        (5, 5, 5, None),
+        (6, 5, 3, None),
+        (7, 5, 3, "commits/6"),
+        (4, 5, 3, "offsets/5"),
+        (5, 5, 6, "commits/6"),
+        (-1, -1, 0, "commits/0"),
+    ],
+)
+def test_the_verdict_is_a_matter_of_numbers(
+    planned: int, committed: int, expected: int, file: str | None
+) -> None:
+    found = judge("q", QueryFacts(BatchId(planned), BatchId(committed)), BatchId(expected))
+    assert [damage.file for damage in found] == ([file] if file else [])
+
+
+def test_what_is_wrong_with_files_is_said_as_it_was_found() -> None:
+    facts = QueryFacts(BatchId(5), BatchId(5), {"a": "is empty", "b": "is gone"})
+    assert judge("q", facts, BatchId(5)) == [Damage("q", "a", "is empty"), Damage("q", "b", "is gone")]

@@ -1,0 +1,400 @@
+"""From a checkpoint to a new generation: the right one, whole, and safe to be killed in."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.kept_job import KeptJob, tree, write
+from weir.channel.position import Position
+from weir.checkpoint import edits, restore
+from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
+from weir.checkpoint.pins import Pins
+from weir.clock import ManualClock
+from weir.config import CheckpointStorage
+from weir.errors import DamagedCheckpointError, NoSuchCheckpointError
+from weir.ids import CheckpointId, Generation
+from weir.storage import files, generations, paths
+from weir.storage.generations import FIRST, mark_live, read_origin
+
+ONE, TWO = CheckpointId(1), CheckpointId(2)
+QUERY = "queries/counts"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> KeptJob:
+    return KeptJob(tmp_path / "weir")
+
+
+def intend(job: KeptJob, point: str = "latest", accept_duplicates: bool = False) -> Generation:
+    return restore.intend(
+        job.store, job.job, point, accept_duplicates=accept_duplicates, clock=ManualClock(), why="a test"
+    )
+
+
+def opened(job: KeptJob, point: str = "latest") -> Generation:
+    number = intend(job, point)
+    restore.open_generation(job.store, job.job, number)
+    return number
+
+
+def three(job: KeptJob, pins: Pins | None = None) -> list[Manifest]:
+    pins = pins or job.pins()
+    return [job.take(41 + n, pins, job.batch(n), n) for n in range(3)]
+
+
+def files_of(job: KeptJob, generation: Generation) -> dict[str, bytes]:
+    return {path: data for path, data in tree(job.root(generation)).items() if path.startswith("queries")}
+
+
+def closure_of(job: KeptJob, manifest: Manifest) -> dict[str, bytes]:
+    return {file.path: (job.root() / file.path).read_bytes() for file in manifest.files()}
+
+
+# which one
+
+
+@pytest.mark.parametrize(("point", "id"), [("latest", 43), ("chk-41", 41), ("42", 42)])
+def test_a_checkpoint_is_found_by_what_users_call_it(job: KeptJob, point: str, id: int) -> None:
+    three(job)
+    assert restore.find(job.store, job.job, point).id == id
+
+
+@pytest.mark.parametrize("point", ["chk-7", "7", "newest", "chk-"])
+def test_one_that_is_not_there_is_answered_with_those_that_are(job: KeptJob, point: str) -> None:
+    with pytest.raises(NoSuchCheckpointError, match="are: none"):
+        restore.find(job.store, job.job, point)
+    three(job)
+    job.abort(42)
+    with pytest.raises(NoSuchCheckpointError, match="are: chk-41, chk-43"):
+        restore.find(job.store, job.job, point)
+    with pytest.raises(NoSuchCheckpointError, match="chk-42"):
+        restore.find(job.store, job.job, "chk-42")
+
+
+def test_latest_needs_a_checkpoint(job: KeptJob) -> None:
+    with pytest.raises(NoSuchCheckpointError, match="it has no completed checkpoint"):
+        restore.find(job.store, job.job, "latest")
+
+
+def damage_content(path: Path) -> None:
+    data = path.read_bytes()
+    write(path, data.decode().swapcase())
+
+
+DAMAGES: list[tuple[Callable[[Path], object], str]] = [
+    (Path.unlink, "is gone"),
+    (lambda path: write(path, ""), "has 0 bytes instead of 22"),
+    (damage_content, "has changed"),
+]
+
+
+@pytest.mark.parametrize(("damage", "words"), DAMAGES)
+def test_a_damaged_file_is_found_and_the_one_before_is_taken(
+    job: KeptJob, damage: Callable[[Path], object], words: str
+) -> None:
+    manifests = three(job)
+    damage(job.root() / "pins" / QUERY / "state/0/0/3.delta")
+    problem = f"{QUERY}/state/0/0/3.delta {words}"
+    assert restore.verify(job.store, manifests[2]) == [problem]
+    assert restore.verify_id(job.store, job.job, CheckpointId(43)) == [problem]
+    with pytest.raises(DamagedCheckpointError, match=rf"3\.delta {words}"):
+        intend(job, "chk-43")
+    told: list[tuple[int, str]] = []
+    found = restore.find(job.store, job.job, "latest", lambda id, what: told.append((id, what)))
+    assert (found.id, told) == (42, [(43, problem)])
+
+
+def test_when_all_are_damaged_it_says_so(job: KeptJob) -> None:
+    three(job)
+    (job.root() / "pins" / QUERY / "metadata").unlink()
+    with pytest.raises(NoSuchCheckpointError, match="no checkpoint is whole: chk-43 queries/counts/metadata"):
+        intend(job)
+    assert generations.opening(job.store, job.job) is None
+
+
+def test_a_manifest_that_can_not_be_read_is_damage(job: KeptJob) -> None:
+    three(job)
+    job.store.put(paths.completed(job.job, CheckpointId(43)), b'{"id": 43')
+    assert restore.find(job.store, job.job, "latest").id == 42
+    assert restore.verify_id(job.store, job.job, CheckpointId(43)) == ["chk-43.json can't be read"]
+    with pytest.raises(DamagedCheckpointError, match=r"chk-43\.json"):
+        intend(job, "43")
+
+
+def test_latest_is_on_the_way_to_the_live_files(job: KeptJob) -> None:
+    three(job)
+    second = opened(job, "chk-42")
+    assert restore.candidates(job.store, job.job) == [43, 42, 41]
+    mark_live(job.store, job.job, second)
+    assert restore.candidates(job.store, job.job) == [42, 41]
+    job.take(44, job.pins(second), job.batch(2, generation=second), 2, generation=second)
+    assert restore.candidates(job.store, job.job) == [44, 42, 41]
+    assert restore.find(job.store, job.job, "chk-43").id == 43
+
+
+# the intention
+
+
+def test_an_intention_keeps_what_may_not_change(job: KeptJob) -> None:
+    three(job)
+    number = intend(job, "chk-42", accept_duplicates=True)
+    origin = read_origin(job.store, job.job, number)
+    assert origin is not None
+    assert (number, origin.restored_from, origin.parent, origin.accept_duplicates, origin.why) == (
+        *(2, "chk-42", 1, True),
+        "a test",
+    )
+    assert (origin.lineage, origin.backend, origin.parallelism) == (job.origin.lineage, "hashmap", 1)
+    assert generations.opening(job.store, job.job) == number
+    assert [path.name for path in job.root(number).iterdir()] == ["origin.json"]
+
+
+def test_to_intend_the_same_again_changes_nothing(job: KeptJob) -> None:
+    three(job)
+    assert intend(job, "chk-42") == intend(job, "42") == 2
+    assert intend(job, "chk-41") == 3
+    assert generations.opening(job.store, job.job) == 3
+
+
+# the files
+
+
+def test_the_new_generation_has_the_files_and_the_old_one_is_untouched(job: KeptJob) -> None:
+    manifests = three(job)
+    job.batch(3)
+    before = tree(job.root())
+    number = opened(job, "chk-42")
+    assert files_of(job, number) == closure_of(job, manifests[1])
+    assert tree(job.root()) == before
+    copied = json.loads((job.root(number) / "copied.json").read_text())
+    assert copied == {"from": "chk-42", "bytes": manifests[1].full_bytes}
+    for file in manifests[1].files():
+        assert os.path.samefile(job.root(number) / file.path, job.root() / "pins" / file.path)
+
+
+def test_a_query_before_its_first_batch_gets_no_files(job: KeptJob) -> None:
+    job.complete(job.manifest(1, {"counts": QueryCut(batch=-1)}))
+    number = opened(job)
+    assert sorted(path.name for path in job.root(number).iterdir()) == ["copied.json", "origin.json"]
+
+
+def test_a_channel_comes_back_with_its_numbers(job: KeptJob) -> None:
+    names = ["schema.json", "log/000000007.json", "log/000000008.json", "data/3-1-1/part-0.parquet"]
+    for name in names:
+        write(job.root() / "channels/clean" / name, name)
+    kept = job.pins().keep("channels/clean", names, checkpoint=ONE)
+    job.complete(job.manifest(1, {}, {"clean": ChannelCut(first=7, behind=9, batch=3, files=kept.files)}))
+    number = opened(job)
+    assert tree(job.root(number) / "channels/clean") == tree(job.root() / "channels/clean")
+
+
+def test_a_full_checkpoint_is_restored_from_its_own_files(job: KeptJob) -> None:
+    manifest = job.take(1, job.pins(), job.batch(0), 0, full=True)
+    assert files_of(job, opened(job)) == closure_of(job, manifest)
+
+
+def test_what_was_in_memory_is_written(job: KeptJob) -> None:
+    pins = Pins(job.store, job.job, FIRST, storage=CheckpointStorage.MEMORY)
+    names = job.batch(0)
+    write(job.root() / QUERY / "empty", "")
+    manifest = job.take(1, pins, [*names, "empty"], 0)
+    expected = closure_of(job, manifest)
+    shutil.rmtree(job.root() / "queries")
+    assert files_of(job, opened(job)) == expected
+    file = manifest.queries["counts"].files[0]
+    torn = file.model_copy(update={"inline": "AAAA"})
+    cut = manifest.queries["counts"].model_copy(update={"files": (torn,)})
+    assert restore.verify(job.store, manifest.model_copy(update={"queries": {"counts": cut}})) == [
+        f"{file.path} has 3 bytes instead of {file.bytes}"
+    ]
+
+
+class Killed(BaseException):
+    """As sudden as a kill."""
+
+
+@pytest.mark.parametrize("linking", [True, False])
+def test_it_may_be_killed_at_any_file(job: KeptJob, monkeypatch: pytest.MonkeyPatch, linking: bool) -> None:
+    manifests = three(job)
+    number = intend(job)
+    real = files.link
+
+    for survives in range(len(manifests[2].queries["counts"].files)):
+        left = [survives]
+
+        def dying(source: Path, target: Path, left: list[int] = left) -> bool:
+            left[0] -= 1
+            if left[0] < 0:
+                half = files.beside(target)
+                half.write_text("half")
+                raise Killed
+            if linking:
+                return real(source, target)
+            files.copy(source, target)
+            return True
+
+        monkeypatch.setattr(files, "link", dying)
+        with pytest.raises(Killed):
+            restore.open_generation(job.store, job.job, number)
+        assert not job.store.exists(paths.copied(job.job, number))
+        assert files_of(job, number).items() <= (closure_of(job, manifests[2]) | halves(job, number)).items()
+        shutil.rmtree(job.root(number) / "queries")
+    with pytest.raises(Killed):
+        restore.open_generation(job.store, job.job, number)
+    monkeypatch.undo()
+    assert restore.open_generation(job.store, job.job, number) == manifests[2]
+    assert files_of(job, number) == closure_of(job, manifests[2])
+
+
+def halves(job: KeptJob, number: Generation) -> dict[str, bytes]:
+    found = files_of(job, number)
+    return {path: data for path, data in found.items() if files.is_temporary(path.rpartition("/")[2])}
+
+
+def test_when_it_is_done_it_is_not_done_again(job: KeptJob) -> None:
+    manifests = three(job)
+    number = opened(job)
+    shutil.rmtree(job.root() / "pins")
+    assert restore.open_generation(job.store, job.job, number) == manifests[2]
+
+
+def test_what_a_killed_try_left_wrong_is_made_right(job: KeptJob) -> None:
+    manifests = three(job)
+    number = intend(job)
+    write(job.root(number) / QUERY / "metadata", "half")
+    restore.open_generation(job.store, job.job, number)
+    assert files_of(job, number) == closure_of(job, manifests[2])
+
+
+def test_what_is_damaged_since_is_not_restored(job: KeptJob) -> None:
+    three(job)
+    number = intend(job)
+    write(job.root() / "pins" / QUERY / "metadata", '{"id": "1"}')
+    with pytest.raises(DamagedCheckpointError, match="metadata has changed"):
+        restore.open_generation(job.store, job.job, number)
+    assert not job.store.exists(paths.copied(job.job, number))
+
+
+def test_what_was_dropped_since_is_not_restored(job: KeptJob) -> None:
+    three(job)
+    number = intend(job, "chk-41")
+    job.store.delete(paths.completed(job.job, CheckpointId(41)))
+    with pytest.raises(NoSuchCheckpointError, match="are: chk-42, chk-43"):
+        restore.open_generation(job.store, job.job, number)
+
+
+# from the copies
+
+
+def test_a_damaged_pin_is_replaced_by_its_copy(job: KeptJob, tmp_path: Path) -> None:
+    manifests = three(job, job.pins(copy_dir=tmp_path / "second"))
+    expected = closure_of(job, manifests[2])
+    pins = job.root() / "pins" / QUERY
+    (pins / "metadata").unlink()
+    damage_content(pins / "state/0/0/3.delta")
+    write(pins / "offsets/2", "")
+    assert restore.verify(job.store, manifests[2]) == []
+    number = opened(job)
+    assert files_of(job, number) == expected
+    copies = tmp_path / "second/job/generations/0001/pins" / QUERY
+    (copies / "metadata").unlink()
+    assert restore.verify(job.store, manifests[2]) == [f"{QUERY}/metadata is gone, and its copy is gone"]
+
+
+def test_a_lost_directory_comes_back_from_the_copies_alone(job: KeptJob, tmp_path: Path) -> None:
+    second = tmp_path / "second"
+    manifests = three(job, job.pins(copy_dir=second))
+    expected = closure_of(job, manifests[1])
+    shutil.rmtree(job.folder)
+    moved = tmp_path / "moved"
+    second.rename(moved)
+    new = KeptJob(tmp_path / "new", lineage=False)
+    point = f"{moved}/job/checkpoints/chk-42.json"
+    assert intend(new, point) == intend(new, point) == 2
+    number = opened(new, point)
+    assert files_of(new, number) == expected
+    origin = read_origin(new.store, new.job, number)
+    assert origin is not None and (origin.lineage, origin.parent) == (job.origin.lineage, 1)
+    mark_live(new.store, new.job, number)
+    assert restore.candidates(new.store, new.job) == [42]
+    pins = new.pins(number, copy_dir=moved)
+    new.origin = origin
+    new.take(43, pins, new.batch(2, generation=number), 2, generation=number)
+    assert restore.verify_id(new.store, new.job, CheckpointId(42)) == []
+
+
+def test_a_manifest_elsewhere_must_be_there_and_of_this_job(job: KeptJob, tmp_path: Path) -> None:
+    second = tmp_path / "second"
+    three(job, job.pins(copy_dir=second))
+    with pytest.raises(NoSuchCheckpointError, match="there is no such file"):
+        intend(job, f"{second}/job/checkpoints/chk-7.json")
+    other = KeptJob(tmp_path / "weir", name="other")
+    with pytest.raises(NoSuchCheckpointError, match="of job 'job'"):
+        intend(other, f"{second}/job/checkpoints/chk-42.json")
+    write(second / "job/checkpoints/chk-9.json", "{half")
+    with pytest.raises(NoSuchCheckpointError, match="can't be read"):
+        intend(job, f"{second}/job/checkpoints/chk-9.json")
+
+
+def test_a_number_is_not_taken_by_two_checkpoints(job: KeptJob, tmp_path: Path) -> None:
+    second = tmp_path / "second"
+    three(job, job.pins(copy_dir=second))
+    anew = KeptJob(tmp_path / "anew")
+    anew.take(42, anew.pins(), anew.batch(0), 0)
+    anew.abort(41)
+    for id in (41, 42):
+        with pytest.raises(NoSuchCheckpointError, match="another checkpoint of this number"):
+            intend(anew, f"{second}/job/checkpoints/chk-{id}.json")
+    assert generations.opening(anew.store, anew.job) is None
+
+
+# what must change in a file
+
+
+def offset(entry: int, barrier: int, channel: str) -> str:
+    return json.dumps(Position(entry, CheckpointId(barrier)).offset(channel))
+
+
+def test_at_least_once_readers_are_set_back_in_the_new_generation_only(job: KeptJob) -> None:
+    lines = [offset(9, 3, "left"), '{"logOffset":4}', offset(5, 2, "right"), "-", offset(8, 2, "left")]
+    job.batch(0, offset(7, 2, "left"), '{"logOffset":3}', offset(5, 2, "right"), "-", offset(2, 1, "left"))
+    names = job.batch(1, *lines)
+    kept = job.pins().keep(QUERY, names, checkpoint=TWO)
+    back = {"left": (6, 2), "right": (6, 2)}
+    job.complete(job.manifest(2, {"counts": QueryCut(batch=1, files=kept.files, set_back=back)}))
+    before = tree(job.root())
+    number = opened(job)
+    assert tree(job.root()) == before
+    now = (job.root(number) / QUERY / "offsets/1").read_text().split("\n")
+    then = (job.root() / QUERY / "offsets/1").read_text().split("\n")
+    assert now == [*then[:2], offset(6, 2, "left"), lines[1], lines[2], "-", offset(6, 2, "left")]
+    first = (job.root(number) / QUERY / "offsets/0").read_text().split("\n")[2:]
+    assert first[0] == offset(6, 2, "left")
+    assert first[4] == offset(2, 1, "left")
+
+
+def test_named_sources_are_set_back_too() -> None:
+    text = "\n".join(["v2", "{}", f"a:{offset(9, 3, 'left')}", 'b:{"logOffset":4}'])
+    back = edits.set_back(text, {"left": Position(6, TWO)})
+    assert back == "\n".join(["v2", "{}", f"a:{offset(6, 2, 'left')}", 'b:{"logOffset":4}'])
+
+
+def test_an_operator_names_its_schema_files_at_the_new_place(job: KeptJob) -> None:
+    def metadata(root: Path) -> str:
+        schema = f"file:{root}/{QUERY}/state/0/_stateSchema/default/0_a1"
+        store = {"storeName": "default", "numPartitions": 2, "stateSchemaFilePaths": [schema]}
+        return "v2\n" + json.dumps({"stateStoreInfo": [store]}, separators=(",", ":"))
+
+    name = "state/0/_metadata/v2/0"
+    write(job.root() / QUERY / name, metadata(job.root()))
+    kept = job.pins().keep(QUERY, [name], checkpoint=ONE)
+    job.complete(job.manifest(1, {"counts": QueryCut(batch=0, files=kept.files)}))
+    number = opened(job)
+    assert (job.root(number) / QUERY / name).read_text() == metadata(job.root(number))
+    assert (job.root() / QUERY / name).read_text() == metadata(job.root())
