@@ -239,13 +239,14 @@ def build(kinds: Sequence[str]) -> tuple[list[Entry], dict[int, Status]]:
     log: list[Entry] = []
     statuses: dict[int, Status] = {}
     for kind in kinds:
+        behind = sum(isinstance(one, Segment) for one in log)
         if kind == "segment":
-            log.append(segment(sum(isinstance(one, Segment) for one in log)))
+            log.append(segment(behind))
         elif kind == "fence":
             log.append(fence())
         else:
             checkpoint = len(statuses) + 1
-            log.append(barrier(checkpoint))
+            log.append(barrier(checkpoint, batch=behind - 1))
             statuses[checkpoint] = Status(kind)
     return log, statuses
 

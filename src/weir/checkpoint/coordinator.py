@@ -16,9 +16,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.metadata import version
 from typing import TypeVar
 
-import weir
 from weir import faults
 from weir.channel.position import Position
 from weir.checkpoint import manifest as mf
@@ -364,11 +364,13 @@ class Coordinator:
         """Take each query's last committed batch, downstream first: no reader is ahead of its writer."""
         for name in reversed(names):
             vertex = self._vertices[name]
-            if flight.state.alignment is Alignment.UNALIGNED or vertex.writer is None:
-                found = vertex.here()
+            if flight.state.alignment is Alignment.UNALIGNED:
+                found = replace(vertex.here(), unaligned=True)
+            elif vertex.writer is None:
+                found = vertex.here_or_aligned(flight.id)
             else:
-                found = vertex.barrier(flight.id)
-            self._cut(flight, vertex, replace(found, unaligned=True))
+                found = replace(vertex.barrier(flight.id), unaligned=True)
+            self._cut(flight, vertex, found)
 
     # 3 align
 
@@ -512,7 +514,7 @@ class Coordinator:
             backend=self._origin.backend,
             parallelism=self._origin.parallelism,
             spark=self._spark,
-            weir=weir.__version__,
+            weir=version("weir"),
             copied_to=self._snapshots.copied_to,
             queries=queries,
             channels={name: future.result() for name, future in flight.channels.items()},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from weir.channel.position import Position, positions_in
@@ -83,6 +83,14 @@ class Vertex:
         assert self.writer is not None
         cut = self.writer.append_barrier(id)
         return Found(cut.batch, behind=cut.entry + 1)
+
+    def here_or_aligned(self, id: CheckpointId) -> Found:
+        """The cut at the barrier if the query has just reached it, else where it stands now.
+
+        Looked at in this order no batch behind the barrier is ever taken for one before it.
+        """
+        here = self.here()
+        return self.aligned(id) or replace(here, unaligned=True)
 
     def here(self) -> Found:
         """The last batch that is committed (and appended) now."""
