@@ -73,6 +73,8 @@ class _Flight:
     barriers: dict[QueryName, float] = field(default_factory=dict)
     """When each query's barrier was appended, in seconds after the trigger."""
     found: dict[QueryName, Found] = field(default_factory=dict)
+    positions: dict[QueryName, Mapping[QueryName, Position]] = field(default_factory=dict)
+    """Where each query stood in its channels at its cut; read at once, before Spark purges it."""
     queries: dict[QueryName, Future[QueryCut]] = field(default_factory=dict)
     channels: dict[QueryName, Future[ChannelCut]] = field(default_factory=dict)
     turned: bool = False
@@ -352,8 +354,9 @@ class Coordinator:
     # 2 barrier
 
     def _send_barriers(self, flight: _Flight) -> None:
-        for vertex in self._vertices.values():
-            vertex.begin()
+        if len(self._flights) == 1:  # another one may have its cut among what is committed now
+            for vertex in self._vertices.values():
+                vertex.begin()
         for name in self._order:
             vertex = self._vertices[name]
             if not vertex.inputs:
@@ -402,6 +405,7 @@ class Coordinator:
 
     def _cut(self, flight: _Flight, vertex: Vertex, found: Found) -> None:
         flight.found[vertex.name] = found
+        flight.positions[vertex.name] = vertex.positions(found.batch)
         flight.barriers[vertex.name] = self._since(flight)
         keep = partial(self._snapshots.of_query, full=flight.full)
         flight.queries[vertex.name] = self._submit(keep, flight.id, vertex, found)
@@ -416,7 +420,7 @@ class Coordinator:
 
     def _position(self, flight: _Flight, reader: QueryName, channel: QueryName) -> Position:
         """Where the reader goes on after a restore of this checkpoint."""
-        position = self._vertices[reader].positions(flight.found[reader].batch)[channel]
+        position = flight.positions[reader][channel]
         behind = flight.found[channel].behind
         if flight.state.alignment is Alignment.AT_LEAST_ONCE and behind is not None:
             return position if position.entry <= behind else Position(behind, flight.id)
@@ -528,7 +532,8 @@ class Coordinator:
         old = [id for id in subsumed(self._retained, kept) if id != self._wanted()]
         try:
             self._snapshots.drop([self._retained.pop(id) for id in old], self._retained.values())
-            self._snapshots.trim(manifest, self._readers)
+            if all(id > flight.id for id in self._flights):  # an older one may still keep what is behind this
+                self._snapshots.trim(manifest, self._readers)
         except ExternalError as error:
             self._outside.report(m.Noted(f"checkpoint {flight.id} is complete, but {error.text}"))
         flight.phases["notify"] = self._clock.monotonic() - since

@@ -57,7 +57,7 @@ class Vertex:
         self._joint: dict[BatchId, CheckpointId] = {}
 
     def begin(self) -> None:
-        """A checkpoint is about to begin: batches that are committed now can't be its cut."""
+        """A checkpoint begins and no other is pending: what is committed now can't be its cut."""
         if self.inputs and self.writer is None:
             self._examined = max(self._examined, self.files.last_committed())
 
