@@ -12,10 +12,12 @@ the next checkpoint, or swept (`retention.py`).
 from __future__ import annotations
 
 import base64
+import os
 import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 
 from weir.checkpoint.copies import Copies
 from weir.checkpoint.manifest import File, Manifest, kept_at
@@ -52,11 +54,11 @@ class Kept:
         return {"pinning": self.pinning, "copying": self.copying}
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Pin:
-    """A pin that is known."""
+    """A pin that is known; changed under the lock only."""
 
-    sum: Sum
+    file: File
     brought_by: CheckpointId
     used_by: CheckpointId
     copied: bool = False
@@ -103,7 +105,7 @@ class Pins:
             with self._lock:
                 for file in manifest.files():
                     if not file.inline:
-                        self._known[file.path] = _Pin(Sum(file.bytes, file.crc), id, id, copied)
+                        self._known[file.path] = _Pin(file, id, id, copied)
 
     def keep(
         self, folder: str, names: Sequence[str], *, checkpoint: CheckpointId, full: bool = False
@@ -150,23 +152,26 @@ class Pins:
     def _pin(self, wanted: Sequence[str], checkpoint: CheckpointId) -> Kept:
         began = self._clock.monotonic()
         known = self._recall(wanted, checkpoint)
-        fresh = [path for path in wanted if self._link(path) or path not in known]
+        there = self._there(wanted)
+        fresh = [path for path in wanted if (path not in there and self._link(path)) or path not in known]
         if (torn := self._torn_zip({path: path for path in wanted})) is not None:
             if torn in fresh:
                 (self._folder / torn).unlink(missing_ok=True)
             raise GoneError(torn)
         sums = files.parallel(lambda path: files.checksum(self._folder / path), fresh)
-        new = {path: _Pin(sum, checkpoint, checkpoint) for path, sum in zip(fresh, sums, strict=True)}
-        pins = {path: new.get(path) or known[path] for path in wanted}
+        for path, found in zip(fresh, sums, strict=True):
+            known[path] = _Pin(_file(path, found), checkpoint, checkpoint)
         self._sync(fresh)
         pinned = self._clock.monotonic()
-        self._copy_out({path: pin.sum for path, pin in pins.items() if not pin.copied})
+        pins = {path: known[path] for path in wanted}
+        self._copy_out({path: pin.file for path, pin in pins.items() if not pin.copied})
         with self._lock:
-            for path, pin in pins.items():
-                self._known[path] = replace(pin, copied=bool(self._copies))
+            for pin in pins.values():
+                pin.copied = bool(self._copies)
+            self._known |= pins
         return Kept(
-            tuple(_file(path, pin.sum) for path, pin in pins.items()),
-            sum(pin.sum.bytes for pin in pins.values() if pin.brought_by == checkpoint),
+            tuple(pin.file for pin in pins.values()),
+            sum(pin.file.bytes for pin in pins.values() if pin.brought_by == checkpoint),
             pinned - began,
             self._clock.monotonic() - pinned,
         )
@@ -174,20 +179,25 @@ class Pins:
     def _recall(self, wanted: Iterable[str], checkpoint: CheckpointId) -> dict[str, _Pin]:
         """What is known of these files; what only an aborted checkpoint had is new to this one."""
         with self._lock:
-            old = [path for path, pin in self._known.items() if pin.used_by < checkpoint - _FORGET_AFTER]
-            for path in old:
+            for path in [p for p, pin in self._known.items() if pin.used_by < checkpoint - _FORGET_AFTER]:
                 del self._known[path]
             known = {path: self._known[path] for path in wanted if path in self._known}
             brought = {pin.brought_by for pin in known.values()} - {checkpoint}
         void = {id for id in brought if self._store.exists(paths.aborted(self._job, id))}
-        return {
-            path: replace(
-                pin,
-                used_by=max(pin.used_by, checkpoint),
-                brought_by=checkpoint if pin.brought_by in void else pin.brought_by,
-            )
-            for path, pin in known.items()
-        }
+        with self._lock:
+            for pin in known.values():
+                pin.used_by = max(pin.used_by, checkpoint)
+                if pin.brought_by in void:
+                    pin.brought_by = checkpoint
+        return known
+
+    def _there(self, wanted: Iterable[str]) -> set[str]:
+        """Pins that are there already, as far as these folders have any."""
+        found: set[str] = set()
+        for folder in {path.rpartition("/")[0] for path in wanted}:
+            with suppress(FileNotFoundError):
+                found.update(f"{folder}/{name}" for name in os.listdir(self._folder / folder))
+        return found
 
     def _link(self, path: str) -> bool:
         """Make the pin; False when it is there already."""
@@ -224,10 +234,11 @@ class Pins:
             raise GoneError(torn)
         self._sync(places.values())
         pinned = self._clock.monotonic()
-        self._copy_out({places[path]: sum for path, sum in sums.items()})
+        taken = {path: _file(path, found) for path, found in sums.items()}
+        self._copy_out({places[path]: file for path, file in taken.items()})
         return Kept(
-            tuple(_file(path, sum) for path, sum in sums.items()),
-            sum(one.bytes for one in sums.values()),
+            tuple(taken.values()),
+            sum(file.bytes for file in taken.values()),
             pinned - began,
             self._clock.monotonic() - pinned,
         )
@@ -264,14 +275,14 @@ class Pins:
         if total > MEMORY_LIMIT:
             raise CheckpointTooLargeError(bytes=total, limit=MEMORY_LIMIT)
 
-    def _copy_out(self, sums: Mapping[str, Sum]) -> None:
+    def _copy_out(self, kept: Mapping[str, File]) -> None:
         """Copy pins to the copy-dir; what is read must be what was summed up."""
-        if self._copies is None or not sums:
+        if self._copies is None or not kept:
             return
         self._claim(self._copies)
-        copied = self._copies.put(self._generation, {name: self._folder / name for name in sums})
+        copied = self._copies.put(self._generation, {name: self._folder / name for name in kept})
         for name, found in copied.items():
-            if found != sums[name]:
+            if found != Sum(kept[name].bytes, kept[name].crc):
                 reason = "it has changed since it was kept"
                 raise StorageError(verb="copy", path=self._folder / name, reason=reason, root=self._store.url)
 

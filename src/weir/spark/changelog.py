@@ -1,7 +1,7 @@
 """The header of a RocksDB changelog of state format 2: from which uploads its version descends.
 
 Spark writes `writeUTF("v3" or "v4")` and `writeUTF(<lineage as JSON>)`, then the changes, all through
-LZ4 in blocks. Only the beginning is decoded: a header is small, a changelog may not be.
+LZ4 in blocks. Only the beginning is read and decoded: a header is small, a changelog may not be.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ def lineage(path: Path) -> dict[int, str]:
 
 
 class _Decoded:
-    """The decompressed bytes of a file, decoded only as far as they are asked for."""
+    """The decompressed bytes of a file, read and decoded only as far as they are asked for."""
 
     def __init__(self, path: Path) -> None:
-        self._data = path.read_bytes()
-        self._chunks = self._decode()
+        self._chunks = _decoded(path)
         self._ready = bytearray()
 
     def utf(self) -> str:
@@ -47,17 +46,16 @@ class _Decoded:
         del self._ready[:count]
         return taken
 
-    def _decode(self) -> Iterator[bytes]:
-        at = 0
-        while at + _HEADER.size <= len(self._data):
-            magic, token, packed, plain, _ = _HEADER.unpack_from(self._data, at)
+
+def _decoded(path: Path) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        while len(header := file.read(_HEADER.size)) == _HEADER.size:
+            magic, token, packed, plain, _ = _HEADER.unpack(header)
             if magic != _MAGIC:
                 raise ValueError("the changelog is not compressed with LZ4")
             if plain == 0:
                 return
-            at += _HEADER.size
-            block = self._data[at : at + packed]
-            at += packed
+            block = file.read(packed)
             yield from (block,) if token & 0xF0 == _RAW else _unpacked(block)
 
 
