@@ -19,7 +19,7 @@ from weir.clock import ManualClock
 from weir.config import CheckpointStorage
 from weir.errors import DamagedCheckpointError, NoSuchCheckpointError
 from weir.ids import CheckpointId, Generation
-from weir.storage import files, generations, paths
+from weir.storage import Store, files, generations, paths
 from weir.storage.generations import FIRST, mark_live, read_origin
 
 ONE, TWO = CheckpointId(1), CheckpointId(2)
@@ -160,6 +160,20 @@ def test_to_intend_the_same_again_changes_nothing(job: KeptJob) -> None:
     assert intend(job, "chk-42") == intend(job, "42") == 2
     assert intend(job, "chk-41") == 3
     assert generations.opening(job.store, job.job) == 3
+
+
+def test_a_checkpoint_that_is_dropped_while_it_is_verified_is_not_intended(
+    job: KeptJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(store: Store, manifest: Manifest) -> list[str]:
+        job.store.delete(paths.completed(job.job, CheckpointId(manifest.id)))
+        return []
+
+    three(job)
+    monkeypatch.setattr(restore, "verify", slow)
+    with pytest.raises(NoSuchCheckpointError, match="are: chk-42, chk-43"):
+        intend(job, "chk-41")
+    assert generations.opening(job.store, job.job) is None
 
 
 # the files

@@ -11,7 +11,7 @@ from tests.kept_job import KeptJob, tree, write
 from weir.channel.facts import Checkpoints
 from weir.channel.position import Status
 from weir.checkpoint import restore
-from weir.checkpoint.retention import ABORTED_KEPT, drop, protected, sweep
+from weir.checkpoint.retention import ABORTED_KEPT, drop, sweep
 from weir.clock import ManualClock
 from weir.ids import CheckpointId, Generation
 from weir.storage import Store, paths
@@ -172,18 +172,6 @@ def test_a_restore_that_was_never_finished_leaves_only_its_origin(job: KeptJob) 
     sweep(job.store, job.job, [manifest])
     assert list(tree(job.root(dead))) == ["origin.json"]
     assert len(tree(job.root(again) / "queries")) == len(list(manifest.files()))
-
-
-def test_a_checkpoint_that_is_to_be_restored_is_protected(job: KeptJob) -> None:
-    pins = job.pins()
-    for id in (1, 2):
-        job.take(id, pins, job.batch(0), 0)
-    assert protected(job.store, job.job) == set()
-    number = intended(job.store, job, 1)
-    assert protected(job.store, job.job) == {1}
-    restore.open_generation(job.store, job.job, number)
-    mark_live(job.store, job.job, number)
-    assert protected(job.store, job.job) == set()
 
 
 # copies

@@ -225,8 +225,6 @@ class Pins:
     def _copy_whole(self, wanted: Sequence[str], checkpoint: CheckpointId) -> Kept:
         began = self._clock.monotonic()
         places = {path: kept_at(path, checkpoint, full=True) for path in wanted}
-        for folder in {(self._folder / place).parent for place in places.values()}:
-            folder.mkdir(parents=True, exist_ok=True)
         sums = dict(
             zip(wanted, files.parallel(lambda path: self._copy(path, places[path]), wanted), strict=True)
         )
@@ -244,13 +242,15 @@ class Pins:
         )
 
     def _copy(self, path: str, place: str) -> Sum:
-        source = self._live / path
-        try:
-            return files.copy(source, self._folder / place)
-        except FileNotFoundError:
-            if source.exists():
-                raise
-            raise GoneError(path) from None
+        source, target = self._live / path, self._folder / place
+        for _ in range(3):  # a sweep may remove a folder while it is empty
+            try:
+                return files.copy(source, target)
+            except FileNotFoundError:
+                if not source.exists():
+                    break
+                target.parent.mkdir(parents=True, exist_ok=True)
+        raise GoneError(path)
 
     def _take_in(self, wanted: Sequence[str], checkpoint: CheckpointId) -> Kept:
         began = self._clock.monotonic()

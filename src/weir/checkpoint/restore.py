@@ -97,6 +97,7 @@ def intend(
     manifest = find(store, job, point)
     if _ELSEWHERE.fullmatch(point):
         _enter(store, job, manifest)
+    _named(store, job, f"chk-{manifest.id}")  # to verify takes its time; it may have been dropped meanwhile
     origin = Origin(
         lineage=manifest.lineage,
         backend=manifest.backend,

@@ -25,16 +25,6 @@ ABORTED_KEPT = 100
 _FULL = re.compile(r"full-(\d+)/")
 
 
-def protected(store: Store, job: JobName) -> set[CheckpointId]:
-    """Checkpoints that must not be dropped yet: a restore of them was asked for and has not begun.
-
-    To be asked right before each drop: it may be asked for while the job runs.
-    """
-    opening = generations.opening(store, job)
-    origin = generations.read_origin(store, job, opening) if opening else None
-    return {origin.checkpoint} if origin and origin.checkpoint else set()
-
-
 def drop(store: Store, job: JobName, ids: Iterable[CheckpointId]) -> None:
     """Delete the records of completed checkpoints; safe to repeat, and to be killed in.
 
