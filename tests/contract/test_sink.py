@@ -14,9 +14,10 @@ import pytest
 
 from weir import sinks
 from weir.errors import FencedError, LostStagingError, OutcomeUnknownError, SinkMismatchError, StorageError
-from weir.ids import NO_BATCH, Attempt, BatchId, Run, Token
+from weir.ids import NO_BATCH, Attempt, BatchId, QueryName, Run, Token
 from weir.job.sinks import Outcome, StagingSink
 from weir.job.sinks.files import FilesSink
+from weir.job.state import States, Values
 from weir.protocol.ledger import Staged
 from weir.storage.local import LocalStore
 from weir.storage.unreliable import UnreliableStore
@@ -58,9 +59,16 @@ def token(attempt: int, run: int = 1) -> Token:
     return Token(Attempt(attempt), Run(run))
 
 
-@pytest.fixture(params=["parquet", "json"])
+@pytest.fixture(params=["parquet", "json", "parquet with user state"])
 def case(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Case:
-    path, form = str(tmp_path / "out"), request.param
+    path, form = str(tmp_path / "out"), request.param.partition(" ")[0]
+    values = Values(LocalStore(tmp_path / "generation"), QueryName("query"))
+
+    def perhaps_with_state(sink: StagingSink) -> StagingSink:
+        states = States(QueryName("query"))
+        if "user state" in request.param:
+            states.add("n", "query", 0)
+        return states.around(QueryName("query"), sink, values)
 
     def read() -> list[int]:
         found: list[int] = []
@@ -69,9 +77,9 @@ def case(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) ->
         return found
 
     def failing(seed: int) -> StagingSink:
-        return FilesSink(path, form, {}, UnreliableStore(LocalStore(path), seed))
+        return perhaps_with_state(FilesSink(path, form, {}, UnreliableStore(LocalStore(path), seed)))
 
-    return Case(spark, lambda: sinks.files(path, form), failing, read)
+    return Case(spark, lambda: perhaps_with_state(sinks.files(path, form)), failing, read)
 
 
 def test_what_is_staged_is_seen_only_after_its_commit_and_as_a_whole(case: Case) -> None:

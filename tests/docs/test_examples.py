@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
+import random
 import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 import weir
 from weir.cli import VERBS
 from weir.config import OLDER_SPELLINGS, describe
+from weir.testing import run_job
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -119,6 +124,75 @@ def test_the_word_count_over_files_counts_every_word_and_goes_on_with_more(tmp_p
             table = pq.read_table(file)
             found |= zip(table["word"].to_pylist(), table["count"].to_pylist(), strict=True)
         assert found == expected
+
+
+@pytest.mark.spark
+@pytest.mark.faults
+def test_the_online_model_learns_from_every_batch_once_though_it_is_killed(
+    quick: Mapping[str, str], tmp_path: Path
+) -> None:
+    draw, batches = random.Random(7), list[list[tuple[float, float, float]]]()
+    (tmp_path / "points").mkdir()
+    for number in range(4):
+        at = [(draw.uniform(-1, 1), draw.uniform(-1, 1)) for _ in range(50)]
+        batches.append([(x1, x2, 1 + 2 * x1 - 3 * x2) for x1, x2 in at])
+        file = tmp_path / "points" / f"{number}.csv"
+        file.write_text("".join(f"{x1},{x2},{y}\n" for x1, x2, y in batches[-1]))
+        os.utime(file, (1_000_000_000 + number,) * 2)
+    run = run_job(
+        ROOT / "examples" / "online_model.py",
+        tmp_path / "weir",
+        args=(tmp_path / "points", tmp_path / "model.json"),
+        faults=["batch.written#2:kill", "batch.committed#3:kill"],
+        settings=quick,
+    )
+    assert run.exit_code == 0, run.stderr
+    assert run.fired == {"batch.written#2", "batch.committed#3"}
+    found = json.loads((tmp_path / "model.json").read_text())
+    assert found == pytest.approx(_learnt(batches), abs=1e-9)
+    assert found == pytest.approx({"b": 1, "w1": 2, "w2": -3}, abs=0.05)
+
+
+def _learnt(batches: list[list[tuple[float, float, float]]]) -> dict[str, float]:
+    """The same gradient descent in plain Python."""
+    b = w1 = w2 = 0.0
+    for points in batches:
+        for _ in range(10):
+            errors = [(b + w1 * x1 + w2 * x2 - y, x1, x2) for x1, x2, y in points]
+            b -= 0.5 * fmean(error for error, _, _ in errors)
+            w1 -= 0.5 * fmean(error * x1 for error, x1, _ in errors)
+            w2 -= 0.5 * fmean(error * x2 for error, _, x2 in errors)
+    return {"b": b, "w1": w1, "w2": w2}
+
+
+@pytest.mark.spark
+@pytest.mark.faults
+def test_the_resumable_batch_goes_on_at_its_stage(quick: Mapping[str, str], tmp_path: Path) -> None:
+    stages, orders = tmp_path / "stages", tmp_path / "orders"
+    for folder in (stages, orders):
+        folder.mkdir()
+    (orders / "1.csv").write_text("ann,3\nbob,4\nann,x\nann,5\n")
+    scripts = {
+        "3-report": f"USING text SELECT concat(who, ': ', n) FROM parquet.`{tmp_path}/2-sum` ORDER BY who",
+        "2-sum": f"USING parquet SELECT who, sum(n) AS n FROM parquet.`{tmp_path}/1-clean` GROUP BY who",
+        "1-clean": "USING parquet SELECT _c0 AS who, try_cast(_c1 AS int) AS n "
+        f"FROM csv.`{orders}` WHERE try_cast(_c1 AS int) IS NOT NULL",
+    }
+    for name, query in scripts.items():
+        (stages / f"{name}.sql").write_text(f"INSERT OVERWRITE DIRECTORY '{tmp_path / name}' {query}")
+    run = run_job(
+        ROOT / "examples" / "resumable_batch.py",
+        tmp_path / "weir",
+        args=(stages,),
+        faults=["batch.written#2:kill"],
+        settings=quick,
+    )
+    assert run.exit_code == 0, run.stderr
+    assert run.fired == {"batch.written#2"}
+    ran = re.findall(r"batch (\d) runs (\S+)\.sql", run.stdout)
+    assert ran == [("0", "1-clean"), ("1", "2-sum"), ("1", "2-sum"), ("2", "3-report")]
+    report = "".join(file.read_text() for file in sorted((tmp_path / "3-report").glob("part-*")))
+    assert report == "ann: 8\nbob: 4\n"
 
 
 def _run(example: str, folder: Path) -> None:

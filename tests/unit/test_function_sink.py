@@ -13,6 +13,7 @@ from weir.errors import (
     FencedError,
     LostStagingError,
     OutcomeUnknownError,
+    PipelineError,
     SinkMismatchError,
     StorageError,
     UserCodeError,
@@ -22,6 +23,7 @@ from weir.ids import NO_BATCH, Attempt, BatchId, Run, Token
 from weir.job.sinks import Outcome, StagingSink
 from weir.job.sinks.function import KEPT, FunctionSink
 from weir.protocol.ledger import Staged
+from weir.spark.layout import QueryFiles
 from weir.storage.local import LocalStore
 from weir.storage.unreliable import UnreliableStore
 
@@ -182,6 +184,25 @@ def test_what_tells_by_its_type_whose_fault_it_is_passes_unchanged(target: Targe
     assert caught.value is error
 
 
+def test_a_batch_whose_state_is_not_written_as_a_whole_is_refused(target: Target) -> None:
+    store, fresh = LocalStore(target.folder), iter("abcdef")
+    info = '{"stateStoreInfo": [{"storeName": "default", "numPartitions": 2}]}'
+    for metadata in ("0/_metadata/metadata", "1/_metadata/v2/0", "1/_metadata/v2/3"):
+        store.put(f"query/state/{metadata}", f"v1\n{info}".encode())
+    evaluated = ["0/0/{0}_{1}.changelog", "0/1/{0}_{1}.zip", "1/0/left/{0}.delta", "1/1/{0}.delta"]
+
+    def evaluate(frame: object, batch: int) -> None:
+        for form in evaluated:
+            store.put("query/state/" + form.format(batch + 1, next(fresh)), b"")
+
+    sink = sinks.function(evaluate).at(str(target.folder), QueryFiles(store, "query"))
+    sink.open(OWNER, LINEAGE, token(1))
+    sink.stage(FRAME, BatchId(0), token(1))
+    del evaluated[1:3]
+    with pytest.raises(PipelineError, match=r"only a part of batch 1.*\(2 partitions\) would be lost"):
+        sink.stage(FRAME, BatchId(1), token(1))
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_through_a_failing_transport_every_batch_is_entered(target: Target, seed: int) -> None:
     def until_known(step: Callable[[], object]) -> None:
@@ -193,7 +214,7 @@ def test_through_a_failing_transport_every_batch_is_entered(target: Target, seed
                 continue
         raise AssertionError(f"seed {seed} never lets it through")
 
-    sink = FunctionSink(print, str(target.folder), UnreliableStore(LocalStore(target.folder), seed))
+    sink = FunctionSink(print, "", store=UnreliableStore(LocalStore(target.folder), seed))
     until_known(lambda: sink.open(OWNER, LINEAGE, token(1)))
     for batch in range(3):
         staged = Staged(BatchId(batch), token(1))

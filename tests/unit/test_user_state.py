@@ -133,7 +133,7 @@ class Driver:
             else:
                 self.state.value.append(batch)
 
-        inner = FunctionSink(called, "", Below(store, "sink"))
+        inner = FunctionSink(called, "", store=Below(store, "sink"))
         self.sink = states.around(TRAIN, inner, self.values)
         self.last = self.sink.open(OWNER, LINEAGE, token(attempt)).last
         self.recover()

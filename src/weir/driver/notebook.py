@@ -55,7 +55,8 @@ class Run:
         attempt = self._lock.acquire(uuid.uuid4().hex, timeout, self._waiting)
         lease = Lease(attempt, timeout, self._clock)
         self._engine = Engine(job, spark.newSession(), config, store, lease, self._hear, self._clock)
-        threading.Thread(target=self._heart, args=(lease,), name="weir-heart", daemon=True).start()
+        self._beating = threading.Thread(target=self._heart, args=(lease,), name="weir-heart", daemon=True)
+        self._beating.start()
         try:
             self._engine.start()
         except BaseException:
@@ -164,6 +165,7 @@ class Run:
 
     def _release(self) -> None:
         self._released.set()
+        self._beating.join()  # a beat behind the release would hold the attempt again
         self._lock.release()
 
     def _waiting(self, holder: AttemptRecord, seconds: float) -> None:

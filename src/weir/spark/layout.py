@@ -88,6 +88,22 @@ class QueryFiles:
         names = self._names(f"{self._prefix}/state/0")
         return any(name.partition(".")[0].partition("_")[0] == str(batch + 1) for name in names)
 
+    def state_left_out(self, batch: BatchId) -> list[str]:
+        """The state, as "operator/partition", that no run has written behind this batch yet.
+
+        None once the whole batch was evaluated, by any run; none in a query without state.
+        """
+        folder = f"{self._prefix}/state/"
+        paths = [key.removeprefix(folder).split("/") for key in self._store.list(f"{self._prefix}/state")]
+        behind = {
+            f"{path[0]}/{path[1]}"
+            for path in paths
+            if path[-1].partition(".")[0].partition("_")[0] == str(batch + 1)
+        }
+        operators = sorted({path[0] for path in paths if path[0].isdigit()}, key=int)
+        asked = [f"{one}/{number}" for one in operators for number in range(self._state_partitions(one))]
+        return [one for one in asked if one not in behind]
+
     def pinned(self) -> Pinned | None:
         """What the live files fix, or None before the first batch was planned."""
         data = self._store.get(f"{self._prefix}/offsets/{self.last_planned()}")
@@ -100,6 +116,13 @@ class QueryFiles:
     def stateful(self) -> bool:
         """Whether the query keeps any state."""
         return next(self._store.list(f"{self._prefix}/state"), None) is not None
+
+    def _state_partitions(self, operator: str) -> int:
+        folder = f"{self._prefix}/state/{operator}/_metadata"
+        newest = max((int(name) for name in self._names(f"{folder}/v2") if name.isdigit()), default=None)
+        data = self._store.get(f"{folder}/metadata" if newest is None else f"{folder}/v2/{newest}")
+        stores = json.loads(data.decode().split("\n", 1)[1])["stateStoreInfo"] if data else []
+        return max((int(store["numPartitions"]) for store in stores), default=0)
 
     def _batches(self, log: str) -> list[BatchId]:
         return [BatchId(int(name)) for name in self._names(f"{self._prefix}/{log}") if name.isdigit()]

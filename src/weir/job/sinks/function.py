@@ -23,6 +23,7 @@ from weir.errors import (
     FencedError,
     LostStagingError,
     OutcomeUnknownError,
+    PipelineError,
     SinkMismatchError,
     UserCodeError,
     WeirError,
@@ -31,6 +32,7 @@ from weir.ids import Attempt, BatchId, Run, Token
 from weir.job.sinks.contract import Outcome
 from weir.job.sinks.staging import StagedFiles, folder_of
 from weir.protocol.ledger import Ledger, Staged
+from weir.spark.layout import QueryFiles
 from weir.storage import DenseLog, Store, open_store
 
 if TYPE_CHECKING:
@@ -52,8 +54,9 @@ def function(fn: BatchFunction) -> Function:
     (overwrite, merge by a key, remember the number), or it happens twice. `env.state` is exempt: its
     values count once. A zombie driver may still be inside a call when its successor makes the same one.
 
-    Evaluate the frame once; where more is needed, persist it first. With a stateful query every row
-    must be evaluated: Spark refuses a batch of which only a part was looked at (`take`, `first`).
+    Each evaluation of the frame computes the batch once more; persist it where there are several. The
+    frame of a stateful query must be evaluated as a whole, or the state of the rest would be lost: a
+    function that looks at a part only (`take`, `first`, or nothing) is refused.
     """
     return Function(fn)
 
@@ -64,9 +67,9 @@ class Function:
 
     fn: BatchFunction
 
-    def at(self, location: str) -> FunctionSink:
-        """The sink, with its ledger in this folder."""
-        return FunctionSink(self.fn, location)
+    def at(self, location: str, files: QueryFiles | None = None) -> FunctionSink:
+        """The sink, with its ledger in this folder, of the query with these files."""
+        return FunctionSink(self.fn, location, files)
 
 
 class FunctionSink:
@@ -75,8 +78,15 @@ class FunctionSink:
     rewindable = False
     """What the function has done can't be taken back."""
 
-    def __init__(self, fn: BatchFunction, location: str, store: Store | None = None) -> None:
+    def __init__(
+        self,
+        fn: BatchFunction,
+        location: str,
+        files: QueryFiles | None = None,
+        store: Store | None = None,
+    ) -> None:
         self._fn = fn
+        self._files = files
         self._location = location
         self._store = store or open_store(location)
         self._staging = StagedFiles(self._store, _STAGED)
@@ -111,6 +121,7 @@ class FunctionSink:
             job, query = self._ledger.owner.split("/", 1)
             name = type(error).__name__
             raise UserCodeError(error=name, query=query, batch=batch, message=str(error), job=job) from error
+        self._check_whole(batch)
 
     def record(self, staged: Staged) -> None:
         self._catch_up()
@@ -148,6 +159,18 @@ class FunctionSink:
         except OutcomeUnknownError:
             return Outcome.UNKNOWN
         return Outcome.DONE_NOW
+
+    def _check_whole(self, batch: BatchId) -> None:
+        """Refuse a batch whose state is not written: with some backends Spark would commit it."""
+        left_out = self._files.state_left_out(batch) if self._files is not None else []
+        if left_out:
+            job, query = self._ledger.owner.split("/", 1)
+            raise PipelineError(
+                job=job,
+                reason=f"the function of query {query!r} has evaluated only a part of batch {batch}, "
+                f"and the state of the rest ({len(left_out)} partitions) would be lost",
+                todo="evaluate the whole frame first: frame.persist(); frame.count()",
+            )
 
     def _catch_up(self) -> None:
         with self._lock:
