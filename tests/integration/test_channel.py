@@ -129,6 +129,10 @@ class Bench:
         self.readings.append(made)
         return made
 
+    def begun(self, *numbers: int) -> None:
+        for number in numbers:
+            self.checkpoint("begun", number)
+
     def checkpoint(self, state: str, number: int) -> None:
         LocalStore(self.root / "checkpoints").create(f"{state}-{number}.json", b"{}")
 
@@ -147,6 +151,7 @@ def end(entry: int, barrier: int, channel: str = "channel") -> dict[str, int | s
 
 def test_batches_end_exactly_at_barriers(bench: Bench) -> None:
     channel = bench.channel()
+    bench.begun(1, 2, 3, 4)
     channel.add(1, 2)
     channel.add(3)
     channel.barrier(1)
@@ -193,6 +198,7 @@ def test_at_least_once_ends_at_barriers_and_waits_for_nobody(bench: Bench) -> No
 
 def test_a_query_that_reads_a_channel_twice_has_two_positions_in_it(bench: Bench) -> None:
     channel = bench.channel()
+    bench.begun(1)
     channel.add(1)
     channel.barrier(1)
     channel.add(2)
@@ -303,6 +309,7 @@ def test_a_planned_batch_reads_the_same_rows_after_a_crash(bench: Bench) -> None
 
 def test_available_now_ends_with_what_was_there_at_its_start(bench: Bench) -> None:
     channel = bench.channel()
+    bench.begun(1)
     channel.add(1)
     channel.barrier(1)
     channel.add(2)

@@ -111,8 +111,9 @@ def held_back(facts: Facts) -> bool:
 def next_position(facts: Facts) -> Position:
     """The end of the next batch; the start itself when there is nothing to read.
 
-    What carries neither rows nor a barrier to be reached (fences, aborted barriers) is passed over
-    together with what follows, and never makes a batch by itself.
+    What carries neither rows nor a barrier to be reached (fences, barriers of checkpoints that have
+    ended) is passed over together with what follows, and never makes a batch by itself: a reader that
+    was left behind does not pay for every barrier that it missed.
     """
     reached = facts.start
     if held_back(facts):
@@ -129,7 +130,7 @@ def next_position(facts: Facts) -> Position:
         elif isinstance(entry, Barrier) and counts(tail, entry):
             if facts.mode is Mode.UNALIGNED:
                 reached = Position(number + 1, entry.checkpoint)
-            elif facts.status(entry.checkpoint) is not Status.ABORTED:
+            elif facts.status(entry.checkpoint) is Status.PENDING:
                 return Position(number + 1, entry.checkpoint)
         tail = apply(tail, entry)
     return reached
