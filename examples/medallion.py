@@ -1,6 +1,7 @@
 """Bronze, silver, gold: one job of five queries, with one consistent checkpoint of all of them.
 
     weir run examples/medallion.py [FOLDER]
+    python examples/medallion.py [FOLDER]
     weir checkpoints medallion            # what was taken, and where the time went
     weir restore medallion latest         # all five queries, the channels and the files go back to it
 

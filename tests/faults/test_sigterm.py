@@ -45,8 +45,9 @@ class Counted:
         home = {"execution.checkpointing.dir": str(self.folder / "weir"), "parallelism.default": 2}
         job = Job("counted", **home)
         job.pipeline(lambda env: counted.build(env, *self.args))
-        with job.start(spark):
+        with job.start(spark) as run:
             time.sleep(self.dice.uniform(0, longest))
+        assert not run.failures, run.failures
 
     def as_process(self, settings: Mapping[str, str], longest: float) -> None:
         """Run it with `weir run`, and send SIGTERM at a random moment of its life."""

@@ -135,7 +135,7 @@ def test_a_function_that_evaluates_only_a_part_of_a_stateful_batch_is_refused_be
     def pipeline(env: weir.Env) -> None:
         sums = rows_of(env, tmp_path).groupBy("k").agg(F.sum("v").alias("sum"))
         sink = weir.sinks.function(lambda frame, batch: look(frame) if batch == at else frame.collect())
-        env.sink("sums", sums, sink.at(str(tmp_path / "ledger"), files), output_mode="update")
+        env.sink("sums", sums, sink, output_mode="update")
 
     dir = tmp_path / "weir"
     files = QueryFiles(open_store(str(dir)), "test/generations/0001/queries/sums")

@@ -43,7 +43,9 @@ class Target:
         self.calls: list[tuple[object, int]] = []
 
     def made(self) -> FunctionSink:
-        return sinks.function(lambda frame, batch: self.calls.append((frame, batch))).at(str(self.folder))
+        return sinks.function(lambda frame, batch: self.calls.append((frame, batch))).at(
+            str(self.folder), QueryFiles(LocalStore(self.folder), "query")
+        )
 
     def opened(self, attempt: int, run: int = 1) -> FunctionSink:
         sink = self.made()

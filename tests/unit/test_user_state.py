@@ -24,6 +24,7 @@ from weir.job.sinks import Outcome, StagingSink
 from weir.job.sinks.function import FunctionSink
 from weir.job.state import KEPT, LIMIT, State, States, UserStateSink, Values
 from weir.protocol.ledger import Staged, plan_start
+from weir.spark.layout import QueryFiles
 from weir.storage.local import LocalStore
 from weir.storage.store import Created, Store
 from weir.storage.unreliable import UnreliableStore
@@ -467,12 +468,12 @@ def test_declarations_that_can_not_work_are_refused(tmp_path: Path) -> None:
     for sink in (sinks.console(), sinks.memory(), None):
         with pytest.raises(UserStateError, match="one of Spark's own"):
             declared().check({TRAIN: sink}, [])
-    placed = sinks.function(print).at(str(tmp_path))
+    placed = sinks.function(print).at(str(tmp_path), QueryFiles(LocalStore(tmp_path), "query"))
     with pytest.raises(UserStateError, match="it is a stream"):
         declared().check({TRAIN: placed}, [TRAIN])
     declared().check({TRAIN: placed}, [])
 
 
 def test_a_query_without_states_keeps_its_sink(tmp_path: Path) -> None:
-    sink = sinks.function(print).at(str(tmp_path))
+    sink = sinks.function(print).at(str(tmp_path), QueryFiles(LocalStore(tmp_path), "query"))
     assert States(TRAIN).around(TRAIN, sink, Values(LocalStore(tmp_path), TRAIN)) is sink

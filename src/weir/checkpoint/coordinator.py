@@ -19,6 +19,8 @@ from functools import partial
 from importlib.metadata import version
 from typing import TypeVar
 
+from pydantic import ValidationError
+
 from weir import faults
 from weir.channel.position import Position
 from weir.checkpoint import manifest as mf
@@ -164,9 +166,10 @@ class Coordinator:
             self._write_abort(id, AbortReason.RESTARTED, "")
             self._outside.report(m.CheckpointAborted(id, "", "", 0.0, AbortReason.RESTARTED.value))
         for id in mf.completed(self._store, self._live.job):
-            manifest = mf.read(self._store, self._live.job, id)
-            if manifest is not None:
-                self._retained[id] = manifest
+            with suppress(ValidationError):  # it is damaged: of no use, and left for whoever looks
+                manifest = mf.read(self._store, self._live.job, id)
+                if manifest is not None:
+                    self._retained[id] = manifest
         self._snapshots.seed(self._retained.values())
         self._snapshots.sweep(self._retained.values())
 
@@ -192,6 +195,14 @@ class Coordinator:
         if vertex is not None and not vertex.inputs:
             with self._changed:
                 self._records += committed.rows
+
+    def offsets(self, name: QueryName) -> list[str] | None:
+        """The offsets of a query in every retained checkpoint; None while the first one is pending."""
+        with self._lock:
+            if self._flights and not self._retained:
+                return None
+            cuts = (one.queries.get(name) for one in self._retained.values())
+            return [line for cut in cuts if cut is not None for line in cut.offsets]
 
     def query_failed(self, name: QueryName) -> None:
         """A query is down: nothing that is pending can complete."""

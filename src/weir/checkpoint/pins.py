@@ -158,7 +158,7 @@ class Pins:
             if torn in fresh:
                 (self._folder / torn).unlink(missing_ok=True)
             raise GoneError(torn)
-        sums = files.parallel(lambda path: files.checksum(self._folder / path), fresh)
+        sums = files.parallel(lambda path: files.settled(self._folder / path), fresh)
         for path, found in zip(fresh, sums, strict=True):
             known[path] = _Pin(_file(path, found), checkpoint, checkpoint)
         self._sync(fresh)

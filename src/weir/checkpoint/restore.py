@@ -19,8 +19,9 @@ from weir.checkpoint.edits import edit_of
 from weir.checkpoint.kept import KeptFiles
 from weir.checkpoint.manifest import File, Manifest
 from weir.clock import Clock
-from weir.errors import DamagedCheckpointError, NoSuchCheckpointError
-from weir.ids import CheckpointId, Generation, JobName
+from weir.errors import DamagedCheckpointError, NoSuchCheckpointError, NotRewindableError
+from weir.ids import CheckpointId, Generation, JobName, QueryName
+from weir.spark.layout import QueryFiles
 from weir.storage import Created, Store, files, generations, open_store, paths
 from weir.storage.generations import Origin, create_origin, read_origin
 
@@ -97,6 +98,8 @@ def intend(
     manifest = find(store, job, point)
     if _ELSEWHERE.fullmatch(point):
         _enter(store, job, manifest)
+    if not accept_duplicates:
+        _check_rewindable(store, job, manifest)
     _named(store, job, f"chk-{manifest.id}")  # to verify takes its time; it may have been dropped meanwhile
     origin = Origin(
         lineage=manifest.lineage,
@@ -133,6 +136,15 @@ def open_generation(store: Store, job: JobName, generation: Generation) -> Manif
         body = {"from": origin.restored_from, "bytes": manifest.full_bytes}
         store.create(paths.copied(job, generation), json.dumps(body).encode())
     return manifest
+
+
+def _check_rewindable(store: Store, job: JobName, manifest: Manifest) -> None:
+    """Refuse to go behind output that can't be taken back."""
+    live = generations.live(store, job)
+    for name, cut in manifest.queries.items():
+        files_of = QueryFiles(store, paths.query(job, live, QueryName(name)))
+        if not cut.rewindable and files_of.last_committed() > cut.batch:
+            raise NotRewindableError(job=job, query=name, point=f"chk-{manifest.id}")
 
 
 def _bring_back(store: Store, manifest: Manifest, root: Path) -> None:

@@ -21,8 +21,11 @@ from weir.config import Settings
 from weir.ids import NO_BATCH, CheckpointId, QueryName
 from weir.job.live import Live
 from weir.protocol.checkpoints import unreferenced
-from weir.spark.closure import closure
+from weir.spark.closure import GoneError, closure
 from weir.storage import open_store
+
+_TRIES = 3
+_REMEMBERED = 100
 
 
 class Snapshots:
@@ -59,12 +62,18 @@ class Snapshots:
         cut = QueryCut(batch=found.batch, unaligned=found.unaligned, rewindable=vertex.rewindable)
         if found.batch == NO_BATCH:
             return cut
-        began = self._clock.monotonic()
-        names = [f"queries/{vertex.name}/{name}" for name in closure(vertex.root, found.batch).files]
-        names += vertex.user_state(found.batch)
-        listed = self._clock.monotonic()
-        self._claim(id, names)
-        kept = self._pins.keep("", names, checkpoint=id, full=full)
+        for more in reversed(range(_TRIES)):
+            began = self._clock.monotonic()
+            try:
+                names = [f"queries/{vertex.name}/{name}" for name in closure(vertex.root, found.batch).files]
+                names += vertex.user_state(found.batch)
+                listed = self._clock.monotonic()
+                self._claim(id, names)
+                kept = self._pins.keep("", names, checkpoint=id, full=full)
+                break
+            except GoneError:  # where Spark purged a file, a newer snapshot may have taken its place
+                if not more:
+                    raise
         positions = vertex.positions(found.batch)
         return cut.model_copy(
             update={
@@ -103,7 +112,7 @@ class Snapshots:
         """The checkpoint has ended: from now on only its manifest, if there is one, needs its files."""
         with self._lock:
             self._claims.pop(id, None)
-            self._over.add(id)
+            self._over = {one for one in self._over if one > id - _REMEMBERED} | {id}
 
     def drop(self, dropped: Sequence[Manifest], retained: Iterable[Manifest]) -> None:
         """Let go of checkpoints: their records first, then what nothing else refers to."""

@@ -174,6 +174,9 @@ class Engine:
 
     def settle(self) -> None:
         """After the end: wait a moment for the progress of the last batches, which comes later."""
+        if self._coordinator is not None:
+            self._coordinator.stop()
+        self._listeners.stop()
         for run in self._runs.values():
             self._progress.wait_for(run.name, run.files.last_committed(), seconds=2.0)
         for receiver in self._receivers:
@@ -183,10 +186,13 @@ class Engine:
         """One receiver per source, however many queries read it; before any of them runs."""
         token = Token(self._lease.attempt, Run(1))
         for one in learnt.receiving:
-            readers = [ReadingQuery(name, self._live.files(name)) for name in one.readers]
+            readers = [ReadingQuery(name, self._live.files(name), self._retained) for name in one.readers]
             receiver = one.source.receiver(self._live.place(one.name), token, self._lease, readers)
             receiver.start()
             self._receivers.append(receiver)
+
+    def _retained(self, name: QueryName) -> list[str] | None:
+        return self._coordinator.offsets(name) if self._coordinator is not None else None
 
     def _ask_receivers_to_end(self) -> None:
         for receiver in self._receivers:

@@ -82,7 +82,8 @@ class Env:
             self._add_writer(query, frame)
         else:
             frame = self._streaming(name, frame)
-            sink = sink.at(self._live.sink(query)) if isinstance(sink, Function) else sink
+            if isinstance(sink, Function):
+                sink = sink.at(self._live.sink(query), self._live.files(query))
             self.queries[query] = QuerySpec(
                 query, sink, frame=frame, output_mode=output_mode, trigger=trigger or {}
             )

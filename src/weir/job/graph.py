@@ -159,8 +159,6 @@ def _evaluate(
     before = {query.runId for query in spark.streams.active}
     env = Env(job, spark, live, reader, mode)
     _call(job, pipeline, env)
-    streams = [name for name, spec in env.queries.items() if spec.channel]
-    env.states.check({name: spec.sink for name, spec in env.queries.items()}, streams)
     started = [query for query in spark.streams.active if query.runId not in before]
     for query in started:
         query.stop()
@@ -170,6 +168,8 @@ def _evaluate(
             reason=f"it started the query {started[0].name or started[0].id!r} by itself, past weir",
             todo="hand the frame, or the unstarted writer, to env.sink(...) and leave out .start()",
         )
+    streams = [name for name, spec in env.queries.items() if spec.channel]
+    env.states.check({name: spec.sink for name, spec in env.queries.items()}, streams)
     return env
 
 

@@ -64,6 +64,16 @@ def checksum(path: Path) -> Sum:
     return Sum(size, crc)
 
 
+def settled(path: Path) -> Sum:
+    """The sum of a file whose content is on the disk when this returns, whoever wrote it."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    return checksum(path)
+
+
 def sum_of(data: bytes) -> Sum:
     return Sum(len(data), zlib.crc32(data))
 

@@ -67,7 +67,7 @@ class Function:
 
     fn: BatchFunction
 
-    def at(self, location: str, files: QueryFiles | None = None) -> FunctionSink:
+    def at(self, location: str, files: QueryFiles) -> FunctionSink:
         """The sink, with its ledger in this folder, of the query with these files."""
         return FunctionSink(self.fn, location, files)
 

@@ -7,7 +7,8 @@ which can be replayed. The journal lies in the live files of the job, at the sou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -43,12 +44,18 @@ class Place:
         return f"{self.store.url}/{self.prefix}"
 
 
+def _not_known(_query: QueryName) -> None:
+    return None
+
+
 @dataclass(frozen=True)
 class ReadingQuery:
     """A query that reads a source, and its live files."""
 
     name: QueryName
     files: QueryFiles
+    retained: Callable[[QueryName], Sequence[str] | None] = _not_known
+    """The offsets from which retained checkpoints would go on, as Spark wrote them; None: not known."""
 
     def position(self, source: SourceName) -> int:
         """The journal entry behind the last one that a committed batch has read; 0 before there is one.
@@ -57,6 +64,15 @@ class ReadingQuery:
         """
         offsets = self.files.committed_offsets()
         return min((o["entry"] for o in offsets if o.get("source") == source), default=0)
+
+    def needed(self, source: SourceName) -> int:
+        """The journal entry behind the last one that neither the query nor a checkpoint reads again."""
+        retained = self.retained(self.name)
+        if retained is None:
+            return 0
+        offsets = [json.loads(line) for line in retained if line.startswith("{")]
+        kept = [int(o["entry"]) for o in offsets if o.get("source") == source]
+        return min([self.position(source), *kept])
 
 
 class Receiver(Protocol):

@@ -209,7 +209,7 @@ class SocketReceiver:
         self._looked_at = self._clock.monotonic()
         try:
             self._position = max(self._position, self._slowest())
-            self._journal.forget(self._position)
+            self._journal.forget(min((one.needed(self._source) for one in self._readers), default=0))
         except ExternalError as error:  # a broken connection would cost lines, and later will do
             self._tell_outage(f"{error.text}; it tries again")
 
