@@ -47,8 +47,11 @@ class Job:
         self.folder = folder
         self.store: Store = LocalStore(folder)
         self.place = Place(SourceName("lines"), self.store, "sources/lines")
+        self.retained: list[str] | None = []
+        """The offsets of retained checkpoints."""
         self.readers = [
-            ReadingQuery(QueryName(q), QueryFiles(self.store, f"queries/{q}")) for q in queries or ("counts",)
+            ReadingQuery(QueryName(q), QueryFiles(self.store, f"queries/{q}"), lambda _: self.retained)
+            for q in queries or ("counts",)
         ]
 
     def journal(self, attempt: int = 1) -> Journal:
@@ -330,6 +333,19 @@ def test_a_receiver_keeps_the_journal_small(job: Job) -> None:
         server.send(b"more\n")
         until(lambda: job.numbers[0] == 2 * KEPT, "the deletion")
     assert job.lines[-1] == "more"
+
+
+def test_what_a_retained_checkpoint_goes_on_with_stays_in_the_journal(job: Job) -> None:
+    journal = job.journal()
+    for number in range(3 * KEPT):
+        journal.append(f"line {number}", 9)
+    job.commit(0, 3 * KEPT)
+    reader = job.readers[0]
+    assert reader.needed(SourceName("lines")) == 3 * KEPT
+    job.retained = ["-", '{"entry":120,"source":"lines"}', '{"entry":7,"source":"other"}', "12"]
+    assert reader.needed(SourceName("lines")) == 120
+    job.retained = None
+    assert reader.needed(SourceName("lines")) == 0
 
 
 def test_a_journal_without_its_head_goes_on_where_it_was(job: Job) -> None:
