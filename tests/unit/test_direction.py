@@ -25,7 +25,7 @@ RANKS: tuple[frozenset[str], ...] = (
     frozenset({"protocol"}),
     frozenset({"config", "cost", "lease", "link", "preflight", "storage"}),
     frozenset({"spark"}),
-    frozenset({"channel", "checkpoint", "job", "restore", "state"}),
+    frozenset({"channel", "checkpoint", "job", "restore", "savepoint", "state"}),
     frozenset({"driver", "supervisor"}),
     frozenset({"cli", "web", "testing", "__main__"}),
 )
@@ -42,7 +42,7 @@ PROTOCOL_MAY_FOREIGN = {"pydantic"}
 
 HEAVY = {"pyspark", "pyarrow", "pandas", "py4j"}
 WITHOUT_SPARK = {
-    *("protocol", "supervisor", "cli", "web", "storage", "config", "cost"),
+    *("protocol", "supervisor", "cli", "web", "storage", "config", "cost", "savepoint"),
     *("ids", "errors", "clock", "faults", "lease", "link", "preflight", "__main__"),
 }
 
