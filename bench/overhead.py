@@ -20,13 +20,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sides.processes import end, end_on_sigterm
 from weir.config import resolve
 from weir.spark import session
 from weir.supervisor.journal import History
@@ -36,6 +38,7 @@ JOB = HERE / "jobs" / "keyed_count.py"
 RESULT = HERE / "results" / "overhead.json"
 MASTER = "local[2]"
 PARTITIONS = 2
+PARTS = ("throughput", "recovery")
 
 
 def main() -> None:
@@ -44,19 +47,19 @@ def main() -> None:
     arguments.add_argument("--files", type=int, default=20)
     arguments.add_argument("--keys", type=int, default=100_000)
     arguments.add_argument("--rounds", type=int, default=3)
+    arguments.add_argument("--only", choices=PARTS, help="the rest of the result file stays")
     options = arguments.parse_args()
+    end_on_sigterm()
+    result = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    sizes = {"records": options.records, "keys": options.keys}
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder), options.records, options.files, options.keys)
-        pairs = [(bench.weir_throughput(), bench.plain_throughput()) for _ in range(options.rounds)]
-        recoveries = [bench.recovery() for _ in range(options.rounds)]
-    result = {
-        "records": options.records,
-        "keys": options.keys,
-        "rounds": options.rounds,
-        "throughput": summary([(w.rate, p) for w, p in pairs]),
-        "recovery": summary(recoveries),
-        "supervisor_mb": round(max(w.supervisor_mb for w, _ in pairs), 1),
-    }
+        if options.only in (None, "throughput"):
+            pairs = [(bench.weir_throughput(), bench.plain_throughput()) for _ in range(options.rounds)]
+            result["throughput"] = sizes | summary([(w.rate, p) for w, p in pairs])
+            result["supervisor_mb"] = round(max(w.supervisor_mb for w, _ in pairs), 1)
+        if options.only in (None, "recovery"):
+            result["recovery"] = sizes | summary([bench.recovery() for _ in range(options.rounds)])
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result, indent=2))
@@ -93,43 +96,40 @@ class Bench:
         generate(self._input, self._per_file, files, keys)
 
     def weir_throughput(self) -> Measured:
-        place = self._place()
-        process = self._start_weir(place)
-        peak = 0.0
-        while process.poll() is None:
-            peak = max(peak, rss_mb(process.pid))
-            time.sleep(0.2)
-        require(process.returncode == 0, "the run under weir failed")
+        place, peak = self._place(), 0.0
+        with self._weir(place) as process:
+            while process.poll() is None:
+                peak = max(peak, rss_mb(process.pid))
+                time.sleep(0.2)
+            require(process.returncode == 0, "the run under weir failed")
         return Measured(self._rate(place / "store/keyed-count/generations/0001/queries/counts"), peak)
 
     def plain_throughput(self) -> float:
         place = self._place()
-        process = self._start_plain(place / "out", place / "checkpoint")
-        require(process.wait() == 0, "the plain run failed")
+        with self._plain(place / "out", place / "checkpoint") as process:
+            require(process.wait() == 0, "the plain run failed")
         return self._rate(place / "checkpoint")
 
     def recovery(self) -> tuple[float, float]:
         """Seconds to the next commit after a kill under weir, and of a plain start in its place."""
         place = self._place()
-        process = self._start_weir(place)
         checkpoint = place / "store/keyed-count/generations/0001/queries/counts"
-        wait_for(lambda: last_commit(checkpoint) >= self._files // 3, process)
         copy = place / "copy"
-        driver = driver_group(place)
-        os.kill(driver, signal.SIGKILL)
-        killed_at = time.time()
-        wait_for(lambda: not psutil.pid_exists(driver) or not group_alive(driver), process)
-        before = last_commit(checkpoint)
-        shutil.copytree(checkpoint, copy)
-        wait_for(lambda: last_commit(checkpoint) > before, process)
-        under_weir = commit_time(checkpoint, before + 1) - killed_at
-        require(process.wait() == 0, "the run under weir failed after the kill")
+        with self._weir(place) as process:
+            wait_for(lambda: last_commit(checkpoint) >= self._files // 3, process)
+            driver = driver_group(place)
+            os.kill(driver, signal.SIGKILL)
+            killed_at = time.time()
+            wait_for(lambda: not psutil.pid_exists(driver) or not group_alive(driver), process)
+            before = last_commit(checkpoint)
+            shutil.copytree(checkpoint, copy)
+            wait_for(lambda: last_commit(checkpoint) > before, process)
+            under_weir = commit_time(checkpoint, before + 1) - killed_at
+            require(process.wait() == 0, "the run under weir failed after the kill")
         started_at = time.time()
-        plain = self._start_plain(place / "out-plain", copy)
-        wait_for(lambda: last_commit(copy) > before, plain)
-        in_plain = commit_time(copy, before + 1) - started_at
-        plain.kill()
-        plain.wait()
+        with self._plain(place / "out-plain", copy) as plain:
+            wait_for(lambda: last_commit(copy) > before, plain)
+            in_plain = commit_time(copy, before + 1) - started_at
         return under_weir, in_plain
 
     def _place(self) -> Path:
@@ -138,32 +138,37 @@ class Bench:
         place.mkdir()
         return place
 
-    def _start_weir(self, place: Path) -> subprocess.Popen[bytes]:
+    def _weir(self, place: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
         settings = [f"execution.checkpointing.dir={place / 'store'}", f"parallelism.default={PARTITIONS}"]
         command = [sys.executable, "-m", "weir", "run", str(JOB), "--master", MASTER]
         command += [part for setting in settings for part in ("-D", setting)]
-        return subprocess.Popen(
-            [*command, str(self._input), str(place / "out")],
-            cwd=place,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        return running([*command, str(self._input), str(place / "out")], os.environ, place)
 
-    def _start_plain(self, output: Path, checkpoint: Path) -> subprocess.Popen[bytes]:
+    def _plain(self, output: Path, checkpoint: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
         config = resolve(file=None, overrides={"spark.master": MASTER})
         spark = session.builder_settings(config) | session.state_settings(config, PARTITIONS)
-        return subprocess.Popen(
-            [sys.executable, str(JOB), str(self._input), str(output), str(checkpoint)],
-            env=os.environ | {"BENCH_SPARK": json.dumps(spark)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        command = [sys.executable, str(JOB), str(self._input), str(output), str(checkpoint)]
+        return running(command, os.environ | {"BENCH_SPARK": json.dumps(spark)}, output.parent)
 
     def _rate(self, checkpoint: Path) -> float:
         """Records per second between the first and the last commit."""
         last = last_commit(checkpoint)
         require(last == self._files - 1, f"{last + 1} batches instead of {self._files}")
         return self._per_file * last / (commit_time(checkpoint, last) - commit_time(checkpoint, 0))
+
+
+@contextmanager
+def running(
+    command: Sequence[str], environ: Mapping[str, str], folder: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is ended, with all that it started, whatever happens."""
+    process = subprocess.Popen(
+        command, env=environ, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield process
+    finally:
+        end(process)
 
 
 def generate(folder: Path, per_file: int, files: int, keys: int) -> None:

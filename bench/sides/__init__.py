@@ -1,0 +1,1 @@
+"""What the measurements share: the input that both sides work off, and the processes that do it."""
