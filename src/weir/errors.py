@@ -14,6 +14,8 @@
     |   |-- CopiesMismatchError     a copy-dir that holds the checkpoints of another life of the job
     |   |-- NoSuchCheckpointError   a checkpoint that is not there
     |   |-- NotRewindableError      a restore would go behind output that can't be taken back
+    |   |-- NotASavepointError      a place that holds no savepoint that this weir can use
+    |   |-- SavepointPlaceError     a place that a savepoint can't be written to
     |   |-- UserStateError          user state in a wrong place, or with a value that can't be kept
     |   |-- UserCodeError           the author's own function raised
     |   |-- RunFailedError          a query of a run in a notebook failed
@@ -28,6 +30,7 @@
     |   |-- NotDoneError            a running job could not do what it was asked
     |   |-- PreflightError          Java, Python or a package is missing or too old
     |   |-- NoCheckpointError       a checkpoint that was asked for was refused or aborted
+    |   |-- NoSavepointError        a savepoint that was asked for was not taken
     |   |-- CheckpointsFailedError  more checkpoints failed in a row than are tolerable
     |   `-- DriverDiedError         the driver process ended or hung
     `-- InternalError               weir's or Spark's own fault
@@ -36,6 +39,7 @@
         |-- IllegalMoveError        an event that a state machine does not know in its state
         |-- DamagedError            live files are lost or torn, and no checkpoint is whole
         |-- DamagedCheckpointError  files of a checkpoint are gone or changed
+        |-- DamagedSavepointError   files of a savepoint are gone or changed
         |-- LostStagingError        Spark committed a batch whose staged output is gone
         |-- LostSegmentError        a file of a channel is gone that a reader still needs
         `-- LostInputError          a source's journal is gone, or older than what a query has read
@@ -217,6 +221,22 @@ class NotRewindableError(UserError):
     hint_form = "to accept the duplicates: weir restore {job} {point} --accept-duplicates"
 
 
+class NotASavepointError(UserError):
+    """A place that holds no savepoint that this weir can use."""
+
+    what_form = "{place} can't be used as a savepoint"
+    why_form = "{reason}"
+    hint_form = "'weir savepoints' lists those that are known"
+
+
+class SavepointPlaceError(UserError):
+    """A place that a savepoint can't be written to."""
+
+    what_form = "no savepoint can be written to {place}"
+    why_form = "{reason}"
+    hint_form = "{todo}"
+
+
 class UserStateError(UserError):
     """User state that can't be had, read or kept as the author wrote it."""
 
@@ -325,6 +345,14 @@ class NoCheckpointError(ExternalError):
     why_form = "{reason}"
 
 
+class NoSavepointError(ExternalError):
+    """A savepoint that was asked for was not taken; nothing of it is left."""
+
+    what_form = "job {job!r} took no savepoint"
+    why_form = "{reason}"
+    hint_form = "{todo}"
+
+
 class CheckpointsFailedError(ExternalError):
     """More checkpoints failed in a row than execution.checkpointing.tolerable-failed-checkpoints allows."""
 
@@ -378,6 +406,14 @@ class DamagedCheckpointError(InternalError):
     what_form = "checkpoint {checkpoint} of job {job!r} is damaged: {file} {damage}"
     why_form = "somebody changed or deleted it, or the disk lost it"
     hint_form = "go back to another checkpoint: 'weir checkpoints {job}' lists what is there"
+
+
+class DamagedSavepointError(InternalError):
+    """Files of a savepoint are gone or changed; nothing can be restored from it."""
+
+    what_form = "savepoint {place} is damaged: {file} {damage}"
+    why_form = "somebody changed or deleted it, or the disk lost it"
+    hint_form = "use another one: 'weir savepoints' lists those that are known"
 
 
 class LostStagingError(InternalError):

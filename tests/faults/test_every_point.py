@@ -26,7 +26,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.faults]
 JOB = Path(__file__).parent / "jobs" / "counts.py"
 BATCHES = 4
 LATER = 3
-MET = [point for point in POINTS if not point.startswith(("checkpoint.", "barrier.", "restore."))]
+ELSEWHERE = ("checkpoint.", "barrier.", "savepoint.", "restore.")
+MET = [point for point in POINTS if not point.startswith(ELSEWHERE)]
 CASES = [(point, occurrence) for point in MET for occurrence in ("first", "later")]
 IN_TURN = {(point, ("first", "later")[number % 2]) for number, point in enumerate(MET)}
 

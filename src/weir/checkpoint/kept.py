@@ -47,9 +47,9 @@ class KeptFiles:
         """
         try:
             if edit is not None:
-                files.write(target, edit(self._content(file)))
+                files.write(target, edit(self.content(file)))
             elif _within(file):
-                files.write(target, self._content(file))
+                files.write(target, self.content(file))
             elif not _is(file, target):
                 target.unlink(missing_ok=True)
                 self._bring(file, target)
@@ -59,7 +59,7 @@ class KeptFiles:
     def _bring(self, file: File, target: Path) -> None:
         wrong = _wrong(file, self._pinned(file))
         if wrong is None:
-            files.link(self._pin(file), target)
+            files.link(self.pin(file), target)
         elif self._copies is None:
             raise self._damaged(file, wrong)
         else:
@@ -68,11 +68,12 @@ class KeptFiles:
                 target.unlink(missing_ok=True)
                 raise self._damaged(file, f"{wrong}, and its copy {worse}")
 
-    def _content(self, file: File) -> bytes:
+    def content(self, file: File) -> bytes:
+        """Its whole content, from wherever it is whole; raises `DamagedCheckpointError`."""
         if _within(file):
             data = base64.b64decode(file.inline)
         elif _wrong(file, self._pinned(file)) is None:
-            data = self._pin(file).read_bytes()
+            data = self.pin(file).read_bytes()
         else:
             where = self._manifest.kept_at(file)
             data = (self._copies.read(self._generation, where) if self._copies else None) or b""
@@ -80,11 +81,12 @@ class KeptFiles:
             raise self._damaged(file, self.damage(file) or wrong)
         return data
 
-    def _pin(self, file: File) -> Path:
+    def pin(self, file: File) -> Path:
+        """Where it is kept beside the live files, if it is there."""
         return self._pins / self._manifest.kept_at(file)
 
     def _pinned(self, file: File) -> Sum | None:
-        pin = self._pin(file)
+        pin = self.pin(file)
         try:
             size = pin.stat().st_size
             return files.checksum(pin) if size == file.bytes else Sum(size, -1)

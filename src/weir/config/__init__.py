@@ -16,7 +16,7 @@ from weir.config.settings import (
     Settings,
     StateBackend,
 )
-from weir.config.values import format_duration, parse_duration
+from weir.config.values import Keep, format_duration, parse_duration
 
 __all__ = [
     "OLDER_SPELLINGS",
@@ -26,6 +26,7 @@ __all__ = [
     "CheckpointingMode",
     "Config",
     "Described",
+    "Keep",
     "Layer",
     "RestartStrategyType",
     "Retention",

@@ -315,6 +315,8 @@ def _check_checkpointing(settings: Settings, merged: Mapping[str, _Given]) -> No
             culprit = _stronger(merged, *keys)
             (contrary,) = [one for one in keys if one != culprit.key]
             raise culprit.bad(f"{contrary} is {text(settings, contrary)}, and {reason}")
+    if settings.savepoint_schedule is not None and settings.execution_checkpointing_savepoint_dir is None:
+        raise merged["savepoint.schedule"].bad("execution.checkpointing.savepoint-dir must say where to")
 
 
 def _stronger(merged: Mapping[str, _Given], *keys: str) -> _Given:

@@ -24,6 +24,8 @@ from weir.config.values import (
     Duration,
     DurationOrOff,
     Factor,
+    Keep,
+    KeepOrAll,
     PositiveDuration,
     Text,
     TextOrUnset,
@@ -157,6 +159,22 @@ class Settings(BaseModel):
         description="a directory on another file system to which the files of each checkpoint are copied "
         "as well; a restore can come from there alone",
     )
+    execution_checkpointing_savepoint_dir: TextOrUnset = Field(
+        None,
+        alias="execution.checkpointing.savepoint-dir",
+        description="the directory (or URL) below which savepoints are written when none is named",
+    )
+    savepoint_schedule: DurationOrOff = Field(
+        None,
+        alias="savepoint.schedule",
+        description="a savepoint is taken so often, into execution.checkpointing.savepoint-dir",
+    )
+    savepoint_retain: KeepOrAll = Field(
+        Keep(count=5),
+        alias="savepoint.retain",
+        description="how many savepoints of the schedule are kept, or how long, or both (5, 7 d); "
+        "only those are ever deleted, and the newest never",
+    )
     channel_max_segments_ahead: Count = Field(
         100,
         alias="channel.max-segments-ahead",
@@ -281,6 +299,7 @@ OLDER_SPELLINGS: Mapping[str, OlderSpelling] = {
         "state.backend.type",
         {"memory": "hashmap", "filesystem": "hashmap", "hashmap": "hashmap", "rocksdb": "rocksdb"},
     ),
+    "state.savepoints.dir": OlderSpelling("execution.checkpointing.savepoint-dir"),
     "restart-strategy": OlderSpelling("restart-strategy.type"),
     "state.backend.incremental": OlderSpelling("execution.checkpointing.incremental"),
     "state.checkpoints.num-retained": OlderSpelling("execution.checkpointing.num-retained"),

@@ -105,6 +105,38 @@ def _duration_or_off(value: object) -> timedelta | None:
     return duration
 
 
+@dataclass(frozen=True)
+class Keep:
+    """How many, and how long: what is beyond one of the two may go. None: no limit."""
+
+    count: int | None = None
+    age: timedelta | None = None
+
+    def covers(self, newer: int, old: timedelta) -> bool:
+        """Whether one stays that has so many newer ones, and is so old."""
+        few = self.count is None or newer < self.count
+        return few and (self.age is None or old <= self.age)
+
+    def __str__(self) -> str:
+        parts = [str(self.count)] if self.count is not None else []
+        parts += [format_duration(self.age)] if self.age is not None else []
+        return ", ".join(parts) or "all"
+
+
+def _keep(value: object) -> Keep:
+    """Read "5", "7 d", "5, 7 d" or "all"."""
+    if isinstance(value, Keep):
+        return value
+    words = [word.strip() for word in ("" if isinstance(value, bool) else str(value)).split(",")]
+    if words == ["all"]:
+        return Keep()
+    counts = [int(word) for word in words if re.fullmatch(r"[0-9]{1,9}", word, re.ASCII)]
+    ages = [parse_duration(word) for word in words if not re.fullmatch(r"[0-9]{1,9}", word, re.ASCII)]
+    if len(counts) > 1 or len(ages) > 1 or 0 in counts or timedelta(0) in ages:
+        raise ValueError("it should be a number, a duration, both (5, 7 d), or all")
+    return Keep(counts[0] if counts else None, ages[0] if ages else None)
+
+
 def lenient(others: Mapping[str, str] = MappingProxyType({})) -> BeforeValidator:
     """Read a word in any case, with dashes or underscores; `others` has Flink's words for ours."""
 
@@ -135,6 +167,12 @@ DurationOrOff = Annotated[
     BeforeValidator(_duration_or_off),
     PlainSerializer(lambda value: "off" if value is None else format_duration(value), when_used="json"),
     Words("duration above 0, or off"),
+]
+KeepOrAll = Annotated[
+    Keep,
+    BeforeValidator(_keep),
+    PlainSerializer(str, when_used="json"),
+    Words("number, duration, both, or all"),
 ]
 Boolean = Annotated[bool, BeforeValidator(_boolean), Words("true or false")]
 Text = Annotated[str, Field(min_length=1), Words("text")]

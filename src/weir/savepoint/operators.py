@@ -8,6 +8,7 @@ here writes.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from weir.protocol.operators import Family, Operator, StateStore
 from weir.spark.closure import GoneError, closure
 from weir.spark.schemas import Columns, read_schemas
 
-__all__ = ["Family", "Operator", "StateStore", "operators"]
+__all__ = ["Family", "Operator", "StateStore", "described", "operators"]
 
 
 def operators(root: Path, batch: BatchId) -> tuple[Operator, ...]:
@@ -24,42 +25,49 @@ def operators(root: Path, batch: BatchId) -> tuple[Operator, ...]:
 
     Raises `GoneError` when a file of the batch is not there.
     """
-    needed = closure(root, batch).files
-    found = sorted({int(name.split("/")[1]) for name in needed if name.startswith("state/")})
-    return tuple(_operator(root, id, [n for n in needed if n.startswith(f"state/{id}/")]) for id in found)
+    try:
+        sizes = {name: (root / name).stat().st_size for name in closure(root, batch).files}
+        return described(sizes, lambda name: (root / name).read_bytes())
+    except FileNotFoundError as error:
+        raise GoneError(str(error.filename)) from error
 
 
-def _operator(root: Path, id: int, needed: list[str]) -> Operator:
+def described(sizes: Mapping[str, int], read: Callable[[str], bytes]) -> tuple[Operator, ...]:
+    """The operators whose state consists of these files, the closure of one batch, with their sizes."""
+    found = sorted({int(name.split("/")[1]) for name in sizes if name.startswith("state/")})
+    return tuple(_operator(id, sizes, read) for id in found)
+
+
+def _operator(id: int, sizes: Mapping[str, int], read: Callable[[str], bytes]) -> Operator:
     folder = f"state/{id}"
+    needed = [name for name in sizes if name.startswith(f"{folder}/")]
     description = next(name for name in needed if name.startswith(f"{folder}/_metadata/"))
-    metadata = json.loads(_read(root / description).decode().split("\n", 1)[1])
-    stores = metadata["stateStoreInfo"]
+    metadata = json.loads(read(description).decode().split("\n", 1)[1])
     partitions = {name.split("/")[2] for name in needed} - {"_metadata", "_stateSchema"}
     properties = metadata.get("operatorPropertiesJson")
     return Operator(
         id=id,
         kind=metadata["operatorInfo"]["operatorName"],
-        stores=tuple(_store(root, folder, store) for store in stores),
+        stores=tuple(_store(folder, store, needed, read) for store in metadata["stateStoreInfo"]),
         partitions=len(partitions),
         properties=json.loads(properties) if properties else {},
-        bytes=sum(_size(root / name) for name in needed),
+        bytes=sum(sizes[name] for name in needed),
     )
 
 
-def _store(root: Path, folder: str, store: dict[str, Any]) -> StateStore:
+def _store(folder: str, store: dict[str, Any], needed: list[str], read: Callable[[str], bytes]) -> StateStore:
     name = store["storeName"]
-    named = store.get("stateSchemaFilePaths") or []
-    if named:
-        file = root / folder / "_stateSchema" / named[-1].split("/_stateSchema/")[1]
-    else:
-        inner = "" if name == "default" else f"/{name}"
-        file = root / f"{folder}/0{inner}/_metadata/schema"
-    found = read_schemas(_read(file)) if named or file.exists() else []
-    return StateStore(
-        name=name,
-        prefix_columns=store.get("numColsPrefixKey", 0),
-        families=tuple(map(_family, found)),
-    )
+    inner = "" if name == "default" else f"/{name}"
+    files = [f"{folder}/_stateSchema/" + path.split("/_stateSchema/")[1] for path in _named(store)]
+    files = files[-1:] or [f"{folder}/0{inner}/_metadata/schema"]
+    found = [columns for file in files if file in needed for columns in read_schemas(read(file))]
+    prefix = store.get("numColsPrefixKey", 0)
+    return StateStore(name=name, prefix_columns=prefix, families=tuple(map(_family, found)))
+
+
+def _named(store: dict[str, Any]) -> list[str]:
+    """The schema files that the metadata names, oldest first; none in its first version."""
+    return store.get("stateSchemaFilePaths") or []
 
 
 def _family(columns: Columns) -> Family:
@@ -70,17 +78,3 @@ def _family(columns: Columns) -> Family:
         key_encoder=columns.encoder,
         user_key_schema=columns.user_key,
     )
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise GoneError(str(path)) from error
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError as error:
-        raise GoneError(str(path)) from error

@@ -54,6 +54,13 @@ def folder_of(store: Store) -> Path:
     return Path(local_path(store.url))
 
 
+def pieces(path: Path) -> Iterator[bytes]:
+    """The content of a file, piece by piece."""
+    with open(path, "rb", buffering=0) as file:
+        while chunk := file.read(_CHUNK):
+            yield chunk
+
+
 def checksum(path: Path) -> Sum:
     """The sum of a file; raises `FileNotFoundError` when it is not there."""
     size = crc = 0
@@ -66,12 +73,17 @@ def checksum(path: Path) -> Sum:
 
 def settled(path: Path) -> Sum:
     """The sum of a file whose content is on the disk when this returns, whoever wrote it."""
+    sync(path)
+    return checksum(path)
+
+
+def sync(path: Path) -> None:
+    """Force a file's content to the disk, whoever wrote it."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
-    return checksum(path)
 
 
 def sum_of(data: bytes) -> Sum:
@@ -105,7 +117,7 @@ def copy(source: Path, target: Path) -> Sum:
             while chunk := old.read(_CHUNK):
                 crc = zlib.crc32(chunk, crc)
                 size += len(chunk)
-                _write_all(new.fileno(), chunk)
+                write_all(new.fileno(), chunk)
             os.fsync(new.fileno())
         if (there := temporary.stat().st_size) != size:
             raise OSError(errno.EIO, f"{there} of {size} bytes arrived")
@@ -119,11 +131,16 @@ def copy(source: Path, target: Path) -> Sum:
 
 def write(target: Path, data: bytes) -> None:
     """Write the content, durably, whatever the target was; its folder must be there."""
+    write_pieces(target, (data,))
+
+
+def write_pieces(target: Path, pieces: Iterable[bytes]) -> None:
+    """The same with content that comes piece by piece; when that raises, nothing was written."""
     temporary = beside(target)
     try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
+        with open(temporary, "xb", buffering=0) as file:
+            for piece in pieces:
+                write_all(file.fileno(), piece)
             os.fsync(file.fileno())
         os.replace(temporary, target)
     except BaseException:
@@ -184,7 +201,8 @@ def failed(verb: str, path: Path | str, error: OSError, root: str) -> StorageErr
     return StorageError(verb=verb, path=str(path), reason=reason(error), root=root)
 
 
-def _write_all(handle: int, chunk: bytes) -> None:
+def write_all(handle: int, chunk: bytes) -> None:
+    """Write all of it; a file system may take less at a time."""
     view = memoryview(chunk)
     while view:
         view = view[os.write(handle, view) :]

@@ -1,0 +1,89 @@
+"""Which savepoints there are: those below a savepoint-dir, and those that the history names.
+
+What can't be read is listed too, with the reason: a user should see that something is there. Nothing
+here writes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from weir.config import Keep
+from weir.errors import ExternalError, NotASavepointError
+from weir.savepoint.manifest import MANIFEST, Savepoint
+from weir.savepoint.place import Place
+from weir.savepoint.verify import Verified, last_verified
+from weir.savepoint.writing import HIDDEN
+from weir.storage import open_store
+from weir.storage.open import is_local, local_path
+
+SCHEDULE = "schedule"
+"""The trigger of savepoints that weir may delete."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One savepoint in the catalogue."""
+
+    place: str
+    savepoint: Savepoint | None = None
+    """None when it can't be read."""
+    trouble: str = ""
+    """Why it can't be read."""
+    verified: Verified | None = None
+
+
+def entries(dirs: Iterable[str], named: Iterable[str] = ()) -> list[Entry]:
+    """The savepoints directly below these places, and those at the `named` ones, oldest first.
+
+    A named place that is gone is left out.
+    """
+    places = dict.fromkeys(place for one in dirs for place in _below(one))
+    for place in named:
+        if place not in places and open_store(place).exists(MANIFEST):
+            places[place] = None
+    found = [_entry(place) for place in places]
+    return sorted(found, key=lambda one: (one.savepoint.taken_at if one.savepoint else "", one.place))
+
+
+def superfluous(taken: Iterable[Entry], job: str, keep: Keep, now: datetime) -> list[Entry]:
+    """The savepoints of a job's schedule that may go; the newest one always stays."""
+    ours = [
+        (datetime.fromisoformat(one.savepoint.taken_at), one)
+        for one in taken
+        if one.savepoint is not None and one.savepoint.job == job and one.savepoint.trigger == SCHEDULE
+    ]
+    newest_first = sorted(ours, key=lambda pair: pair[0], reverse=True)
+    return [
+        entry
+        for number, (at, entry) in enumerate(newest_first)
+        if number > 0 and not keep.covers(number, now - at)
+    ]
+
+
+def _entry(place: str) -> Entry:
+    where = Place(place)
+    try:
+        return Entry(place, where.read(), verified=last_verified(where))
+    except NotASavepointError as error:
+        return Entry(place, trouble=error.why)
+
+
+def _below(dir: str) -> list[str]:
+    if not is_local(dir):
+        store = open_store(dir)
+        names = [key.removesuffix(f"/{MANIFEST}") for key in store.list("") if key.endswith(f"/{MANIFEST}")]
+        return [f"{store.url}/{name}" for name in names if "/" not in name]
+    top = Path(local_path(dir)).absolute()
+    try:
+        names = sorted(os.listdir(top))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise ExternalError(what=f"{dir} can't be listed: {error.strerror}") from error
+    seen = [top / name for name in names if not name.startswith(HIDDEN)]
+    return [str(folder) for folder in seen if (folder / MANIFEST).exists()]

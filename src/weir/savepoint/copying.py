@@ -1,0 +1,47 @@
+"""Copy a savepoint to another storage, and delete one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+from weir.errors import SavepointPlaceError
+from weir.savepoint.manifest import SavedFile
+from weir.savepoint.place import Place
+from weir.savepoint.take import Progress, Taken
+from weir.savepoint.writing import begin, delete
+from weir.storage import files
+
+
+def copy(place: Place, target: str, progress: Progress = lambda _done, _total: None) -> Taken:
+    """Copy a savepoint into a folder or URL, under its own name; the copy is as good as the original.
+
+    When it raises, nothing of the copy is left. Raises `DamagedSavepointError` when the original is
+    not whole, `NotASavepointError` when it is none.
+    """
+    savepoint = place.read()
+    writing = begin(target, savepoint.name, savepoint.lineage)
+    done, lock = 0, threading.Lock()
+
+    def counted(file: SavedFile) -> Iterator[bytes]:
+        nonlocal done
+        for chunk in place.chunks(file):
+            yield chunk
+            with lock:
+                done += len(chunk)
+            progress(done, savepoint.bytes)
+
+    try:
+        files.parallel(lambda file: writing.add(file.path, counted(file)), savepoint.files)
+        return Taken(writing.finish(savepoint), savepoint)
+    finally:
+        writing.give_up()
+
+
+def dispose(place: Place) -> Taken:
+    """Delete a savepoint, whole or damaged; raises `NotASavepointError` for a place that is none."""
+    savepoint = place.read()
+    if place.folder is not None and place.folder == place.folder.parent:
+        raise SavepointPlaceError(place=place.url, reason="it is the root", todo="name the savepoint")
+    delete(place.url)
+    return Taken(place.url, savepoint)

@@ -1,0 +1,207 @@
+"""What a savepoint consists of: `manifest.json`, plain JSON that can be read without weir.
+
+    <savepoint-dir>/<job>-<id>/manifest.json
+    <savepoint-dir>/<job>-<id>/queries/<query>/...      Spark's files of the cut
+    <savepoint-dir>/<job>-<id>/channels/<query>/...     what is between two queries
+    <savepoint-dir>/<job>-<id>/user-state/<query>/...   values of env.state
+
+Paths are relative, so that the directory can be moved and copied. A manifest is written last: where
+there is none, there is no savepoint.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+
+from weir.errors import BadNameError, NotASavepointError
+from weir.ids import job_name, query_name
+from weir.protocol.operators import Operator
+
+FORMAT = 1
+"""The newest form of a manifest that this weir knows."""
+MANIFEST = "manifest.json"
+FOLDERS = ("queries", "channels", "user-state")
+"""All files are below one of these, as they are below a generation."""
+
+_SAFE = re.compile(r"[^/\\\0]+")
+"""One part of a path."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class SavedFile(_Frozen):
+    """One file of a savepoint."""
+
+    path: str
+    """Below the savepoint: `queries/counts/offsets/12`."""
+    bytes: int
+    sha256: str
+
+
+class SavedSource(_Frozen):
+    """Where one source of a query stood."""
+
+    name: str
+    """Its number in the query, from 0, or the name that Spark knows it by."""
+    offset: str
+    """The end offset, as Spark wrote it; "-" when it had none."""
+    channel: str = ""
+    """The query whose channel it reads; "" for a source from outside."""
+    description: str = ""
+    """What Spark said of it; "" when nobody asked."""
+
+
+class SavedSink(_Frozen):
+    """Where a query delivers to."""
+
+    kind: str
+    """channel, files, function ...; "spark" for a writer of Spark's own."""
+    description: str = ""
+    """For people; without secrets."""
+    last_batch: int = -1
+    """The last batch that is delivered in this savepoint."""
+    rewindable: bool = True
+
+
+class SavedQuery(_Frozen):
+    """One query at its cut."""
+
+    batch: int
+    """Its last batch in the savepoint; -1 before its first."""
+    unaligned: bool = False
+    positions: dict[str, tuple[int, int]] = {}
+    """For each channel that it reads, by the writing query: (entry, barrier)."""
+    set_back: dict[str, tuple[int, int]] = {}
+    """At-least-once: where the readers must be set back to on restore."""
+    watermark_ms: int | None = None
+    state_format: int | None = None
+    """The version of Spark's state checkpoints; None without state."""
+    conf: dict[str, str] = {}
+    """What Spark's offset log fixes for this query."""
+    output_mode: str = ""
+    sources: tuple[SavedSource, ...] = ()
+    operators: tuple[Operator, ...] = ()
+    sink: SavedSink | None = None
+
+    @property
+    def offsets(self) -> tuple[str, ...]:
+        """The end offsets of its sources, in Spark's order."""
+        return tuple(source.offset for source in self.sources)
+
+
+class SavedChannel(_Frozen):
+    """What of a channel belongs to the savepoint."""
+
+    first: int
+    """The first entry that is kept."""
+    behind: int
+    """The number behind the last entry."""
+    batch: int
+    """The writer's cut."""
+
+
+class Savepoint(_Frozen):
+    """A savepoint, whole."""
+
+    format: int
+    job: str
+    id: int
+    """The checkpoint that it is a copy of."""
+    taken_at: str
+    seconds: float
+    """From the request to the last byte."""
+    taken_by: str
+    """user@host"""
+    trigger: str
+    """Why: request, stop, schedule, application."""
+    job_file: str
+    job_version: str
+    """The beginning of the SHA-256 of the job file; "" for a job without one."""
+    weir: str
+    spark: str
+    backend: str
+    parallelism: int
+    alignment: str
+    lineage: str
+    generation: int
+    queries: dict[str, SavedQuery]
+    channels: dict[str, SavedChannel]
+    files: tuple[SavedFile, ...]
+
+    @field_validator("job")
+    @classmethod
+    def _is_a_job(cls, job: str) -> str:
+        return _checked(job_name, job)
+
+    @field_validator("queries", "channels")
+    @classmethod
+    def _are_queries(cls, named: dict[str, Any]) -> dict[str, Any]:
+        return {_checked(query_name, name): one for name, one in named.items()}
+
+    @field_validator("files")
+    @classmethod
+    def _stay_inside(cls, files: tuple[SavedFile, ...]) -> tuple[SavedFile, ...]:
+        seen: set[str] = set()
+        for file in files:
+            if not _inside(file.path):
+                raise ValueError(f"the path {file.path!r} is none of a file of a savepoint")
+            if file.path in seen:
+                raise ValueError(f"the path {file.path!r} is there twice")
+            seen.add(file.path)
+        return files
+
+    @property
+    def name(self) -> str:
+        return f"{self.job}-{self.id}"
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for file in self.files)
+
+    def files_of(self, query: str) -> dict[str, SavedFile]:
+        """The files of a query, by their paths in its checkpointLocation."""
+        folder = f"queries/{query}/"
+        return {f.path.removeprefix(folder): f for f in self.files if f.path.startswith(folder)}
+
+
+def _inside(path: str) -> bool:
+    parts = path.split("/")
+    safe = all(_SAFE.fullmatch(part) and part not in (".", "..") for part in parts)
+    return safe and len(parts) > 1 and parts[0] in FOLDERS
+
+
+def _checked(check: Callable[[str], str], name: str) -> str:
+    try:
+        return check(name)
+    except BadNameError as error:
+        raise ValueError(error.what) from error
+
+
+def encode(savepoint: Savepoint) -> bytes:
+    """As it is stored."""
+    return savepoint.model_dump_json(indent=1).encode()
+
+
+def decode(data: bytes, place: str) -> Savepoint:
+    """The savepoint of a manifest; raises `NotASavepointError` for what can't be used, and says why."""
+    try:
+        form = json.loads(data)["format"]
+    except (ValueError, KeyError, TypeError):
+        raise NotASavepointError(place=place, reason=f"its {MANIFEST} can't be read") from None
+    if not isinstance(form, int) or form > FORMAT:
+        reason = f"it has format {form}, and this weir knows those up to {FORMAT}: a newer weir wrote it"
+        raise NotASavepointError(place=place, reason=reason)
+    try:
+        return Savepoint.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        reason = f"its {MANIFEST} is not whole: {where}: {first['msg'].removeprefix('Value error, ')}"
+        raise NotASavepointError(place=place, reason=reason) from error

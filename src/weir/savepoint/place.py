@@ -1,0 +1,101 @@
+"""A savepoint where it is, a folder or a place in an object store: read, and nothing else.
+
+Every file is summed up while it is read: what is not as the manifest says never comes out whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from weir.errors import DamagedSavepointError, NotASavepointError
+from weir.savepoint.manifest import MANIFEST, SavedFile, Savepoint, decode
+from weir.storage import files, open_store
+from weir.storage.open import is_local, local_path
+
+Edit = Callable[[bytes], bytes]
+
+
+class Place:
+    """One savepoint. For use from any thread."""
+
+    def __init__(self, url: str) -> None:
+        given = url.rstrip("/").removesuffix(f"/{MANIFEST}")
+        self._store = open_store(given)
+        self._root = Path(local_path(self._store.url)) if is_local(given) else None
+
+    @property
+    def url(self) -> str:
+        """As it can be opened from anywhere on this machine."""
+        return self._store.url
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder, when it is one of this machine."""
+        return self._root
+
+    def read(self) -> Savepoint:
+        """Its manifest; raises `NotASavepointError`."""
+        data = self._store.get(MANIFEST)
+        if data is None:
+            reason = f"there is no {MANIFEST}"
+            if self._root is not None and not self._root.exists():
+                reason = "there is no such directory"
+            raise NotASavepointError(place=self.url, reason=reason)
+        return decode(data, self.url)
+
+    def chunks(self, file: SavedFile) -> Iterator[bytes]:
+        """Its content, piece by piece; raises `DamagedSavepointError`, at the latest behind the last."""
+        size, digest = 0, hashlib.sha256()
+        try:
+            for chunk in self._pieces(file):
+                size += len(chunk)
+                digest.update(chunk)
+                yield chunk
+        except (FileNotFoundError, NotADirectoryError):
+            raise self._damaged(file, "is gone") from None
+        except OSError as error:
+            raise files.failed("read", f"{self.url}/{file.path}", error, self.url) from error
+        if size != file.bytes:
+            raise self._damaged(file, f"has {size} bytes instead of {file.bytes}")
+        if digest.hexdigest() != file.sha256:
+            raise self._damaged(file, "has changed")
+
+    def content(self, file: SavedFile) -> bytes:
+        """Its whole content; raises `DamagedSavepointError`."""
+        return b"".join(self.chunks(file))
+
+    def bring(self, file: SavedFile, target: Path, edit: Edit | None = None) -> None:
+        """Make the target this file, or what `edit` makes of it, durably; its folder must be there.
+
+        Safe to repeat, and to be killed in: the target is whole or absent. Always a copy, never a
+        link: the savepoint stays the user's. Raises `DamagedSavepointError`.
+        """
+        try:
+            if edit is not None:
+                files.write(target, edit(self.content(file)))
+            else:
+                files.write_pieces(target, self.chunks(file))
+        except OSError as error:
+            raise files.failed("restore", target, error, self.url) from error
+
+    def damage(self, file: SavedFile) -> str | None:
+        """What is wrong with a file, in words that follow its name; None when it is whole."""
+        try:
+            for _ in self.chunks(file):
+                pass
+        except DamagedSavepointError as error:
+            return str(error.fields["damage"])
+        return None
+
+    def _pieces(self, file: SavedFile) -> Iterator[bytes]:
+        if self._root is not None:
+            return files.pieces(self._root / file.path)
+        data = self._store.get(file.path)
+        if data is None:
+            raise FileNotFoundError(file.path)
+        return iter((data,))
+
+    def _damaged(self, file: SavedFile, damage: str) -> DamagedSavepointError:
+        return DamagedSavepointError(place=self.url, file=file.path, damage=damage)

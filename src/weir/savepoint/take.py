@@ -1,0 +1,305 @@
+"""Take a savepoint: the kept files of a completed checkpoint, copied whole, with a manifest.
+
+Runs beside the job and needs no Spark: the checkpoint must only be held until it is done. What is
+read must be what was kept, by its CRC; a file that is damaged in the pins is taken from the copy-dir.
+Nothing in a savepoint names the place that it was taken from.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from weir import faults
+from weir.checkpoint.edits import relocated
+from weir.checkpoint.kept import KeptFiles
+from weir.checkpoint.manifest import File, Manifest, QueryCut
+from weir.clock import Clock
+from weir.errors import SavepointPlaceError
+from weir.ids import JobName
+from weir.protocol.operators import Operator
+from weir.savepoint.manifest import (
+    FORMAT,
+    SavedChannel,
+    SavedFile,
+    SavedQuery,
+    SavedSink,
+    SavedSource,
+    Savepoint,
+)
+from weir.savepoint.operators import described
+from weir.savepoint.writing import Writing, begin
+from weir.storage import Store, files, paths
+from weir.storage.files import Sum
+from weir.storage.open import is_local, local_path
+
+_OPERATOR = re.compile(r"(queries/[^/]+)/state/\d+/_metadata/v2/\d+")
+
+Progress = Callable[[int, int], None]
+"""Told, from several threads, how many bytes are copied, and of how many."""
+
+
+class HaltedError(Exception):
+    """The copy was given up, because the job ends."""
+
+
+@dataclass(frozen=True)
+class QueryFacts:
+    """What the files of a query do not tell."""
+
+    sink: SavedSink | None = None
+    output_mode: str = ""
+    sources: tuple[str, ...] = ()
+    """What Spark says of each source, in its order."""
+    rows: Mapping[int, int] = field(default_factory=dict)
+    """Rows of state by operator, at exactly the batch of the cut."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Who takes a savepoint, why, and of what."""
+
+    trigger: str
+    by: str
+    since: float
+    """When it was asked for, on the monotonic clock."""
+    job_file: str = ""
+    job_version: str = ""
+    queries: Mapping[str, QueryFacts] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A savepoint, and where it is."""
+
+    place: str
+    savepoint: Savepoint
+
+
+def check_target(target: str, store: Store, job: JobName) -> None:
+    """Raise `SavepointPlaceError` for a place in the job's own directory, and try to write elsewhere."""
+    if is_local(target) and is_local(store.url):
+        folder = Path(local_path(target)).absolute().resolve()
+        own = (files.folder_of(store) / paths.job(job)).resolve()
+        if folder == own or own in folder.parents:
+            reason = "it is in the job's own directory, and would be lost together with it"
+            raise SavepointPlaceError(place=target, reason=reason, todo="name a folder outside of it")
+    begin(target, "probe", "").give_up()
+
+
+def take(
+    store: Store,
+    manifest: Manifest,
+    target: str,
+    facts: Facts,
+    clock: Clock,
+    progress: Progress = lambda _done, _total: None,
+    halted: Callable[[], bool] = lambda: False,
+) -> Taken:
+    """Copy a completed checkpoint to a new savepoint below `target`, a folder or a URL.
+
+    When it returns, the savepoint is whole and durable; when it raises, nothing of it is left. The
+    checkpoint must not be dropped meanwhile. Raises `SavepointPlaceError`, `StorageError`,
+    `DamagedCheckpointError`, and `HaltedError` when `halted` said so.
+    """
+    check_target(target, store, JobName(manifest.job))
+    writing = begin(target, f"{manifest.job}-{manifest.id}", manifest.lineage)
+    try:
+        copied = _Copying(store, manifest, writing, progress, halted).run()
+        savepoint = _savepoint(manifest, facts, copied, KeptFiles(store, manifest), clock)
+        return Taken(writing.finish(savepoint), savepoint)
+    finally:
+        writing.give_up()
+
+
+class _Copying:
+    def __init__(
+        self,
+        store: Store,
+        manifest: Manifest,
+        writing: Writing,
+        progress: Progress,
+        halted: Callable[[], bool],
+    ) -> None:
+        self._kept = KeptFiles(store, manifest)
+        self._manifest = manifest
+        self._writing = writing
+        self._progress = progress
+        self._halted = halted
+        self._lock = threading.Lock()
+        self._done = 0
+
+    def run(self) -> tuple[SavedFile, ...]:
+        largest_first = sorted(self._manifest.files(), key=lambda file: -file.bytes)
+        copied = files.parallel(self._copy, largest_first)
+        return tuple(sorted(copied, key=lambda file: file.path))
+
+    def _copy(self, file: File) -> SavedFile:
+        faults.point("savepoint.copying")
+        self._check()
+        edit = _edit(file.path)
+        if edit is None and (copied := self._from_pin(file)) is not None:
+            return copied
+        data = self._kept.content(file)
+        saved = self._writing.add(file.path, [data if edit is None else edit(data)])
+        self._count(file.bytes)
+        return saved
+
+    def _from_pin(self, file: File) -> SavedFile | None:
+        """Copy the pin; None when it is not what was kept."""
+        read = _Read(self._kept.pin(file))
+        try:
+            saved = self._writing.add(file.path, self._counted(read.pieces()))
+        except _UnreadableError:
+            saved = None
+        if saved is not None and read.sum == Sum(file.bytes, file.crc):
+            return saved
+        self._count(-read.sum.bytes)
+        return None
+
+    def _counted(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            self._check()
+            yield piece
+            self._count(len(piece))
+
+    def _count(self, more: int) -> None:
+        with self._lock:
+            self._done += more
+            done = self._done
+        self._progress(done, self._manifest.full_bytes)
+
+    def _check(self) -> None:
+        if self._halted():
+            raise HaltedError
+
+
+class _UnreadableError(Exception):
+    """A pin can't be read; its content may be elsewhere."""
+
+
+class _Read:
+    """A file that is summed up while it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.sum = Sum(0, 0)
+
+    def pieces(self) -> Iterator[bytes]:
+        pieces = files.pieces(self._path)
+        while True:
+            try:
+                piece = next(pieces, None)
+            except OSError as error:
+                raise _UnreadableError from error
+            if piece is None:
+                return
+            self.sum = Sum(self.sum.bytes + len(piece), zlib.crc32(piece, self.sum.crc))
+            yield piece
+
+
+def _edit(path: str) -> Callable[[bytes], bytes] | None:
+    """Where Spark wrote a place in full, write it as it is below the savepoint."""
+    found = _OPERATOR.fullmatch(path)
+    if found is None:
+        return None
+    return lambda data: relocated(data.decode(), found[1]).replace('"file:queries/', '"queries/').encode()
+
+
+def _savepoint(
+    manifest: Manifest, facts: Facts, copied: tuple[SavedFile, ...], kept: KeptFiles, clock: Clock
+) -> Savepoint:
+    return Savepoint(
+        format=FORMAT,
+        job=manifest.job,
+        id=manifest.id,
+        taken_at=manifest.completed_at,
+        seconds=round(clock.monotonic() - facts.since, 3),
+        taken_by=facts.by,
+        trigger=facts.trigger,
+        job_file=facts.job_file,
+        job_version=facts.job_version,
+        weir=manifest.weir,
+        spark=manifest.spark,
+        backend=manifest.backend,
+        parallelism=manifest.parallelism,
+        alignment=manifest.alignment.value,
+        lineage=manifest.lineage,
+        generation=manifest.generation,
+        queries={
+            name: _query(name, cut, facts.queries.get(name, QueryFacts()), kept)
+            for name, cut in manifest.queries.items()
+        },
+        channels={
+            name: SavedChannel(first=cut.first, behind=cut.behind, batch=cut.batch)
+            for name, cut in manifest.channels.items()
+        },
+        files=copied,
+    )
+
+
+def _query(name: str, cut: QueryCut, facts: QueryFacts, kept: KeptFiles) -> SavedQuery:
+    sink = facts.sink.model_copy(update={"last_batch": cut.batch}) if facts.sink else None
+    query = SavedQuery(
+        batch=cut.batch,
+        unaligned=cut.unaligned,
+        positions=cut.positions,
+        set_back=cut.set_back,
+        watermark_ms=cut.watermark_ms,
+        output_mode=facts.output_mode,
+        sink=sink,
+    )
+    folder = f"queries/{name}/"
+    own = {f.path.removeprefix(folder): f for f in cut.files if f.path.startswith(folder)}
+    if not own:
+        return query
+    read = partial(_content, kept, own)
+    version, header, *ends = read(f"offsets/{cut.batch}").decode().split("\n")
+    operators = described({path: file.bytes for path, file in own.items()}, read)
+    unique = b'"stateUniqueIds"' in read(f"commits/{cut.batch}")
+    return query.model_copy(
+        update={
+            "conf": json.loads(header).get("conf", {}),
+            "state_format": (2 if unique else 1) if operators else None,
+            "sources": _sources(version, ends, facts.sources),
+            "operators": tuple(_counted(one, facts.rows) for one in operators),
+        }
+    )
+
+
+def _content(kept: KeptFiles, own: Mapping[str, File], path: str) -> bytes:
+    return kept.content(own[path])
+
+
+def _counted(operator: Operator, rows: Mapping[int, int]) -> Operator:
+    return operator.model_copy(update={"rows": rows.get(operator.id)})
+
+
+def _sources(version: str, lines: list[str], descriptions: tuple[str, ...]) -> tuple[SavedSource, ...]:
+    found = []
+    for number, line in enumerate(lines):
+        name, offset = (str(number), line) if version == "v1" else _split(line)
+        if offset:
+            about = descriptions[number] if version == "v1" and number < len(descriptions) else ""
+            found.append(SavedSource(name=name, offset=offset, channel=_channel(offset), description=about))
+    return tuple(found)
+
+
+def _split(line: str) -> tuple[str, str]:
+    name, _, offset = line.partition(":")
+    return name, offset
+
+
+def _channel(offset: str) -> str:
+    try:
+        found = json.loads(offset)
+    except ValueError:
+        return ""
+    ours = isinstance(found, dict) and found.keys() == {"entry", "barrier", "channel"}
+    return str(found["channel"]) if ours else ""

@@ -1,0 +1,252 @@
+"""A savepoint in the making: out of sight until it is whole, and gone when it fails.
+
+On a file system it grows in a folder `.weir-savepoint-<name>-<token>` beside its place, is forced to
+the disk, and gets its name by one rename. In an object store its files are put below its name, and
+the manifest, put last, makes them a savepoint. What a killed writer leaves behind is swept by the
+next one: on a file system when nobody holds its lock, in an object store when it is of the same life
+of the job.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from weir import faults
+from weir.errors import ExternalError, SavepointPlaceError
+from weir.savepoint.manifest import MANIFEST, SavedFile, Savepoint, encode
+from weir.storage import Created, Store, files, open_store
+from weir.storage.local import sync_folder
+from weir.storage.open import is_local, local_path
+
+HIDDEN = ".weir-savepoint-"
+_TAKING = "taking.json"
+_PAUSES = (0.1, 0.5, 2.0)
+"""Seconds to wait before each further try to put a file into an object store."""
+
+
+class Writing(Protocol):
+    """One savepoint in the making. `add` may be called from several threads at once."""
+
+    def add(self, path: str, chunks: Iterable[bytes]) -> SavedFile:
+        """Write a file; what was there of it before is replaced."""
+
+    def finish(self, savepoint: Savepoint) -> str:
+        """Make it a savepoint, durably; returns its place. Raises `SavepointPlaceError` when one is there."""
+
+    def give_up(self) -> None:
+        """Leave nothing behind. Safe to repeat, and behind `finish` without effect."""
+
+
+def begin(target: str, savepoint_name: str, lineage: str) -> Writing:
+    """Begin a savepoint below the folder or URL `target`; sweeps what killed ones left there.
+
+    Where a savepoint of another life of the job has the name, the lineage is made a part of it.
+    """
+    if is_local(target):
+        return _InFolder(Path(local_path(target)).absolute(), savepoint_name, lineage)
+    return _InStore(open_store(target), savepoint_name, lineage)
+
+
+class _InFolder:
+    def __init__(self, folder: Path, name: str, lineage: str) -> None:
+        self._folder, self._names = folder, _names(name, lineage)
+        self._made: set[Path] = set()
+        self._lock = threading.Lock()
+        self._over = False
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            sweep(folder)
+            self._refuse_if_there()
+            self._root, self._held = _hidden(folder, name)
+        except OSError as error:
+            raise files.failed("write a savepoint to", folder, error, str(folder)) from error
+        faults.point("savepoint.begun")
+
+    def add(self, path: str, chunks: Iterable[bytes]) -> SavedFile:
+        target = self._root / path
+        try:
+            self._make(target.parent)
+            size, digest = 0, hashlib.sha256()
+            with open(target, "wb", buffering=0) as file:
+                for chunk in chunks:
+                    digest.update(chunk)
+                    size += len(chunk)
+                    files.write_all(file.fileno(), chunk)
+        except OSError as error:
+            raise files.failed("copy to", target, error, str(self._folder)) from error
+        return SavedFile(path=path, bytes=size, sha256=digest.hexdigest())
+
+    def finish(self, savepoint: Savepoint) -> str:
+        try:
+            self.add(MANIFEST, [encode(savepoint)])
+            written = [*(file.path for file in savepoint.files), MANIFEST]
+            files.parallel(files.sync, (self._root / path for path in written))
+            files.sync_folders({self._root, *self._made})
+            faults.point("savepoint.written")
+            self._name()
+            sync_folder(self._folder)
+        except OSError as error:
+            raise files.failed("finish the savepoint in", self._root, error, str(self._folder)) from error
+        self._over = True
+        os.close(self._held)
+        faults.point("savepoint.taken")
+        return str(self._root)
+
+    def give_up(self) -> None:
+        if not self._over:
+            self._over = True
+            shutil.rmtree(self._root, ignore_errors=True)
+            os.close(self._held)
+
+    def _make(self, folder: Path) -> None:
+        if folder not in self._made:
+            folder.mkdir(parents=True, exist_ok=True)
+            with self._lock:
+                self._made.update(files.up_to(folder / "any", self._root))
+
+    def _name(self) -> None:
+        for name in self._names:
+            named = self._folder / name
+            try:
+                os.rename(self._root, named)
+            except OSError:
+                if not named.exists():
+                    raise
+            else:
+                self._root = named
+                return
+        raise _taken(self._folder / self._names[-1])
+
+    def _refuse_if_there(self) -> None:
+        if all((self._folder / name).exists() for name in self._names):
+            raise _taken(self._folder / self._names[-1])
+
+
+class _InStore:
+    def __init__(self, store: Store, name: str, lineage: str) -> None:
+        self._store = store
+        sweep_store(store, lineage)
+        free = [one for one in _names(name, lineage) if not store.exists(f"{one}/{MANIFEST}")]
+        if not free:
+            raise _taken(f"{store.url}/{_names(name, lineage)[-1]}")
+        self._name = free[0]
+        self._over = False
+        store.put(f"{self._name}/{_TAKING}", json.dumps({"lineage": lineage}).encode())
+        faults.point("savepoint.begun")
+
+    def add(self, path: str, chunks: Iterable[bytes]) -> SavedFile:
+        data = b"".join(chunks)
+        self._put(f"{self._name}/{path}", data)
+        return SavedFile(path=path, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+    def finish(self, savepoint: Savepoint) -> str:
+        faults.point("savepoint.written")
+        if self._store.create(f"{self._name}/{MANIFEST}", encode(savepoint)) is Created.EXISTS:
+            raise _taken(f"{self._store.url}/{self._name}")
+        self._over = True
+        faults.point("savepoint.taken")
+        with suppress(ExternalError):
+            self._store.delete(f"{self._name}/{_TAKING}")
+        return f"{self._store.url}/{self._name}"
+
+    def give_up(self) -> None:
+        if not self._over:
+            self._over = True
+            with suppress(ExternalError):
+                _clear(self._store, self._name)
+
+    def _put(self, key: str, data: bytes) -> None:
+        for pause in _PAUSES:
+            try:
+                self._store.put(key, data)
+                return
+            except ExternalError:
+                threading.Event().wait(pause)
+        self._store.put(key, data)
+
+
+def sweep(folder: Path) -> list[str]:
+    """Delete what killed writers have left in a folder; the names. A writer that lives is left alone."""
+    swept = []
+    for left in [path for path in folder.iterdir() if path.name.startswith(HIDDEN)]:
+        with suppress(OSError):  # it is being finished or swept by another
+            held = os.open(left, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left, ignore_errors=True)
+                swept.append(left.name)
+            finally:
+                os.close(held)
+    return swept
+
+
+def sweep_store(store: Store, lineage: str) -> list[str]:
+    """The same in an object store: what an earlier driver of this lineage has left; only one lives."""
+    swept = []
+    for key in [key for key in store.list("") if key.endswith(f"/{_TAKING}")]:
+        name = key.removesuffix(f"/{_TAKING}")
+        taking = json.loads(store.get(key) or b"{}")
+        if store.exists(f"{name}/{MANIFEST}"):
+            store.delete(key)
+        elif taking.get("lineage") == lineage:
+            _clear(store, name)
+            swept.append(name)
+    return swept
+
+
+def delete(place: str) -> None:
+    """Delete a savepoint: first it is none any more, then its files go. Safe to be killed in."""
+    if is_local(place):
+        folder = Path(local_path(place)).absolute()
+        gone = folder.with_name(f"{HIDDEN}{folder.name}-{secrets.token_hex(6)}")
+        try:
+            os.rename(folder, gone)
+            sync_folder(folder.parent)
+            shutil.rmtree(gone)
+        except OSError as error:
+            raise files.failed("delete", folder, error, str(folder.parent)) from error
+        return
+    store = open_store(place)
+    store.delete(MANIFEST)
+    for key in list(store.list("")):
+        store.delete(key)
+
+
+def _clear(store: Store, name: str) -> None:
+    """The mark goes last: a kill in between leaves it to the next sweep."""
+    mark = f"{name}/{_TAKING}"
+    for key in [key for key in store.list(name) if key != mark]:
+        store.delete(key)
+    store.delete(mark)
+
+
+def _hidden(folder: Path, name: str) -> tuple[Path, int]:
+    """A new folder out of sight, and the handle whose lock says that its writer lives."""
+    while True:
+        root = folder / f"{HIDDEN}{name}-{secrets.token_hex(6)}"
+        root.mkdir()
+        held = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if root.exists():  # else a sweep came in between
+            return root, held
+        os.close(held)
+
+
+def _names(name: str, lineage: str) -> list[str]:
+    return [name, f"{name}-{lineage[:8]}"]
+
+
+def _taken(place: object) -> SavepointPlaceError:
+    return SavepointPlaceError(
+        place=place, reason="a savepoint of this name is there", todo="move it away, or name another folder"
+    )
