@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -62,6 +62,23 @@ _WORKERS = 4
 T = TypeVar("T")
 
 
+Held = Callable[[Manifest | None, str], None]
+"""Called once, and must return at once: with the checkpoint, or with None and why there is none."""
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """A checkpoint that was asked for."""
+
+    request: str
+    full: bool
+    trigger: str = "request"
+    held: Held | None = None
+    """Who wants it, and releases it later; without one the answer goes to the request."""
+    final: bool = False
+    """Every query has ended: the cut is what each has committed."""
+
+
 @dataclass
 class _Flight:
     """A pending checkpoint, with what the coordinator knows of it."""
@@ -70,7 +87,7 @@ class _Flight:
     trigger: str
     full: bool
     begun_at: str
-    requests: list[str]
+    wishes: list[_Wish]
     phases: dict[str, float] = field(default_factory=dict)
     barriers: dict[QueryName, float] = field(default_factory=dict)
     """When each query's barrier was appended, in seconds after the trigger."""
@@ -84,14 +101,6 @@ class _Flight:
     @property
     def id(self) -> CheckpointId:
         return self.state.id
-
-
-@dataclass(frozen=True)
-class _Wish:
-    """A checkpoint that a user asked for."""
-
-    request: str
-    full: bool
 
 
 @dataclass(frozen=True)
@@ -140,6 +149,8 @@ class Coordinator:
         self._retained: dict[CheckpointId, Manifest] = {}
         self._last_id = CheckpointId(0)
         self._wishes: list[_Wish] = []
+        self._held: set[CheckpointId] = set()
+        """Completed checkpoints that somebody copies: they are not dropped."""
         self._records = 0
         self._triggered_at = clock.monotonic()
         self._ended_at: float | None = None
@@ -147,6 +158,7 @@ class Coordinator:
         self._failures = 0
         self._unmarked: dict[CheckpointId, bytes] = {}
         self._stopping = False
+        self._resting = False
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="weir-snapshot")
         self._thread = threading.Thread(target=self._work, name="weir-coordinator", daemon=True)
         self._snapshots = Snapshots(live, settings, clock)
@@ -180,6 +192,29 @@ class Coordinator:
         """Take a checkpoint as soon as one may begin; the answer goes to the request."""
         with self._changed:
             self._wishes.append(_Wish(request, full))
+            self._changed.notify_all()
+
+    def hold(self, held: Held, trigger: str = "savepoint") -> None:
+        """Take a checkpoint as soon as one may begin, and keep it until it is released."""
+        with self._changed:
+            self._wishes.append(_Wish("", full=False, trigger=trigger, held=held))
+            self._changed.notify_all()
+
+    def release(self, id: CheckpointId) -> None:
+        """A held checkpoint is needed no more; it is dropped like any other. Safe to repeat."""
+        with self._lock:
+            self._held.discard(id)
+
+    def rest(self) -> None:
+        """From now on nothing is triggered; what is pending is aborted. Only `final_cut` comes behind it."""
+        with self._changed:
+            self._resting = True
+            self._end_all()
+
+    def final_cut(self, held: Held) -> None:
+        """Behind `rest`, when every query has ended: a checkpoint of exactly what is committed, held."""
+        with self._changed:
+            self._wishes.append(_Wish("", full=False, trigger="stop", held=held, final=True))
             self._changed.notify_all()
 
     def configure(self, values: Mapping[str, str]) -> Settings:
@@ -227,15 +262,18 @@ class Coordinator:
         """End the thread; what is pending is aborted. Safe to repeat."""
         with self._changed:
             self._stopping = True
-            for flight in list(self._flights.values()):
-                self._abort(flight, AbortReason.STOPPING, "")
-            for wish in self._wishes:
-                self._refuse(wish, Refusal.STOPPING)
-            self._wishes.clear()
+            self._end_all()
             self._changed.notify_all()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
         self._pool.shutdown(wait=True)
+
+    def _end_all(self) -> None:
+        for flight in list(self._flights.values()):
+            self._abort(flight, AbortReason.STOPPING, "")
+        for wish in self._wishes:
+            self._refuse(wish, Refusal.STOPPING)
+        self._wishes.clear()
 
     def delete_all(self) -> None:
         """The job was cancelled and keeps no checkpoints; the last id is remembered by its abort."""
@@ -303,7 +341,7 @@ class Coordinator:
         return TriggerFacts(
             now=now,
             running=self._outside.running(),
-            stopping=self._stopping,
+            stopping=self._stopping or self._resting,
             pending=len(self._flights),
             unaligned_pending=any(f.state.alignment is Alignment.UNALIGNED or f.turned for f in flights),
             last_ended_at=self._ended_at,
@@ -330,31 +368,41 @@ class Coordinator:
         self._begin(alignment, "interval" if due else "records", full, [], now)
 
     def _grant(self, wish: _Wish, now: float) -> None:
-        alignment = self._alignment()
+        alignment = Alignment.UNALIGNED if wish.final else self._alignment()
         refusal = may_trigger(replace(self._facts(now, alignment), last_ended_at=None))
         if refusal is Refusal.TOO_MANY:
             return
         self._wishes.remove(wish)
-        if refusal is not None:
+        if refusal is not None and not wish.final:
             self._refuse(wish, refusal)
         else:
-            self._begin(alignment, "request", wish.full, [wish.request], now)
+            self._begin(alignment, wish.trigger, wish.full, [wish], now)
 
     def _refuse(self, wish: _Wish, refusal: Refusal) -> None:
-        self._outside.report(m.Answered(wish.request, False, {"reason": refusal.value}))
+        self._answer(wish, None, {"reason": refusal.value})
 
-    def _begin(self, alignment: Alignment, trigger: str, full: bool, requests: list[str], now: float) -> None:
+    def _answer(self, wish: _Wish, manifest: Manifest | None, body: dict[str, Any]) -> None:
+        if wish.held is None:
+            self._outside.report(m.Answered(wish.request, manifest is not None, body))
+            return
+        if manifest is not None:
+            self._held.add(CheckpointId(manifest.id))
+        wish.held(manifest, str(body.get("reason", "")))
+
+    def _begin(self, alignment: Alignment, trigger: str, full: bool, wishes: list[_Wish], now: float) -> None:
         self._lease.check()
         self._triggered_at, self._records = now, 0
         self._last_id = id = CheckpointId(self._last_id + 1)
         begun_at = self._clock.now().isoformat()
-        body = {"id": id, "alignment": alignment.value, "trigger": trigger, "begun_at": begun_at}
-        self._store.create(mf.begun_key(self._live.job, id), json.dumps(body).encode())
-        faults.point("checkpoint.begun")
-        flight = _Flight(
-            Pending(id, alignment, now, frozenset(self._order)), trigger, full, begun_at, requests
-        )
+        flight = _Flight(Pending(id, alignment, now, frozenset(self._order)), trigger, full, begun_at, wishes)
         self._flights[id] = flight
+        body = {"id": id, "alignment": alignment.value, "trigger": trigger, "begun_at": begun_at}
+        try:
+            self._store.create(mf.begun_key(self._live.job, id), json.dumps(body).encode())
+        except ExternalError as error:
+            self._abort(flight, AbortReason.STORAGE, error.text)
+            return
+        faults.point("checkpoint.begun")
         flight.phases["trigger"] = self._clock.monotonic() - now
         self._outside.report(m.CheckpointBegun(id, alignment.value, trigger, full))
         if alignment is Alignment.UNALIGNED:
@@ -540,7 +588,8 @@ class Coordinator:
     def _notify(self, flight: _Flight, manifest: Manifest) -> None:
         since = self._clock.monotonic()
         kept = self._settings.execution_checkpointing_num_retained
-        old = [id for id in subsumed(self._retained, kept) if id != self._wanted()]
+        needed = self._held | {self._wanted()}
+        old = [id for id in subsumed(self._retained, kept) if id not in needed]
         try:
             self._snapshots.drop([self._retained.pop(id) for id in old], self._retained.values())
             if all(id > flight.id for id in self._flights):  # an older one may still keep what is behind this
@@ -573,8 +622,8 @@ class Coordinator:
         self._outside.report(message)
         body = {"id": flight.id, "seconds": manifest.seconds}
         body |= {"new_bytes": manifest.new_bytes, "full_bytes": manifest.full_bytes}
-        for request in flight.requests:
-            self._outside.report(m.Answered(request, True, body))
+        for wish in flight.wishes:
+            self._answer(wish, manifest, body)
         self._outside.completed(flight.id)
 
     def _wanted(self) -> CheckpointId | None:
@@ -598,8 +647,8 @@ class Coordinator:
             )
         )
         words = f"{reason.value}: {detail}" if detail else reason.value
-        for request in flight.requests:
-            self._outside.report(m.Answered(request, False, {"id": flight.id, "reason": words}))
+        for wish in flight.wishes:
+            self._answer(wish, None, {"id": flight.id, "reason": words})
         self._outside.aborted(flight.id, words)
         self._count_failure(reason, words)
 
