@@ -68,6 +68,10 @@ def test_the_joint_position_follows_the_offset_log(tmp_path: Path) -> None:
     plan(10, 3, 2)
     store.delete("offsets/8")
     assert joint.barrier() == 2
+    plan(14, 4, 3)
+    for purged in (9, 10):
+        store.delete(f"offsets/{purged}")
+    assert joint.barrier() == 3, "nobody looked for longer than Spark keeps its log"
 
 
 def fill(store: LocalStore, *batches: int) -> None:

@@ -128,6 +128,19 @@ def test_a_lower_token_can_do_nothing_more(setup: Setup) -> None:
     assert all(isinstance(entry, Fence) for entry in setup.log())
 
 
+def test_a_batch_is_not_entered_behind_a_gap_which_the_next_run_closes(setup: Setup) -> None:
+    zombie = setup.opened(1)
+    decided_late = setup.stage(zombie, 0, 1, 1)
+    second = setup.opened(2)
+    staged = setup.stage(second, 1, 2, 2)
+    with pytest.raises(FencedError, match="batch 0, decided by another run"):
+        second.commit(staged)
+    third = setup.opened(3)
+    for one in (decided_late, staged):
+        assert third.commit(one) is Outcome.DONE_NOW
+    assert [segment.batch for segment in segments(Tail(), setup.log())] == [0, 1]
+
+
 def test_a_channel_of_another_owner_or_of_lost_live_files_is_refused(setup: Setup) -> None:
     setup.opened(1)
     for owner, lineage in (("job/other", LINEAGE), (OWNER, "another")):

@@ -1,7 +1,7 @@
 """What a reader learns from files: it lives in a process of its own, and nobody tells it anything.
 
 Small reads by name, which keep what can't change any more. Nothing here is listed but the reading
-query's offset log, once, at its start. `Planning` puts the facts together and asks `position.py`.
+query's offset log, at its start and when Spark has purged past what was read of it. `Planning` puts the facts together and asks `position.py`.
 """
 
 from __future__ import annotations
@@ -67,15 +67,17 @@ class JointPosition:
 
     def barrier(self) -> CheckpointId | None:
         """The lowest barrier among the query's channels; None before its first batch is planned."""
-        if self._newest is None:
+        if self._newest is not None:
+            while self._store.exists(f"offsets/{self._newest + 1}"):
+                self._newest += 1
+        data = None if self._newest is None else self._store.get(f"offsets/{self._newest}")
+        while data is None:  # the first look, or Spark has purged what was the newest then
             names = (key.rsplit("/", 1)[1] for key in self._store.list("offsets"))
             self._newest = max((int(name) for name in names if name.isdigit()), default=None)
-        if self._newest is None:
-            return None
-        while self._store.exists(f"offsets/{self._newest + 1}"):
-            self._newest += 1
-        data = self._store.get(f"offsets/{self._newest}")
-        return joint_barrier(data.decode()) if data else None
+            if self._newest is None:
+                return None
+            data = self._store.get(f"offsets/{self._newest}")
+        return joint_barrier(data.decode())
 
 
 class Ahead:

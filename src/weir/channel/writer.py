@@ -95,11 +95,8 @@ class ChannelWriter:
         self._staging.write(frame, "parquet", _OPTIONS, batch, token)
 
     def record(self, staged: Staged) -> None:
-        from weir.channel.parquet import describe  # noqa: PLC0415  loads pyarrow
-
         self._catch_up()
-        keys = self._staging.written(staged)
-        files = [describe(f"{self._store.url}/{key}", key.rsplit("/", 1)[1]) for key in keys]
+        files = self._written(staged)
         self._joints[staged.batch] = self._joint(staged.batch)
         self._staging.record(staged, [vars(file) for file in files if file.rows])
 
@@ -110,6 +107,8 @@ class ChannelWriter:
         """Enter the segment, and directly behind it the barrier that its batch has reached.
 
         Also where the segment is there already, so that a commit that was cut short is completed.
+        Batches are dense: raises `FencedError` when one before it is missing, which a zombie has
+        decided between this run's `open` and its start.
         """
         with self._lock:
             try:
@@ -175,9 +174,18 @@ class ChannelWriter:
             return Outcome.ALREADY_DONE
         raise IllegalMoveError(machine=self.describe(), event=f"rewind to {to}", state=str(self._tail.last))
 
+    def _written(self, staged: Staged) -> list[SegmentFile]:
+        from weir.channel.parquet import describe  # noqa: PLC0415  loads pyarrow
+
+        keys = self._staging.written(staged)
+        return [describe(f"{self._store.url}/{key}", key.rsplit("/", 1)[1]) for key in keys]
+
     def _enter_segment(self, staged: Staged) -> Outcome:
         if self._tail.last >= staged.batch:
             return Outcome.ALREADY_DONE
+        if self._tail.last < staged.batch - 1:  # the next start finds its staging and enters it
+            missing = f"batch {self._tail.last + 1}, decided by another run after this one had begun, which"
+            raise FencedError(who=f"run {self._token}", by=missing)
         segment = self._segment(staged)
 
         def make() -> Segment | None:

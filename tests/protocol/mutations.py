@@ -1,0 +1,360 @@
+"""How strong is the machine: each of these changes for the worse must be found by it.
+
+    python tests/protocol/mutations.py [name ...] [--examples 200] [--seeds 3]
+
+Run by hand after a change of the machine or of what it drives. For each mutation and seed it prints
+the seconds until the machine failed, or MISSED when it did not within the suite's number of examples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.protocol import world
+from tests.protocol.test_checkpoint_machine import (
+    Checkpoints,
+    TestCheckpoints,
+    test_a_driver_that_sleeps_in_any_step_of_a_checkpoint_changes_nothing,
+)
+from weir.channel import facts, log, position, writer
+from weir.channel.log import Barrier, Entry, Segment
+from weir.channel.position import Facts, Mode, Position, Status, joint_barrier
+from weir.ids import CheckpointId, Token
+from weir.job.sinks.contract import Outcome
+from weir.protocol import checkpoints as decide
+from weir.protocol.checkpoints import AckOutcome, Pending
+from weir.protocol.ledger import Ledger, Staged
+from weir.storage import Created
+
+Patch = tuple[object, str, object]
+MUTATIONS: dict[str, Callable[[], Iterable[Patch]]] = {}
+
+
+def mutation(make: Callable[[], Iterable[Patch]]) -> Callable[[], Iterable[Patch]]:
+    MUTATIONS[make.__name__] = make
+    return make
+
+
+@mutation
+def nobody_is_held_back() -> Iterable[Patch]:
+    yield position, "held_back", lambda _: False
+
+
+@mutation
+def batches_read_across_barriers() -> Iterable[Patch]:
+    true = position.next_position
+    yield facts, "next_position", lambda given: true(replace(given, mode=Mode.UNALIGNED))
+
+
+@mutation
+def at_least_once_reads_across_barriers() -> Iterable[Patch]:
+    true = position.next_position
+
+    def mutated(given: Facts) -> Position:
+        mode = Mode.UNALIGNED if given.mode is Mode.AT_LEAST_ONCE else given.mode
+        return true(replace(given, mode=mode))
+
+    yield facts, "next_position", mutated
+
+
+@mutation
+def aborted_barriers_hold() -> Iterable[Patch]:
+    true = facts.Checkpoints._look
+
+    def mutated(self: facts.Checkpoints, store: Any, id: CheckpointId) -> Status:
+        found = true(self, store, id)
+        return Status.PENDING if found is Status.ABORTED else found
+
+    yield facts.Checkpoints, "_look", mutated
+
+
+@mutation
+def the_joint_position_is_lost_when_spark_purges() -> Iterable[Patch]:
+    def mutated(self: facts.JointPosition) -> CheckpointId | None:
+        if self._newest is None:
+            names = [int(key.rsplit("/", 1)[1]) for key in self._store.list("offsets")]
+            self._newest = max(names, default=None)
+        if self._newest is None:
+            return None
+        while self._store.exists(f"offsets/{self._newest + 1}"):
+            self._newest += 1
+        data = self._store.get(f"offsets/{self._newest}")
+        return joint_barrier(data.decode()) if data else None
+
+    yield facts.JointPosition, "barrier", mutated
+
+
+@mutation
+def trim_goes_one_too_far() -> Iterable[Patch]:
+    true = log.trim
+    yield log, "trim", lambda store, low: true(store, low + 1)
+
+
+@mutation
+def trim_follows_the_fastest_reader() -> Iterable[Patch]:
+    yield world, "min", max
+
+
+@mutation
+def trim_does_not_wait_for_an_older_checkpoint() -> Iterable[Patch]:
+    true = world.Coordinator._trim
+
+    def mutated(self: world.Coordinator, manifest: world.Manifest) -> world.Steps:
+        flights, self.flights = self.flights, {}
+        try:
+            yield from true(self, manifest)
+        finally:
+            self.flights = flights
+
+    yield world.Coordinator, "_trim", mutated
+
+
+@mutation
+def unaligned_takes_upstream_first() -> Iterable[Patch]:
+    yield world, "downstream_first", lambda graph: graph.order
+
+
+@mutation
+def barriers_are_appended_twice() -> Iterable[Patch]:
+    def reached(self: writer.ChannelWriter, batch: int) -> None:
+        joint = self._joint(batch)  # type: ignore[arg-type]
+        if joint:
+            self._enter_barrier(joint)
+
+    def barrier(self: writer.ChannelWriter, id: CheckpointId) -> Barrier:
+        return Barrier(id, self._tail.last, self._token)
+
+    def append(self: writer.ChannelWriter, make: Callable[[], Entry]) -> bool:
+        with self._lock:
+            assert self._log is not None
+            stored = log.encode(make())
+            self._log.append(stored, lambda _: True)
+            self._take(stored)
+            return True
+
+    def enter(self: writer.ChannelWriter, id: CheckpointId) -> None:
+        append(self, lambda: barrier(self, id))
+
+    yield writer.ChannelWriter, "_enter_reached_barrier", reached
+    yield writer.ChannelWriter, "_enter_barrier", enter
+
+
+@mutation
+def the_barrier_is_not_completed_after_a_failure() -> Iterable[Patch]:
+    true = writer.ChannelWriter._enter_segment
+
+    def mutated(self: writer.ChannelWriter, staged: Staged) -> Outcome:
+        outcome = true(self, staged)
+        if outcome is Outcome.ALREADY_DONE:
+            self._joints[staged.batch] = None
+        return outcome
+
+    yield writer.ChannelWriter, "_enter_segment", mutated
+
+
+@mutation
+def the_barrier_comes_a_batch_late() -> Iterable[Patch]:
+    true = writer.ChannelWriter._joint
+    yield writer.ChannelWriter, "_joint", lambda self, batch: true(self, batch - 1)
+
+
+@mutation
+def late_acks_are_taken() -> Iterable[Patch]:
+    true = decide.take_ack
+
+    def mutated(pending: Any, finished: Any, id: CheckpointId, cut: decide.Cut) -> Any:
+        if id in finished:
+            one = Pending(id, decide.Alignment.ALIGNED, 0.0, frozenset({cut.query}), {cut.query: cut})
+            return {**pending, id: one}, AckOutcome.SUCCESS
+        return true(pending, (), id, cut)
+
+    yield decide, "take_ack", mutated
+
+
+@mutation
+def one_ack_is_enough() -> Iterable[Patch]:
+    yield Pending, "complete", property(lambda self: bool(self.cuts))
+    yield world, "len", lambda many: 0 if isinstance(many, dict) else len(many)
+
+
+@mutation
+def a_turned_query_is_cut_where_it_is() -> Iterable[Patch]:
+    true = world.Coordinator._cut_here
+
+    def mutated(self: world.Coordinator, flight: world.Flight) -> world.Steps:
+        with patch.object(self, "_reached", lambda *_: None):
+            yield from true(self, flight)
+
+    yield world.Coordinator, "_cut_here", mutated
+
+
+@mutation
+def batches_are_skipped_at_each_begin() -> Iterable[Patch]:
+    def mutated(self: world.Coordinator) -> None:
+        for name in self.world.graph.leaves:
+            self._examined[name] = self.world.last(name, "commits")
+
+    yield world.Coordinator, "_skip", mutated
+
+
+@mutation
+def what_was_begun_is_aborted_before_the_fences() -> Iterable[Patch]:
+    def mutated(self: world.Driver) -> world.Steps:
+        yield from self.coordinator.prepare()
+        for name in self.world.graph.order:
+            self.runs[name] = world.QueryRun(self.world, self, name, 1)
+            yield from self.runs[name].recover()
+        for run in self.runs.values():
+            run.start()
+            yield
+        self.running = True
+
+    yield world.Driver, "_start", mutated
+
+
+@mutation
+def what_was_begun_is_not_aborted_at_a_start() -> Iterable[Patch]:
+    true = world.Coordinator.prepare
+
+    def mutated(self: world.Coordinator) -> world.Steps:
+        with patch.object(self.world.checkpoints, "create", lambda *_: Created.NOW):
+            yield from true(self)
+
+    yield world.Coordinator, "prepare", mutated
+
+
+@mutation
+def an_id_is_used_twice() -> Iterable[Patch]:
+    true = world.World.__init__
+
+    def mutated(self: world.World, *given: Any) -> None:
+        true(self, *given)
+        create = self.checkpoints.create
+
+        def begun(key: str, data: bytes) -> Created:
+            made = create(key, data)
+            return Created.NOW if key.startswith("begun") else made
+
+        self.checkpoints.create = begun  # type: ignore[method-assign]
+
+    yield world.World, "__init__", mutated
+
+
+@mutation
+def a_manifest_wins_over_an_abort() -> Iterable[Patch]:
+    yield world.World, "completed", lambda self: sorted(self.ids("chk"))
+
+
+@mutation
+def no_fence_is_written() -> Iterable[Patch]:
+    def mutated(self: writer.ChannelWriter, owner: str, lineage: str, token: Token) -> Ledger:
+        self._token = token
+        self._catch_up()
+        return Ledger(owner, lineage, self._tail.fence, self._tail.last)
+
+    yield writer.ChannelWriter, "open", mutated
+
+
+@mutation
+def a_sleeper_writes_where_the_head_was() -> Iterable[Patch]:
+    yield log.ChannelLog, "_overtaken", lambda self: False
+    for module in (log, facts):
+        yield module, "first_number", lambda store: min(log._numbers(store), default=0)
+
+
+@mutation
+def a_gap_is_written_over() -> Iterable[Patch]:
+    def mutated(self: writer.ChannelWriter, staged: Staged) -> Outcome:
+        if self._tail.last >= staged.batch:
+            return Outcome.ALREADY_DONE
+        segment = self._segment(staged)
+
+        def make() -> Segment | None:
+            return replace(segment, barrier=self._tail.barrier) if self._tail.last < segment.batch else None
+
+        return Outcome.DONE_NOW if self._append(make) else Outcome.ALREADY_DONE
+
+    yield writer.ChannelWriter, "_enter_segment", mutated
+
+
+@mutation
+def readers_are_not_set_back() -> Iterable[Patch]:
+    yield world, "set_back", lambda text, to: text
+
+
+@mutation
+def the_entry_in_front_of_the_slowest_is_not_kept() -> Iterable[Patch]:
+    yield world, "first_kept", lambda positions, behind: min([*positions, behind])
+
+
+@mutation
+def rows_of_a_channel_are_not_kept() -> Iterable[Patch]:
+    true = log.cut_files
+    yield (
+        world,
+        "cut_files",
+        lambda store, first, behind: [
+            one for one in true(store, first, behind) if not one.startswith("data")
+        ],
+    )
+
+
+@mutation
+def pins_that_others_share_are_deleted() -> Iterable[Patch]:
+    yield decide, "unreferenced", lambda kept, needed: sorted(set(kept))
+
+
+def seconds_until_found(name: str, number: int, examples: int) -> float | None:
+    """Run the machine with one mutation; None when nothing was noticed."""
+    wanted = settings(
+        TestCheckpoints.settings,
+        max_examples=examples,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False,
+        print_blob=False,
+    )
+    began = time.monotonic()
+    with ExitStack() as stack:
+        for where, what, mutated in MUTATIONS[name]():
+            stack.enter_context(patch.object(where, what, mutated, create=True))
+        try:
+            for stopped in range(25):
+                test_a_driver_that_sleeps_in_any_step_of_a_checkpoint_changes_nothing(stopped)
+            run_state_machine_as_test(seed(number)(Checkpoints), settings=wanted)
+        except Exception:
+            return time.monotonic() - began
+    return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("names", nargs="*", default=list(MUTATIONS))
+    parser.add_argument("--examples", type=int, default=TestCheckpoints.settings.max_examples)
+    parser.add_argument("--seeds", type=int, default=3)
+    args = parser.parse_args()
+    missed = 0
+    for name in args.names:
+        found = [seconds_until_found(name, number, args.examples) for number in range(args.seeds)]
+        missed += found.count(None)
+        told = "  ".join("MISSED" if one is None else f"{one:.1f} s" for one in found)
+        print(f"{name:55} {told}", flush=True)
+    sys.exit(1 if missed else 0)
+
+
+if __name__ == "__main__":
+    main()
