@@ -40,6 +40,18 @@ JSON_FORMS = {
     " `attempt`, `alignment`, `full`, `trigger`, `begun_at`, `ended_at`, `seconds`, `new_bytes`,"
     " `full_bytes`, `reason`, `phases`, `queries` (by name: `batch`, `unaligned`, `new_bytes`, `full_bytes`,"
     " `phases`)",
+    "stop": "`job`, `state`, `attempt`, and with a savepoint `id`, `path`, `seconds`, `bytes`",
+    "savepoint": "`job`, `status` (taken, or asked with `--detached`), `id`, `path`, `seconds`, `bytes`; the"
+    " last four are null as long as they are not known",
+    "savepoint show": "`place`, `bytes`, `file_count`, `verified` (`at`, `files`, `bytes`, `damage`; null:"
+    " never), and all of `manifest.json` but `files`",
+    "savepoint copy": "`job`, `id`, `from`, `path`, `bytes`",
+    "savepoint dispose": "`job`, `id`, `path`, `bytes`",
+    "savepoints": "`savepoints`, oldest first: each with `path`, `trouble` (why it can't be read), `job`,"
+    " `id`, `taken_at`, `taken_by`, `trigger`, `job_file`, `job_version`, `bytes`, `queries` (names),"
+    " `verified` (`at`, `files`, `bytes`, `damage`; null: never)",
+    "verify": "`ok`, `checked`: each with `what` (savepoint, checkpoint or live files), `name`, `files`,"
+    " `bytes`, `damage` (a list, empty when it is whole)",
     "restore": "`job`, `point`, `checkpoint`, `generation`, `seconds`, `live` (false: at the next start, and"
     " `seconds` is null)",
     "configure": "`job`, `settings` (by key)",
@@ -65,7 +77,7 @@ def pages() -> dict[str, str]:
 def cli() -> Iterator[str]:
     yield "# The command line\n"
     yield "Jobs are addressed by name. `weir` alone shows the verbs, `weir VERB --help` one of them.\n"
-    yield from _table(["verb", ""], [[f"[`weir {verb}`](#weir-{verb})", _short(verb)] for verb in VERBS])
+    yield from _table(["verb", ""], [[_linked(verb), _short(verb)] for verb in VERBS])
     yield "\n## Every verb\n"
     yield (
         "- **Settings**: defaults < weir.yaml < the job file < `WEIR_*` environment < `-D`;"
@@ -78,6 +90,10 @@ def cli() -> Iterator[str]:
     yield from _table(["code", "meaning"], [[str(code), text] for code, text in EXIT_CODES.items()])
     for verb in VERBS:
         yield from _verb(verb)
+
+
+def _linked(verb: str) -> str:
+    return f"[`weir {verb}`](#weir-{verb.replace(' ', '-')})"
 
 
 def _verb(verb: str) -> Iterator[str]:

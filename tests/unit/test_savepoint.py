@@ -27,7 +27,7 @@ from weir.errors import (
 )
 from weir.ids import CheckpointId
 from weir.savepoint import writing
-from weir.savepoint.catalogue import entries, superfluous
+from weir.savepoint.catalogue import entries, scheduled, superfluous
 from weir.savepoint.copying import copy, dispose
 from weir.savepoint.manifest import FORMAT, MANIFEST, SavedSink, decode, encode
 from weir.savepoint.place import Place
@@ -319,6 +319,11 @@ def test_a_copy_is_as_good_as_the_original_and_disposing_leaves_nothing(job: Kep
         copied.place,
         done.place,
     ]
+    (Path(done.place) / "notes.txt").write_text("mine")
+    with pytest.raises(NotASavepointError, match=r"other files too, like notes\.txt"):
+        dispose(Place(done.place))
+    (Path(done.place) / "notes.txt").unlink()
+    verify(Place(done.place), Clock())
     dispose(Place(done.place))
     assert list((tmp_path / "saved").iterdir()) == []
     with pytest.raises(NotASavepointError):
@@ -371,12 +376,14 @@ def test_only_what_the_schedule_took_may_go_and_never_the_newest(job: KeptJob, t
         *range(4),
     ]
 
-    def gone(keep: Keep, at: datetime = now, job: str = "wordcount") -> list[int]:
-        return sorted(one.savepoint.id for one in superfluous(found, job, keep, at) if one.savepoint)
+    ours = scheduled(found, done.lineage)
+
+    def gone(keep: Keep, at: datetime = now) -> list[int]:
+        return sorted(one.savepoint.id for one in superfluous(ours, keep, at) if one.savepoint)
 
     assert gone(Keep()) == [] and gone(Keep(count=3)) == []
     assert gone(Keep(count=2)) == [0] and gone(Keep(count=1)) == [0, 2]
     assert gone(Keep(age=timedelta(days=7))) == [0]
     assert gone(Keep(count=3, age=timedelta(days=2))) == [0, 2]
     assert gone(Keep(age=timedelta(hours=1)), now + timedelta(days=99)) == [0, 2]
-    assert gone(Keep(count=1), job="another") == []
+    assert scheduled(found, "another life") == []

@@ -190,15 +190,11 @@ class Coordinator:
 
     def wish(self, request: str, full: bool) -> None:
         """Take a checkpoint as soon as one may begin; the answer goes to the request."""
-        with self._changed:
-            self._wishes.append(_Wish(request, full))
-            self._changed.notify_all()
+        self._add(_Wish(request, full))
 
     def hold(self, held: Held, trigger: str = "savepoint") -> None:
         """Take a checkpoint as soon as one may begin, and keep it until it is released."""
-        with self._changed:
-            self._wishes.append(_Wish("", full=False, trigger=trigger, held=held))
-            self._changed.notify_all()
+        self._add(_Wish("", full=False, trigger=trigger, held=held))
 
     def release(self, id: CheckpointId) -> None:
         """A held checkpoint is needed no more; it is dropped like any other. Safe to repeat."""
@@ -213,9 +209,7 @@ class Coordinator:
 
     def final_cut(self, held: Held) -> None:
         """Behind `rest`, when every query has ended: a checkpoint of exactly what is committed, held."""
-        with self._changed:
-            self._wishes.append(_Wish("", full=False, trigger="stop", held=held, final=True))
-            self._changed.notify_all()
+        self._add(_Wish("", full=False, trigger="stop", held=held, final=True))
 
     def configure(self, values: Mapping[str, str]) -> Settings:
         """Change settings of the running job; raises for those that can't be changed so."""
@@ -268,13 +262,6 @@ class Coordinator:
             self._thread.join()
         self._pool.shutdown(wait=True)
 
-    def _end_all(self) -> None:
-        for flight in list(self._flights.values()):
-            self._abort(flight, AbortReason.STOPPING, "")
-        for wish in self._wishes:
-            self._refuse(wish, Refusal.STOPPING)
-        self._wishes.clear()
-
     def delete_all(self) -> None:
         """The job was cancelled and keeps no checkpoints; the last id is remembered by its abort."""
         newest = max(self._retained, default=None)
@@ -283,6 +270,21 @@ class Coordinator:
         dropped = [self._retained.pop(id) for id in sorted(self._retained)]
         self._snapshots.drop(dropped, ())
         self._snapshots.sweep(self._retained.values())
+
+    def _add(self, wish: _Wish) -> None:
+        with self._changed:
+            if self._stopping:
+                self._refuse(wish, Refusal.STOPPING)
+                return
+            self._wishes.append(wish)
+            self._changed.notify_all()
+
+    def _end_all(self) -> None:
+        for flight in list(self._flights.values()):
+            self._abort(flight, AbortReason.STOPPING, "")
+        for wish in self._wishes:
+            self._refuse(wish, Refusal.STOPPING)
+        self._wishes.clear()
 
     # the loop
 

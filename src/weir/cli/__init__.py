@@ -24,24 +24,37 @@ VERBS = {
     "list": "list_jobs",
     "status": "status",
     "cancel": "cancel",
+    "stop": "stop",
     "checkpoint": "checkpoint",
     "checkpoints": "checkpoints",
+    "savepoint": "savepoint",
+    "savepoint show": "show",
+    "savepoint copy": "copy",
+    "savepoint dispose": "dispose",
+    "savepoints": "savepoints",
+    "verify": "verify",
     "restore": "restore",
     "configure": "configure",
     "logs": "logs",
     "config": "config",
     "doctor": "doctor",
 }
-"""Each verb with the function that does it, in the file of the verb's name."""
+"""Each verb with the function that does it, in the file of the verb's first word.
+
+A second word is one only directly behind the first: 'weir savepoint show PATH' looks into a savepoint,
+'weir savepoint -- show' takes one of a job that is called show.
+"""
 
 EXIT_CODES = {
     0: "done; for 'run': the job was FINISHED or CANCELED",
-    1: "what was asked for did not come about: a check of 'doctor' failed, a checkpoint was aborted, the"
-    " cancelled job ended as FAILED; or weir itself broke down",
+    1: "what was asked for did not come about: a check of 'doctor' failed, a checkpoint was aborted, a"
+    " savepoint was not taken, 'verify' found damage, the cancelled job ended as FAILED; or weir itself"
+    " broke down",
     2: "the command, the job, its file or its settings must change",
     3: "something outside failed (storage, Java, a process); trying again may help",
     4: "weir's or Spark's own fault",
-    5: "the job is already running ('run'), or is not running ('cancel', 'checkpoint', 'configure')",
+    5: "the job is already running ('run'), or is not running ('cancel', 'stop', 'checkpoint',"
+    " 'savepoint', 'configure')",
     6: "a newer attempt has taken the job over",
     130: "interrupted with Ctrl-C",
 }
@@ -56,10 +69,16 @@ class _Verbs(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         return load(cmd_name) if cmd_name in VERBS else None
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        both = " ".join(args[:2])
+        if len(args) > 1 and both in VERBS:
+            return both, load(both), args[2:]
+        return super().resolve_command(ctx, args)
+
 
 def load(verb: str) -> Any:
     """The command behind a verb."""
-    function = getattr(import_module(f"weir.cli.{verb}"), VERBS[verb])
+    function = getattr(import_module(f"weir.cli.{verb.partition(' ')[0]}"), VERBS[verb])
     holder = typer.Typer(add_completion=False, rich_markup_mode=None)
     holder.command(name=verb)(function)
     return typer.main.get_command(holder)

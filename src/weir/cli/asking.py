@@ -7,7 +7,7 @@ waited for who can't answer: a supervisor that ends meanwhile is noticed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -65,10 +65,21 @@ def refuse_without_supervisor(job: Standing, dir: str, verb: str) -> None:
         )
 
 
+def _nothing(_request: str) -> None: ...
+
+
 def ask(
-    dir: str, job: Standing, wish: Wish, arguments: Mapping[str, Any], timeout: float | None
+    dir: str,
+    job: Standing,
+    wish: Wish,
+    arguments: Mapping[str, Any],
+    timeout: float | None,
+    meanwhile: Callable[[str], None] = _nothing,
 ) -> dict[str, Any]:
-    """Ask, and wait for the answer, whatever it is; raises when there will be none, or none in time."""
+    """Ask, and wait for the answer, whatever it is; raises when there will be none, or none in time.
+
+    `meanwhile` is called at each look, with the request.
+    """
     clock = Clock()
     requests = Requests(open_store(dir), job_name(job.name))
     identity = requests.ask(wish.verb, job.session, arguments)
@@ -85,6 +96,7 @@ def ask(
             raise _gone(dir, job, wish)
         if limit is not None and clock.monotonic() - asked_at >= limit:
             raise _late(dir, job, wish, limit)
+        meanwhile(identity)
         rest.wait(_LOOK)
 
 

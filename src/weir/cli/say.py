@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
 
 from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 out = Console(highlight=False)
@@ -108,6 +110,35 @@ def size(count: float) -> str:
 def _read(moment: str) -> datetime:
     read = datetime.fromisoformat(moment.replace("Z", "+00:00"))
     return read if read.tzinfo else read.replace(tzinfo=timezone.utc)
+
+
+class Bar:
+    """How far something is, in bytes. Any thread may call."""
+
+    def __init__(self, text: str, shown: Progress | None) -> None:
+        self._shown = shown
+        self._task = shown.add_task(text, total=None) if shown else None
+
+    def __call__(self, done: int, total: int) -> None:
+        if self._shown is not None and self._task is not None:
+            self._shown.update(self._task, completed=done, total=total)
+
+    def phase(self, text: str) -> None:
+        """What it does now."""
+        if self._shown is not None and self._task is not None:
+            self._shown.update(self._task, description=text)
+
+
+@contextmanager
+def bar(text: str) -> Iterator[Bar]:
+    """A bar that grows while something takes long; a plain note where there is no terminal."""
+    if not err.is_terminal:
+        note(text)
+        yield Bar(text, None)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
+    with Progress(*columns, TimeRemainingColumn(), console=err, transient=True) as shown:
+        yield Bar(text, shown)
 
 
 def waiting(text: str) -> AbstractContextManager[object]:

@@ -2,7 +2,8 @@
 
 The same engine serves the supervised driver and a notebook; what differs is who holds the lease
 and who is told. Steps of a start, each timed and reported: load (a restore) -> graph -> reset sinks
--> reset sources -> start queries. The coordinator takes its checkpoints beside them.
+-> reset sources -> start queries. The coordinator takes its checkpoints beside them, and savepoints
+are made of those.
 """
 
 from __future__ import annotations
@@ -10,18 +11,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weir import faults
 from weir.channel.position import Mode
 from weir.channel.pressure import Pressure
 from weir.channel.schema import settle
 from weir.checkpoint.coordinator import Coordinator, Outside
+from weir.checkpoint.manifest import Manifest, QueryCut
 from weir.checkpoint.vertex import Vertex, no_files
 from weir.clock import Clock, Deadline
 from weir.config import CheckpointingMode, Config, Retention
+from weir.driver import savepoints
+from weir.driver.about import saved_sink, source_of
 from weir.driver.opening import Opened, open_generation
 from weir.driver.progress import ProgressReports
+from weir.driver.savepoints import Savepoints, Wanted, words
 from weir.errors import NotRewindableError, PinnedStateError, WeirError
 from weir.ids import NO_BATCH, BatchId, JobName, QueryName, Run, Token
 from weir.job import graph
@@ -33,6 +38,7 @@ from weir.job.sources import ReadingQuery, Receiver
 from weir.lease import Lease
 from weir.protocol import messages as m
 from weir.protocol.states import QUERY, QueryEvent, QueryState, move
+from weir.savepoint.take import Facts, QueryFacts
 from weir.spark import session
 from weir.spark.failure import from_exception
 from weir.storage import Store, generations, open_store
@@ -48,6 +54,8 @@ Report = Callable[[m.Message], None]
 
 _PURGE = "spark.sql.streaming.minBatchesToRetain"
 _HOLD = 0.02
+_DRAIN = 10.0
+"""So often a drain looks whether it was given up."""
 
 
 class Engine:
@@ -77,8 +85,13 @@ class Engine:
         self._deferred: dict[QueryName, QueryRun] = {}
         """Bounded queries that start when every stream they read has ended."""
         self._receivers: list[Receiver] = []
+        self._specs: dict[QueryName, graph.QuerySpec] = {}
+        self._source = source_of(job)
         self._listeners = Listeners(job, self._listener_failed)
         self._coordinator: Coordinator | None = None
+        self._savepoints: Savepoints | None = None
+        self._finishing = False
+        """A stop for good is under way: the job is over when that is."""
         self.failed: WeirError | None = None
         """Why the driver as a whole can't go on."""
         self.over = threading.Event()
@@ -106,6 +119,7 @@ class Engine:
                 self._start_receivers(self._graph)
         self._coordinator = self._coordinate(runs)
         self._coordinator.prepare()
+        self._savepoints = self._save(self._coordinator)
         self._progress = ProgressReports(self._spark, self._progressed)
         self._states = dict.fromkeys(names, QueryState.CREATED)
         self._deferred = {run.name: run for run in runs if self._bounded_behind_streams(run)}
@@ -113,6 +127,7 @@ class Engine:
             if run.name not in self._deferred:
                 self._start(run)
         self._coordinator.start()
+        self._savepoints.start()
 
     def restart(self, name: QueryName) -> None:
         """Start one failed query again, in the live session, as a new run; the others go on."""
@@ -127,9 +142,17 @@ class Engine:
 
     def ask(self, ask: m.Ask) -> None:
         """Do what a user asked of the running job; the answer is reported."""
-        assert self._coordinator is not None
+        assert self._coordinator is not None and self._savepoints is not None
         if ask.verb == "checkpoint":
             self._coordinator.wish(ask.request, bool(ask.arguments.get("full", False)))
+            return
+        if ask.verb == "savepoint":
+            trigger = str(ask.arguments.get("trigger", "request"))
+            self._savepoints.ask(Wanted.of(ask, trigger, self._clock))
+            return
+        if ask.verb == "stop":
+            self._finishing = True
+            threading.Thread(target=self._finish, args=(ask,), name="weir-stop", daemon=True).start()
             return
         try:
             if ask.verb != "configure":
@@ -145,10 +168,23 @@ class Engine:
 
         Receivers end first: what they have received is in the journal, for the next start.
         """
-        self._ask_receivers_to_end()
-        deadline = Deadline(self._clock, self._clock.monotonic() + seconds)
+        if self._savepoints is not None:
+            self._savepoints.halt()
         if self._coordinator is not None:
             self._coordinator.stop()
+        self._end_queries(seconds)
+        if self._savepoints is not None:
+            self._savepoints.settle()
+        if cancelled and self._coordinator is not None:
+            retention = self._config.settings.execution_checkpointing_externalized_checkpoint_retention
+            if retention is Retention.DELETE_ON_CANCELLATION:
+                self._coordinator.delete_all()
+        self._listeners.stop()
+        self._check_over()
+
+    def _end_queries(self, seconds: float) -> None:
+        self._ask_receivers_to_end()
+        deadline = Deadline(self._clock, self._clock.monotonic() + seconds)
         with self._lock:
             self._deferred.clear()
             for name, state in self._states.items():
@@ -161,12 +197,47 @@ class Engine:
                 self._report(m.CutOff(run.name, seconds))
         for receiver in self._receivers:
             receiver.end(deadline)
-        if cancelled and self._coordinator is not None:
-            retention = self._config.settings.execution_checkpointing_externalized_checkpoint_retention
-            if retention is Retention.DELETE_ON_CANCELLATION:
-                self._coordinator.delete_all()
-        self._listeners.stop()
-        self._check_over()
+
+    def _finish(self, ask: m.Ask) -> None:
+        """End the job for good: drain, end the queries, take a savepoint of exactly what is committed.
+
+        What fails before the queries are asked to end leaves the job as it is. Runs in a thread of its
+        own; a cancel may come meanwhile.
+        """
+        assert self._coordinator is not None and self._savepoints is not None
+        given, ended = ask.arguments, False
+        body: dict[str, Any] = {}
+        wanted = Wanted.of(ask, "stop", self._clock) if given.get("savepoint") else None
+        try:
+            if wanted is not None:
+                self._savepoints.check(wanted)
+            if given.get("drain"):
+                self._savepoints.progress(ask.request, "drain")
+                self._drain(self._savepoints.halted)
+            self._savepoints.progress(ask.request, "end")
+            self._coordinator.rest()
+            ended = True
+            self._end_queries(float(given.get("seconds", 0.0)))
+            if wanted is not None:
+                body = self._savepoints.take_final(wanted)
+            self._report(m.Answered(ask.request, True, body))
+        except Exception as error:
+            self._report(m.Answered(ask.request, False, {**words(error), "ended": ended}))
+        finally:
+            self._finishing = False
+            self._check_over()
+
+    def _drain(self, halted: Callable[[], bool]) -> None:
+        """Wait until all that the sources hold is committed everywhere; a query may fail and restart."""
+        self._ask_receivers_to_end()
+        for receiver in self._receivers:
+            receiver.end(Deadline(self._clock, self._clock.monotonic() + _DRAIN))
+        while not halted():
+            done = self.work_off(Deadline(self._clock, self._clock.monotonic() + _DRAIN))
+            with self._lock:
+                if done and QueryState.FAILED not in self._states.values():
+                    return
+            threading.Event().wait(_HOLD)
 
     def work_off(self, deadline: Deadline) -> bool:
         """Wait until all that the sources hold now is committed everywhere; False when it took too long."""
@@ -176,6 +247,8 @@ class Engine:
         """After the end: wait a moment for the progress of the last batches, which comes later."""
         if self._coordinator is not None:
             self._coordinator.stop()
+        if self._savepoints is not None:
+            self._savepoints.settle()
         self._listeners.stop()
         for run in self._runs.values():
             self._progress.wait_for(run.name, run.files.last_committed(), seconds=2.0)
@@ -245,7 +318,8 @@ class Engine:
 
     def _check_over(self) -> None:
         with self._lock:
-            if all(state is QueryState.ENDED for state in self._states.values()):
+            ended = all(state is QueryState.ENDED for state in self._states.values())
+            if ended and not self._finishing:
                 self.over.set()
         if self.over.is_set():
             self._ask_receivers_to_end()
@@ -254,6 +328,7 @@ class Engine:
         spec = graph.build(self._name, self._job.function, self._spark, self._live, name, self._mode)
         if spec.channel is not None:
             settle(open_store(self._live.channel(name)), name, spec.plan.schema)
+        self._specs[name] = spec
         return QueryRun(
             spec,
             self._live.files(name),
@@ -308,6 +383,43 @@ class Engine:
                 give_up=self._give_up,
             ),
             self._clock,
+        )
+
+    def _save(self, coordinator: Coordinator) -> Savepoints:
+        return Savepoints(
+            self._store,
+            self._name,
+            self._origin.lineage,
+            self._config.settings,
+            savepoints.Outside(
+                report=self._report,
+                hold=coordinator.hold,
+                final_cut=coordinator.final_cut,
+                release=coordinator.release,
+                facts=self._facts,
+            ),
+            self._clock,
+        )
+
+    def _facts(self, manifest: Manifest, wanted: Wanted) -> Facts:
+        """What the files of a checkpoint do not tell."""
+        return Facts(
+            trigger=wanted.trigger,
+            by=wanted.by,
+            since=wanted.since,
+            job_file=self._source.name,
+            job_version=self._source.version,
+            queries={name: self._query_facts(QueryName(name), cut) for name, cut in manifest.queries.items()},
+        )
+
+    def _query_facts(self, name: QueryName, cut: QueryCut) -> QueryFacts:
+        spec = self._specs[name]
+        seen = self._progress.seen(name, cut.batch, seconds=1.0)
+        return QueryFacts(
+            sink=saved_sink(spec),
+            output_mode=spec.output_mode if spec.writer is None else "",
+            sources=seen.sources,
+            rows=seen.state_rows,
         )
 
     def _vertex(self, run: QueryRun) -> Vertex:

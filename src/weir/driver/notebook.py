@@ -13,12 +13,12 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weir.clock import Clock, Deadline
 from weir.config import Config, resolve
 from weir.driver.engine import Engine
-from weir.errors import JobRunningError, NoCheckpointError, RunFailedError, WeirError
+from weir.errors import JobRunningError, NoCheckpointError, NoSavepointError, RunFailedError, WeirError
 from weir.lease import Lease
 from weir.protocol import messages as m
 from weir.storage import open_store
@@ -41,6 +41,8 @@ class Run:
         self.checkpoints: list[m.CheckpointCompleted] = []
         """The completed checkpoints, in order."""
         self.aborted: list[m.CheckpointAborted] = []
+        self.savepoints: list[m.SavepointTaken] = []
+        """The savepoints that were taken, by whoever asked for them, in order."""
         self.restored: m.Restored | None = None
         """Set when this start went back to a checkpoint."""
         self.notes: list[str] = []
@@ -109,17 +111,53 @@ class Run:
 
     def checkpoint(self, *, full: bool = False, seconds: float = 60.0) -> int:
         """Take a checkpoint now and return its id; raises when it was refused, aborted or took longer."""
-        request = uuid.uuid4().hex
-        self._engine.ask(m.Ask(request, "checkpoint", {"full": full}))
-        with self._changed:
-            self._changed.wait_for(lambda: request in self._answers, seconds)
-            answer = self._answers.pop(request, None)
+        answer = self._ask("checkpoint", {"full": full}, seconds)
         self.check()
         if answer is None:
             raise TimeoutError(f"the checkpoint was not completed in {seconds:g} s")
         if not answer.done:
             raise NoCheckpointError(job=self.job, reason=str(answer.body.get("reason", "")))
         return int(answer.body["id"])
+
+    def savepoint(self, path: str | None = None, *, seconds: float = 600.0) -> str:
+        """Take a savepoint now, beside the running queries, and return its place.
+
+        It is written to a new folder below `path`, by default execution.checkpointing.savepoint-dir.
+        Raises `NoSavepointError` when it could not be taken, and `TimeoutError` when it takes longer:
+        then it goes on.
+        """
+        arguments = {"path": path, "trigger": "application"}
+        return self._saved(self._ask("savepoint", arguments, seconds), seconds)
+
+    def stop_with_savepoint(
+        self, path: str | None = None, *, drain: bool = False, seconds: float = 600.0
+    ) -> str:
+        """End the job with a savepoint of exactly what it has committed, and return its place.
+
+        With `drain` all that the sources hold is worked off first. When the savepoint fails, the job
+        goes on if its queries have not ended yet.
+        """
+        limit = self._settings.task_cancellation_timeout.total_seconds()
+        arguments = {"savepoint": True, "path": path, "drain": drain, "seconds": limit}
+        place = self._saved(self._ask("stop", arguments, seconds), seconds)
+        self.stop()
+        return place
+
+    def _ask(self, verb: str, arguments: dict[str, Any], seconds: float) -> m.Answered | None:
+        request = uuid.uuid4().hex
+        self._engine.ask(m.Ask(request, verb, arguments))
+        with self._changed:
+            self._changed.wait_for(lambda: request in self._answers, seconds)
+            return self._answers.pop(request, None)
+
+    def _saved(self, answer: m.Answered | None, seconds: float) -> str:
+        self.check()
+        if answer is None:
+            raise TimeoutError(f"the savepoint was not taken in {seconds:g} s")
+        if not answer.done:
+            body = answer.body
+            raise NoSavepointError(job=self.job, reason=body.get("reason", ""), todo=body.get("hint", ""))
+        return str(answer.body["path"])
 
     def check(self) -> None:
         """Raise `RunFailedError` when a query has failed."""
@@ -146,6 +184,8 @@ class Run:
                 self.checkpoints.append(message)
             elif isinstance(message, m.CheckpointAborted):
                 self.aborted.append(message)
+            elif isinstance(message, m.SavepointTaken):
+                self.savepoints.append(message)
             elif isinstance(message, m.Answered):
                 self._answers[message.request] = message
             elif isinstance(message, m.Restored):

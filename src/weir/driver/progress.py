@@ -8,13 +8,28 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from weir.protocol.messages import BatchCommitted, QueryIdle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_REMEMBERED = 100
+"""Of so many batches of a query the rows of state are remembered."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What Spark said of a query at one batch."""
+
+    sources: tuple[str, ...] = ()
+    """What each source is."""
+    state_rows: Mapping[int, int] = field(default_factory=dict)
+    """By the number of the operator."""
 
 
 class ProgressReports:
@@ -25,6 +40,7 @@ class ProgressReports:
         self._runs: dict[str, int] = {}
         self._ids: dict[str, str] = {}
         self._last: dict[str, int] = {}
+        self._seen: dict[str, dict[int, Seen]] = {}
         self._changed = threading.Condition()
         listener = _Listener(self._progress, self._idle)
         jvm: Any = spark.sparkContext._jvm
@@ -45,6 +61,12 @@ class ProgressReports:
         with self._changed:
             self._changed.wait_for(lambda: self._last.get(query, -1) >= batch, seconds)
 
+    def seen(self, query: str, batch: int, seconds: float) -> Seen:
+        """What Spark said of a committed batch, which comes a little later; nothing after so long."""
+        self.wait_for(query, batch, seconds)
+        with self._changed:
+            return self._seen.get(query, {}).get(batch, Seen())
+
     def _progress(self, text: str) -> None:
         progress = json.loads(text)
         query, batch = progress.get("name") or "", progress["batchId"]
@@ -53,11 +75,22 @@ class ProgressReports:
         self._report(from_progress(progress, self._runs[query]))
         with self._changed:
             self._last[query] = batch
+            remembered = self._seen.setdefault(query, {})
+            remembered[batch] = _seen(progress)
+            remembered.pop(batch - _REMEMBERED, None)
             self._changed.notify_all()
 
     def _idle(self, run_id: str) -> None:
         if run_id in self._ids:
             self._report(QueryIdle(self._ids[run_id]))
+
+
+def _seen(progress: dict[str, Any]) -> Seen:
+    operators = progress.get("stateOperators", [])
+    return Seen(
+        tuple(str(source.get("description", "")) for source in progress.get("sources", [])),
+        {number: int(one["numRowsTotal"]) for number, one in enumerate(operators)},
+    )
 
 
 def from_progress(progress: dict[str, Any], run: int) -> BatchCommitted:

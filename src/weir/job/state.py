@@ -242,6 +242,11 @@ class UserStateSink:
         self._delivered = threading.Condition()
 
     @property
+    def inner(self) -> StagingSink:
+        """The sink that delivers."""
+        return self._inner
+
+    @property
     def rewindable(self) -> bool:
         """Whether the inner sink's output can be taken back; the values always can."""
         return bool(getattr(self._inner, "rewindable", True))

@@ -129,7 +129,7 @@ class CheckpointBegun:
     id: int
     alignment: str
     trigger: str
-    """What asked for it: interval, records, request, stop."""
+    """What asked for it: interval, records, request, savepoint, stop."""
     full: bool = False
 
 
@@ -162,6 +162,52 @@ class CheckpointAborted:
     reason: str
     """One of the words of `AbortReason`."""
     detail: str = ""
+
+
+@dataclass(frozen=True)
+class SavepointProgress:
+    """A savepoint is under way; of a long one there are many."""
+
+    request: str
+    """Who asked for it; "" for the schedule."""
+    phase: str
+    """drain, end, checkpoint, copy."""
+    done_bytes: int = 0
+    full_bytes: int = 0
+    """Both only while it is copied."""
+
+
+@dataclass(frozen=True)
+class SavepointTaken:
+    """A savepoint is whole, at its place."""
+
+    id: int
+    path: str
+    trigger: str
+    """request, stop, schedule, application."""
+    by: str
+    seconds: float
+    bytes: int
+    job_version: str = ""
+
+
+@dataclass(frozen=True)
+class SavepointFailed:
+    """A savepoint was not taken; nothing of it is left."""
+
+    path: str
+    """The folder in which it would be."""
+    trigger: str
+    by: str
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class SavepointsDeleted:
+    """Savepoints of the schedule made room for newer ones."""
+
+    paths: list[str]
 
 
 @dataclass(frozen=True)
@@ -245,7 +291,11 @@ class Stop:
 
 @dataclass(frozen=True)
 class Ask:
-    """A request of a user, for the driver: `checkpoint` {full}, `configure` {settings by key}."""
+    """A request of a user, for the driver.
+
+    `checkpoint` {full}, `configure` {settings by key}, `savepoint` {path, by}, `stop` {savepoint, path,
+    drain, by, seconds}.
+    """
 
     request: str
     verb: str
@@ -265,6 +315,10 @@ Message = (
     | CheckpointBegun
     | CheckpointCompleted
     | CheckpointAborted
+    | SavepointProgress
+    | SavepointTaken
+    | SavepointFailed
+    | SavepointsDeleted
     | Restored
     | Noted
     | Answered
@@ -293,6 +347,10 @@ _KINDS: dict[str, TypeAdapter[Any]] = {
         CheckpointBegun,
         CheckpointCompleted,
         CheckpointAborted,
+        SavepointProgress,
+        SavepointTaken,
+        SavepointFailed,
+        SavepointsDeleted,
         Restored,
         Noted,
         Answered,

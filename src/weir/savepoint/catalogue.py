@@ -7,7 +7,7 @@ here writes.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -50,19 +50,28 @@ def entries(dirs: Iterable[str], named: Iterable[str] = ()) -> list[Entry]:
     return sorted(found, key=lambda one: (one.savepoint.taken_at if one.savepoint else "", one.place))
 
 
-def superfluous(taken: Iterable[Entry], job: str, keep: Keep, now: datetime) -> list[Entry]:
-    """The savepoints of a job's schedule that may go; the newest one always stays."""
+def scheduled(found: Iterable[Entry], lineage: str) -> list[Entry]:
+    """What the schedule took in this life of a job, newest first.
+
+    Another life, or another job of this name elsewhere, may write to the same place: those are its own.
+    """
     ours = [
-        (datetime.fromisoformat(one.savepoint.taken_at), one)
-        for one in taken
-        if one.savepoint is not None and one.savepoint.job == job and one.savepoint.trigger == SCHEDULE
+        one
+        for one in found
+        if one.savepoint and (one.savepoint.lineage, one.savepoint.trigger) == (lineage, SCHEDULE)
     ]
-    newest_first = sorted(ours, key=lambda pair: pair[0], reverse=True)
-    return [
-        entry
-        for number, (at, entry) in enumerate(newest_first)
-        if number > 0 and not keep.covers(number, now - at)
-    ]
+    return sorted(ours, key=taken_at, reverse=True)
+
+
+def superfluous(newest_first: Sequence[Entry], keep: Keep, now: datetime) -> list[Entry]:
+    """What of the schedule may go; the newest one always stays."""
+    older = enumerate(newest_first[1:], start=1)
+    return [one for number, one in older if not keep.covers(number, now - taken_at(one))]
+
+
+def taken_at(entry: Entry) -> datetime:
+    assert entry.savepoint is not None
+    return datetime.fromisoformat(entry.savepoint.taken_at)
 
 
 def _entry(place: str) -> Entry:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-from weir.errors import SavepointPlaceError
-from weir.savepoint.manifest import SavedFile
+from weir.errors import NotASavepointError
+from weir.savepoint.manifest import MANIFEST, SavedFile
 from weir.savepoint.place import Place
 from weir.savepoint.take import Progress, Taken
+from weir.savepoint.verify import VERIFIED
 from weir.savepoint.writing import begin, delete
 from weir.storage import files
 
@@ -39,9 +40,15 @@ def copy(place: Place, target: str, progress: Progress = lambda _done, _total: N
 
 
 def dispose(place: Place) -> Taken:
-    """Delete a savepoint, whole or damaged; raises `NotASavepointError` for a place that is none."""
+    """Delete a savepoint, whole or damaged.
+
+    Raises `NotASavepointError` for a place that is none, or that holds other files too.
+    """
     savepoint = place.read()
-    if place.folder is not None and place.folder == place.folder.parent:
-        raise SavepointPlaceError(place=place.url, reason="it is the root", todo="name the savepoint")
+    own = {MANIFEST, VERIFIED, *(file.path for file in savepoint.files)}
+    others = sorted(set(place.names()) - own)
+    if others:
+        reason = f"it holds other files too, like {others[0]}: move them away first"
+        raise NotASavepointError(place=place.url, reason=reason)
     delete(place.url)
     return Taken(place.url, savepoint)

@@ -45,6 +45,10 @@ class Place:
             raise NotASavepointError(place=self.url, reason=reason)
         return decode(data, self.url)
 
+    def names(self) -> list[str]:
+        """All files that are there, whether the manifest knows them or not."""
+        return files.below(self._root) if self._root is not None else list(self._store.list(""))
+
     def chunks(self, file: SavedFile) -> Iterator[bytes]:
         """Its content, piece by piece; raises `DamagedSavepointError`, at the latest behind the last."""
         size, digest = 0, hashlib.sha256()

@@ -181,6 +181,11 @@ def _started(pid: int) -> str:
     return ""
 
 
+def whoami() -> str:
+    """Who works here, for people: user@host."""
+    return f"{_user()}@{socket.gethostname()}"
+
+
 def _user() -> str:
     with suppress(OSError, KeyError):
         return getpass.getuser()

@@ -62,6 +62,10 @@ class Home:
     def event(self, kind: str, body: Mapping[str, Any], query: str = "") -> None:
         self.journal.event(self.attempt, kind, body, query)
 
+    def progress(self, kind: str, body: Mapping[str, Any]) -> None:
+        """How something stands that is under way; only the newest of a kind is kept."""
+        self.journal.event(self.attempt, kind, body, alone=True)
+
     def output(self) -> OutputFile:
         """Where this attempt's driver prints to."""
         return OutputFile(beside(self._dir, f"{paths.logs(self.job)}/driver-{self.attempt:06d}.log"))

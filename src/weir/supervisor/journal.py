@@ -63,9 +63,16 @@ class Journal:
         self._db.execute("pragma synchronous=normal")
         self._db.executescript(_SCHEMA)
 
-    def event(self, attempt: int, kind: str, body: Mapping[str, Any], query: str = "") -> None:
-        """Keep an event, durably for everybody who reads after this returns."""
+    def event(
+        self, attempt: int, kind: str, body: Mapping[str, Any], query: str = "", *, alone: bool = False
+    ) -> None:
+        """Keep an event, durably for everybody who reads after this returns.
+
+        `alone`: it takes the place of all earlier ones of its kind.
+        """
         self._inserted += kind in CHECKPOINTS
+        if alone:
+            self._write("delete from events where kind = ?", (kind,))
         self._write(
             "insert into events (at, attempt, kind, query, body) values (?, ?, ?, ?, ?)",
             (self._clock.now().isoformat(), attempt, kind, query, json.dumps(body, default=str)),

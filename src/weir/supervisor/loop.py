@@ -31,9 +31,12 @@ from weir.supervisor.process import DriverProcess
 from weir.supervisor.recovery import Recovery
 from weir.supervisor.requests import Request
 from weir.supervisor.restoring import Intended, Restore, words, write_intention
+from weir.supervisor.stopping import Stopping
 from weir.supervisor.telling import Telling, Watcher
 
 _SIGNALS = {number.name: number for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+OF_THE_DRIVER = ("checkpoint", "configure", "savepoint")
+"""What a driver does while the job goes on."""
 _TICK = 0.1
 _WARM_UP = 15.0
 """A driver is started this long before a wait is over, and held: so a short wait costs nothing."""
@@ -113,6 +116,7 @@ class Supervisor:
         self._changes: dict[str, str] = {}
         """Settings that were changed on the running job; the next driver gets them too."""
         self._restoring: Restore | None = None
+        self._stopping: Stopping | None = None
         self._final: m.Failure | None = None
         self._waited_for: AttemptRecord | None = None
 
@@ -291,6 +295,8 @@ class Supervisor:
         elif isinstance(message, m.Answered):
             self._answered(message)
         else:
+            if isinstance(message, m.SavepointProgress) and self._stopping is not None:
+                self._stopping.hear(message)
             self._told.tell(message)
             if isinstance(message, m.Restored) and not live.leaving:
                 self._answer_restore(True, **asdict(message))
@@ -324,7 +330,10 @@ class Supervisor:
         code = live.process.end()
         hung = code == FencedError.exit_code or live.hung
         self._live = None
-        self._answer_all("checkpoint", "configure", reason="its driver ended before it could answer")
+        self._answer_all(*OF_THE_DRIVER, reason="its driver ended before it could answer")
+        if self._stopping is not None and self._stopping.saved is None:
+            self._stopping = None
+            self._answer_all("stop", reason="its driver ended before it could answer")
         if live.leaving and self._state is JobState.RESTARTING:
             if live.failure is not None:
                 self._event("failure", self._failure_body(FailedAt(None, None, live.failure)))
@@ -352,7 +361,7 @@ class Supervisor:
         if message.failure.redeploy:
             live.failure = message.failure
             self._over(live)
-        elif live.leaving or self._state in (JobState.CANCELLING, JobState.FAILING):
+        elif live.leaving or self._ending:
             self._event("failure", self._failure_body(where), message.query)
         else:
             self._failed(where, self._clock.monotonic())
@@ -438,9 +447,12 @@ class Supervisor:
         if home is not None:
             for request in home.desk.open("cancel"):
                 home.desk.answer(request.id, True, state=self._state.value)
+            if self._stopping is not None and self._stopping.saved is not None:
+                body = {**self._stopping.saved, "state": self._state.value}
+                home.desk.answer(self._stopping.request.id, True, **body)
             if self._restoring is not None and self._restoring.intended:
                 self._answer_restore(False, reason="the job ended; the next 'weir run' goes on from there")
-            self._answer_all("checkpoint", "configure", "restore", reason="the job ended")
+            self._answer_all(*OF_THE_DRIVER, "stop", "restore", reason="the job ended")
             home.close()
 
     # requests
@@ -455,13 +467,25 @@ class Supervisor:
                 self._restoring = Restore(request)
                 write_intention(home, self._restoring, self._clock, self._events.put)
             elif self._live is not None:
-                self._live.process.send(m.Ask(request.id, request.verb, request.arguments))
+                self._ask(home, self._live, request)
+
+    def _ask(self, home: Home, live: _Live, request: Request) -> None:
+        """Hand a request over to the driver; one that nobody waits for has its answer now."""
+        arguments = dict(request.arguments)
+        if request.verb == "stop":
+            self._stopping = Stopping(request)
+            arguments["seconds"] = self._settings().task_cancellation_timeout.total_seconds()
+            self._event("stop", request.arguments)
+            self._note("stop: the running batches finish and commit, then the job ends")
+        elif arguments.get("detached"):
+            home.desk.answer(request.id, True, detached=True)
+        live.process.send(m.Ask(request.id, request.verb, arguments))
 
     def _refusal(self, request: Request) -> dict[str, str]:
         """Why it can't be done, or not now; empty when it can."""
-        if request.verb not in ("checkpoint", "configure", "restore"):
+        if request.verb not in (*OF_THE_DRIVER, "stop", "restore"):
             return {"reason": f"it does not know how to {request.verb}"}
-        if self._state in (JobState.CANCELLING, JobState.FAILING) or self._state.final:
+        if self._ending or self._stopping is not None or self._state.final:
             return {"reason": "it is ending"}
         if self._restoring is not None:
             return {"reason": "it is being restored"}
@@ -476,6 +500,9 @@ class Supervisor:
 
     def _answered(self, message: m.Answered) -> None:
         assert self._home is not None and self._config is not None
+        if self._stopping is not None and message.request == self._stopping.request.id:
+            self._stopped(self._stopping, message)
+            return
         request = self._home.desk.answer(message.request, message.done, **message.body)
         if request is not None and request.verb == "configure" and message.done:
             fresh = request.arguments["settings"]
@@ -483,6 +510,25 @@ class Supervisor:
             self._config = self._config.changed(self._changes)
             self._event("configured", fresh)
             self._note(", ".join(f"{key} = {self._config.text(key)}" for key in fresh))
+
+    def _stopped(self, stopping: Stopping, message: m.Answered) -> None:
+        """The driver has ended its queries as it was asked to, or could not; it ends by itself now."""
+        assert self._home is not None
+        if message.done:
+            stopping.saved = message.body
+            return
+        self._stopping = None
+        self._home.desk.answer(message.request, False, **message.body)
+        if message.body.get("ended") and self._live is not None and not self._ending:
+            self._note("the job was not stopped: another driver goes on with it")
+            self._live.leaving = True
+            self._move(JobEvent.RESTART)
+
+    @property
+    def _ending(self) -> bool:
+        """No query is started any more."""
+        stopping = self._stopping is not None and self._stopping.ending
+        return stopping or self._state in (JobState.CANCELLING, JobState.FAILING)
 
     def _answer_all(self, *verbs: str, reason: str) -> None:
         if self._home is not None:

@@ -67,6 +67,18 @@ class Telling:
             detail = f" ({message.detail})" if message.detail else ""
             if message.reason != AbortReason.STOPPING.value:
                 self.note(f"checkpoint {message.id} was aborted: {message.reason}{detail}")
+        elif isinstance(message, m.SavepointProgress):
+            if self.home is not None:
+                self.home.progress("savepoint progress", asdict(message))
+        elif isinstance(message, m.SavepointTaken):
+            self.event("savepoint taken", asdict(message))
+            self.note(f"savepoint {message.path} was taken in {message.seconds:.1f} s")
+        elif isinstance(message, m.SavepointFailed):
+            self.event("savepoint failed", asdict(message))
+            self.note(f"a savepoint was not taken: {message.reason}")
+        elif isinstance(message, m.SavepointsDeleted):
+            self.event("savepoints deleted", asdict(message))
+            self.note(f"made room for newer savepoints: {', '.join(message.paths)}")
         elif isinstance(message, m.Restored):
             self.event("restored", asdict(message))
             self.note(

@@ -1,0 +1,206 @@
+"""`weir savepoint`: take a savepoint of a running job; and show, copy, dispose of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from weir.cli import say
+from weir.cli.asking import Timeout, Wish, ask, not_done, refuse_without_supervisor
+from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, command, directory
+from weir.cli.saving import SavepointAt, absolute, verified_json, verified_words, watched
+from weir.clock import Clock
+from weir.protocol.operators import Operator
+from weir.savepoint import copying
+from weir.savepoint.manifest import SavedQuery, Savepoint
+from weir.savepoint.place import Place
+from weir.savepoint.verify import last_verified
+from weir.storage.attempts import whoami
+from weir.supervisor.view import look
+
+Target = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="DIR",
+        help="Where to: a directory or URL, in which it gets a folder of its own; by default the job's"
+        " setting execution.checkpointing.savepoint-dir.",
+    ),
+]
+Detached = Annotated[
+    bool, typer.Option("-d", "--detached", help="Return at once; 'weir savepoints' shows when it is there.")
+]
+Destination = Annotated[
+    str, typer.Argument(metavar="DEST", help="A directory or URL; the copy gets a folder of its own there.")
+]
+
+_WISH = Wish("savepoint", "taken a savepoint", "the savepoint takes longer; it goes on")
+
+
+def savepoint(
+    job: JobOf,
+    target: Target = None,
+    detached: Detached = False,
+    timeout: Timeout = None,
+    dir: Directory = None,
+    config: SettingsFile = None,
+    define: Define = None,
+    json: AsJson = False,
+) -> None:
+    """Take a savepoint of a running job: a copy that is yours.
+
+    It holds all that is needed to start the job again from this point, also elsewhere and with
+    changed code, and nothing in it refers to the job's own files. The job does not stop for it.
+    One that fails leaves nothing behind, and is exit code 1 with the reason. A savepoint that is
+    under way is let through first. 'weir savepoint show', 'copy' and 'dispose' are about one that
+    is there; for a job of such a name write 'weir savepoint -- show'.
+
+    \b
+    Example: weir savepoint wordcount /backup/savepoints
+    """
+    place = directory(dir, config, define)
+    standing = look(place, job, Clock())
+    refuse_without_supervisor(standing, place, "savepoint")
+    arguments = {"path": absolute(target) if target else "", "by": whoami(), "detached": detached}
+    with say.bar(f"waiting for a savepoint of {job}") as bar:
+        answer = ask(place, standing, _WISH, arguments, timeout, watched(bar, place, job))
+    if not answer["done"]:
+        raise not_done(standing, place, _WISH, answer)
+    keys = ("id", "path", "seconds", "bytes")
+    body = {key: answer.get(key) for key in keys}
+    if json:
+        say.say_json({"job": job, "status": "asked" if detached else "taken", **body})
+    elif detached:
+        say.say(f"a savepoint of {job} is on its way: '{command('savepoints', job, place)}' shows it")
+    else:
+        size = say.size(answer["bytes"])
+        say.say(f"savepoint of {job} in {answer['seconds']:.2f} s, {size}: {answer['path']}")
+
+
+def show(path: SavepointAt, json: AsJson = False) -> None:
+    """Show what is in a savepoint.
+
+    Queries with their sources and offsets, the operators that keep state with their keys, values,
+    rows and bytes, and the sinks with the last batch that is delivered. The job and its directory
+    are not needed for it.
+
+    \b
+    Example: weir savepoint show /backup/savepoints/wordcount-41
+    """
+    place = Place(path)
+    found = place.read()
+    verified = last_verified(place)
+    if json:
+        body = {"place": place.url, "bytes": found.bytes, "file_count": len(found.files)}
+        rest = found.model_dump(mode="json", exclude={"files"})
+        say.say_json({**body, "verified": verified_json(verified), **rest})
+        return
+    now = Clock().now()
+    say.say(f"savepoint {found.id} of {found.job}: {place.url}")
+    say.say(f"  taken {say.when(found.taken_at, now)} by {found.taken_by} ({found.trigger})")
+    code = f"{found.job_file} {found.job_version}".strip() or "unknown code"
+    say.say(f"  from {code}; weir {found.weir}, Spark {found.spark}; generation {found.generation}")
+    say.say(f"  {found.backend} state, parallelism {found.parallelism}; {found.alignment} cut")
+    checked = verified_words(verified, now)
+    say.say(f"  {len(found.files)} files, {say.size(found.bytes)}; verified: {checked}")
+    for name, query in found.queries.items():
+        _show_query(name, query, found)
+
+
+def copy(path: SavepointAt, destination: Destination, json: AsJson = False) -> None:
+    """Copy a savepoint to another place or storage.
+
+    Every file is checked on the way. The copy appears when it is whole; it is as good as the
+    original.
+
+    \b
+    Example: weir savepoint copy /backup/savepoints/wordcount-41 s3://bucket/savepoints
+    """
+    place = Place(path)
+    with say.bar(f"copying {place.url}") as bar:
+        copied = copying.copy(place, absolute(destination), bar)
+    saved = copied.savepoint
+    if json:
+        body = {"job": saved.job, "id": saved.id, "from": place.url, "path": copied.place}
+        say.say_json(body | {"bytes": saved.bytes})
+    else:
+        say.say(f"copied {say.size(saved.bytes)} to {copied.place}")
+
+
+def dispose(path: SavepointAt, json: AsJson = False) -> None:
+    """Delete a savepoint, whole or damaged.
+
+    A directory that is no savepoint, or that holds other files too, is left alone.
+
+    \b
+    Example: weir savepoint dispose /backup/savepoints/wordcount-41
+    """
+    gone = copying.dispose(Place(path))
+    saved = gone.savepoint
+    if json:
+        say.say_json({"job": saved.job, "id": saved.id, "path": gone.place, "bytes": saved.bytes})
+    else:
+        say.say(f"deleted {gone.place}, {say.size(saved.bytes)}")
+
+
+def _show_query(name: str, query: SavedQuery, savepoint: Savepoint) -> None:
+    say.say()
+    mode = f", {query.output_mode} mode" if query.output_mode else ""
+    batch = "no batch yet" if query.batch < 0 else f"batch {query.batch}"
+    say.say(f"query {name}: {batch}{mode}")
+    for source in query.sources:
+        what = f"channel {source.channel}" if source.channel else source.description or "source"
+        say.say(f"  reads {source.name}, {what}: {source.offset}")
+    if query.sink is not None:
+        last = f"up to batch {query.sink.last_batch}" if query.sink.last_batch >= 0 else "nothing yet"
+        rewindable = "" if query.sink.rewindable else ", can't be taken back"
+        say.say(f"  delivers to {query.sink.description or query.sink.kind}: {last}{rewindable}")
+    if name in savepoint.channels:
+        channel = savepoint.channels[name]
+        say.say(f"  channel: {channel.behind - channel.first} entries, up to batch {channel.batch}")
+    if query.operators:
+        say.out.print(_operators(query.operators))
+
+
+def _operators(operators: tuple[Operator, ...]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 2))
+    for column in ("operator", "state", "key", "value"):
+        table.add_column(column, overflow="fold")
+    for column in ("partitions", "rows", "bytes"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for one in operators:
+        first = [str(one.partitions), _count(one.rows), "-" if one.bytes is None else say.size(one.bytes)]
+        for number, (name, key, value) in enumerate(_families(one)):
+            label = f"{one.id} {one.kind}" if not number else ""
+            table.add_row(label, name, key, value, *(["", "", ""] if number else first))
+    return table
+
+
+def _families(operator: Operator) -> list[tuple[str, str, str]]:
+    """Each store and column family with its columns; one line at least."""
+    found = []
+    for store in operator.stores:
+        for family in store.families:
+            names = [one for one in (store.name, family.name) if one != "default"]
+            found.append((" ".join(names), _columns(family.key_schema), _columns(family.value_schema)))
+    return found or [("", "-", "-")]
+
+
+def _columns(schema: Mapping[str, Any] | None) -> str:
+    if schema is None:
+        return "-"
+    return ", ".join(f"{one['name']} {_type(one['type'])}" for one in schema.get("fields", ())) or "(none)"
+
+
+def _type(kind: Any) -> str:
+    if isinstance(kind, str):
+        return kind
+    if kind.get("type") == "struct":
+        return f"({_columns(kind)})"
+    return str(kind.get("type"))
+
+
+def _count(rows: int | None) -> str:
+    return "-" if rows is None else f"{rows:,}"

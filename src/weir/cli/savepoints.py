@@ -1,0 +1,83 @@
+"""`weir savepoints`: the catalogue of savepoints."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from weir.cli import say
+from weir.cli.options import AsJson, Define, Directory, SettingsFile, directory
+from weir.cli.saving import savepoint_dir, verified_json, verified_words
+from weir.clock import Clock
+from weir.savepoint.catalogue import Entry
+from weir.supervisor.savepoints import known
+from weir.supervisor.view import look
+
+Job = Annotated[str | None, typer.Argument(metavar="JOB", help="Only those of this job.")]
+
+
+def savepoints(
+    job: Job = None,
+    dir: Directory = None,
+    config: SettingsFile = None,
+    define: Define = None,
+    json: AsJson = False,
+) -> None:
+    """List the savepoints: what, when, by whom, how big.
+
+    Those below execution.checkpointing.savepoint-dir, and those that the jobs' journals name. The
+    version is that of the job file they were taken with. 'weir verify' checks one of them.
+
+    \b
+    Example: weir savepoints wordcount
+    """
+    place = directory(dir, config, define)
+    found = known(place, job, savepoint_dir(config, define))
+    if job and not found:
+        look(place, job, Clock())  # says so when there is no such job either
+    if json:
+        say.say_json({"savepoints": [_as_json(one) for one in found]})
+    elif not found:
+        say.say(f"{job} has no savepoint" if job else "there is no savepoint")
+    else:
+        _say(found)
+
+
+def _as_json(entry: Entry) -> dict[str, Any]:
+    body: dict[str, Any] = {"path": entry.place, "trouble": entry.trouble or None}
+    keys = ("job", "id", "taken_at", "taken_by", "trigger", "job_file", "job_version", "bytes")
+    saved = entry.savepoint
+    return {
+        **body,
+        **{key: getattr(saved, key) if saved else None for key in keys},
+        "queries": list(saved.queries) if saved else [],
+        "verified": verified_json(entry.verified),
+    }
+
+
+def _say(found: list[Entry]) -> None:
+    now = Clock().now()
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    for name in ("job", "id", "taken", "by", "why", "version"):
+        table.add_column(name, overflow="fold", no_wrap=name in ("id", "taken"))
+    table.add_column("size", justify="right", no_wrap=True)
+    table.add_column("verified", overflow="fold")
+    for one in found:
+        saved = one.savepoint
+        if saved is not None:
+            table.add_row(
+                saved.job,
+                str(saved.id),
+                say.when(saved.taken_at, now),
+                saved.taken_by,
+                saved.trigger,
+                saved.job_version[:7] or "-",
+                say.size(saved.bytes),
+                verified_words(one.verified, now),
+            )
+    if table.row_count:
+        say.out.print(table)
+    for one in found:
+        say.say(f"{one.place}: {one.trouble}" if one.trouble else one.place)

@@ -1,0 +1,51 @@
+"""What a savepoint says of a job that its files do not tell: its code, and where its queries deliver to."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weir.channel.writer import ChannelWriter
+from weir.job.graph import QuerySpec
+from weir.job.sinks import StagingSink
+from weir.job.state import UserStateSink
+from weir.savepoint.manifest import SavedSink
+
+if TYPE_CHECKING:
+    from weir.job.job import Job
+
+_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class JobSource:
+    """The file that a job's pipeline is written in; both are empty when there is none."""
+
+    name: str = ""
+    version: str = ""
+    """The beginning of the file's SHA-256."""
+
+
+def source_of(job: Job) -> JobSource:
+    """The file of the pipeline function, as it is now."""
+    with suppress(OSError, AttributeError):  # a notebook's cell, or no plain function
+        file = Path(job.function.__code__.co_filename)
+        return JobSource(file.name, hashlib.sha256(file.read_bytes()).hexdigest()[:_SHOWN])
+    return JobSource()
+
+
+def saved_sink(spec: QuerySpec) -> SavedSink:
+    """A query's sink, without secrets."""
+    sink = spec.sink.inner if isinstance(spec.sink, UserStateSink) else spec.sink
+    if sink is None:
+        return SavedSink(kind="spark", description="a writer of Spark's own", rewindable=False)
+    if isinstance(sink, ChannelWriter):
+        return SavedSink(kind="channel", description=f"channel {sink.name}")
+    return SavedSink(
+        kind=type(sink).__name__.removesuffix("Sink").lower(),
+        description=sink.describe(),
+        rewindable=isinstance(sink, StagingSink) and bool(getattr(sink, "rewindable", True)),
+    )

@@ -1,0 +1,277 @@
+"""The savepoints of a running job: one thread takes them, one after the other, beside the queries.
+
+A savepoint is a checkpoint that is held until its files are copied. It is asked for by a user, by the
+application, or by the schedule; what the schedule took makes room for newer ones. Whatever goes wrong
+ends the savepoint, with a reason, and never the job.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from weir.checkpoint.coordinator import Held
+from weir.checkpoint.manifest import Manifest
+from weir.clock import Clock
+from weir.config import Settings
+from weir.errors import ExternalError, NoSavepointError, SavepointPlaceError, WeirError
+from weir.ids import CheckpointId, JobName
+from weir.protocol import messages as m
+from weir.savepoint.catalogue import SCHEDULE, Entry, entries, scheduled, superfluous, taken_at
+from weir.savepoint.copying import dispose
+from weir.savepoint.place import Place
+from weir.savepoint.take import Facts, HaltedError, Taken, check_target, take
+from weir.storage import Store
+from weir.storage.attempts import whoami
+
+_TELL_EVERY = 0.5
+_AGAIN = 60.0
+"""A savepoint of the schedule that failed is tried again after so long, or the schedule's own time."""
+_ENDED = "the job was ended"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A savepoint that is asked for."""
+
+    request: str
+    path: str
+    """The folder or URL to write it to; "" for execution.checkpointing.savepoint-dir."""
+    trigger: str
+    by: str
+    since: float
+
+    @classmethod
+    def of(cls, ask: m.Ask, trigger: str, clock: Clock) -> Wanted:
+        arguments = ask.arguments
+        by = str(arguments.get("by") or whoami())
+        return cls(ask.request, str(arguments.get("path") or ""), trigger, by, clock.monotonic())
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Whom the savepoints ask and tell."""
+
+    report: Callable[[m.Message], None]
+    hold: Callable[[Held], None]
+    """Take a checkpoint and hold it."""
+    final_cut: Callable[[Held], None]
+    release: Callable[[CheckpointId], None]
+    facts: Callable[[Manifest, Wanted], Facts]
+
+
+class Savepoints:
+    """The savepoints of one attempt. For use from any thread."""
+
+    def __init__(
+        self, store: Store, job: JobName, lineage: str, settings: Settings, outside: Outside, clock: Clock
+    ) -> None:
+        self._store = store
+        self._job = job
+        self._lineage = lineage
+        self._dir = settings.execution_checkpointing_savepoint_dir or ""
+        self._every = settings.savepoint_schedule
+        self._keep = settings.savepoint_retain
+        self._outside = outside
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._wanted: deque[Wanted] = deque()
+        self._over = False
+        self._halted = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="weir-savepoints", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def halted(self) -> bool:
+        """Whether what is under way was given up."""
+        return self._halted.is_set()
+
+    def ask(self, wanted: Wanted) -> None:
+        """Take one when those before it are done; the answer goes to the request."""
+        with self._changed:
+            self._wanted.append(wanted)
+            self._changed.notify_all()
+
+    def check(self, wanted: Wanted) -> None:
+        """Raise when it could not be written where it should be."""
+        check_target(self._target(wanted), self._store, self._job)
+
+    def take_final(self, wanted: Wanted) -> dict[str, Any]:
+        """Take one of the ended queries, in this thread; what to answer. Raises when it fails."""
+        return self._attempted(wanted, self._outside.final_cut)
+
+    def halt(self) -> None:
+        """Give up what is under way; `settle` waits for it. Safe to repeat."""
+        self._halted.set()
+
+    def settle(self) -> None:
+        """Begin nothing else, refuse what waits, and wait for what is under way. Safe to repeat."""
+        with self._changed:
+            self._over = True
+            waiting, self._wanted = list(self._wanted), deque()
+            self._changed.notify_all()
+        for wanted in waiting:
+            self._refuse(wanted, _ENDED)
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def progress(self, request: str, phase: str, done: int = 0, full: int = 0) -> None:
+        self._outside.report(m.SavepointProgress(request, phase, done, full))
+
+    # the thread
+
+    def _work(self) -> None:
+        due = self._first_due()
+        while (wanted := self._next(due)) is not None:
+            try:
+                body = self._attempted(wanted, self._outside.hold)
+            except Exception as error:
+                self._answer(wanted, False, words(error))
+                failed = True
+            else:
+                self._answer(wanted, True, body)
+                failed = False
+            if wanted.trigger == SCHEDULE and self._every is not None:
+                every = self._every.total_seconds()
+                due = self._clock.monotonic() + (min(every, _AGAIN) if failed else every)
+                self._make_room()
+
+    def _next(self, due: float | None) -> Wanted | None:
+        """What to take next, as soon as there is something; None when it is over."""
+        with self._changed:
+            while not self._over:
+                if self._wanted:
+                    return self._wanted.popleft()
+                left = None if due is None else due - self._clock.monotonic()
+                if left is not None and left <= 0:
+                    return Wanted("", "", SCHEDULE, whoami(), self._clock.monotonic())
+                self._changed.wait(left)
+            return None
+
+    def _first_due(self) -> float | None:
+        """The schedule goes on where it was: from the last one that it took."""
+        if self._every is None:
+            return None
+        passed = 0.0
+        if newest := self._scheduled()[:1]:
+            passed = (self._clock.now() - taken_at(newest[0])).total_seconds()
+        return self._clock.monotonic() + self._every.total_seconds() - max(0.0, passed)
+
+    def _scheduled(self) -> list[Entry]:
+        try:
+            return scheduled(entries([self._dir]), self._lineage)
+        except ExternalError:
+            return []
+
+    def _make_room(self) -> None:
+        gone = []
+        for one in superfluous(self._scheduled(), self._keep, self._clock.now()):
+            try:
+                dispose(Place(one.place))
+            except WeirError as error:
+                self._outside.report(m.Noted(f"an old savepoint stays: {error.text}"))
+            else:
+                gone.append(one.place)
+        if gone:
+            self._outside.report(m.SavepointsDeleted(gone))
+
+    # one savepoint
+
+    def _attempted(self, wanted: Wanted, cut: Callable[[Held], None]) -> dict[str, Any]:
+        """Take it, and report what became of it."""
+        try:
+            taken = self._take(wanted, cut)
+        except Exception as error:
+            seconds = self._clock.monotonic() - wanted.since
+            reason = error.text if isinstance(error, WeirError) else words(error)["reason"]
+            path = wanted.path or self._dir
+            self._outside.report(m.SavepointFailed(path, wanted.trigger, wanted.by, seconds, reason))
+            raise
+        saved = taken.savepoint
+        body = {"id": saved.id, "path": taken.place, "seconds": saved.seconds, "bytes": saved.bytes}
+        self._outside.report(
+            m.SavepointTaken(
+                id=saved.id,
+                path=taken.place,
+                trigger=saved.trigger,
+                by=saved.taken_by,
+                seconds=saved.seconds,
+                bytes=saved.bytes,
+                job_version=saved.job_version,
+            )
+        )
+        return body
+
+    def _take(self, wanted: Wanted, cut: Callable[[Held], None]) -> Taken:
+        self.check(wanted)
+        self.progress(wanted.request, "checkpoint")
+        manifest = self._checkpoint(cut)
+        try:
+            facts = self._outside.facts(manifest, wanted)
+            tell = _Told(self, wanted.request, self._clock)
+            target = self._target(wanted)
+            return take(self._store, manifest, target, facts, self._clock, tell, self._halted.is_set)
+        except HaltedError:
+            raise self._none(_ENDED) from None
+        finally:
+            self._outside.release(CheckpointId(manifest.id))
+
+    def _checkpoint(self, cut: Callable[[Held], None]) -> Manifest:
+        asked: Future[tuple[Manifest | None, str]] = Future()
+        cut(lambda manifest, reason: asked.set_result((manifest, reason)))
+        manifest, reason = asked.result()
+        if manifest is None:
+            raise self._none(f"its checkpoint was not taken: {reason}")
+        return manifest
+
+    def _target(self, wanted: Wanted) -> str:
+        target = wanted.path or self._dir
+        if not target:
+            raise SavepointPlaceError(
+                place="a place that nobody named",
+                reason="neither a folder was given, nor is execution.checkpointing.savepoint-dir set",
+                todo=f"name one: weir savepoint {self._job} DIR, weir stop {self._job} --savepoint-path DIR",
+            )
+        return target
+
+    def _none(self, reason: str) -> NoSavepointError:
+        return NoSavepointError(job=self._job, reason=reason, todo="the job goes on; ask for it again")
+
+    def _refuse(self, wanted: Wanted, reason: str) -> None:
+        self._outside.report(m.SavepointFailed(wanted.path, wanted.trigger, wanted.by, 0.0, reason))
+        self._answer(wanted, False, {"reason": reason})
+
+    def _answer(self, wanted: Wanted, done: bool, body: dict[str, Any]) -> None:
+        if wanted.request:
+            self._outside.report(m.Answered(wanted.request, done, body))
+
+
+class _Told:
+    """Progress of a copy, told now and then. Called from several threads."""
+
+    def __init__(self, savepoints: Savepoints, request: str, clock: Clock) -> None:
+        self._savepoints = savepoints
+        self._request = request
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._next = 0.0
+
+    def __call__(self, done: int, full: int) -> None:
+        with self._lock:
+            now = self._clock.monotonic()
+            if now < self._next:
+                return
+            self._next = now + _TELL_EVERY
+        self._savepoints.progress(self._request, "copy", done, full)
+
+
+def words(error: Exception) -> dict[str, Any]:
+    """An error as it is answered."""
+    if isinstance(error, WeirError):
+        return {"reason": error.why or error.what, "what": error.what, "why": error.why, "hint": error.hint}
+    return {"reason": f"{type(error).__name__}: {error}"}

@@ -1,0 +1,123 @@
+"""Savepoints of a graph in a live session: taken while it runs, and when it is stopped."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F
+
+import weir
+from weir.clock import Clock
+from weir.errors import NoSavepointError
+from weir.ids import BatchId
+from weir.job.graph import Pipeline
+from weir.savepoint.operators import operators
+from weir.savepoint.place import Place
+from weir.savepoint.verify import verify
+from weir.spark.closure import closure
+from weir.testing import ScriptedSource
+from weir.testing.script import Rows, write_script
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "k string, v long"
+
+
+def cleaned(folder: Path) -> Pipeline:
+    """A stream that is counted by key, and kept as it is."""
+
+    def pipeline(env: weir.Env) -> None:
+        clean = env.stream("clean", env.source("rows", ScriptedSource(folder / "in.jsonl", SCHEMA)))
+        counts = clean.groupBy("k").agg(F.sum("v").alias("sum"))
+        env.sink("counts", counts, weir.sinks.files(str(folder / "counts")), output_mode="update")
+        env.sink("raw", clean, weir.sinks.files(str(folder / "raw")))
+
+    return pipeline
+
+
+def job_in(folder: Path, **options: Any) -> weir.Job:
+    job = weir.Job(
+        "saved",
+        **{
+            "execution.checkpointing.dir": str(folder / "weir"),
+            "execution.checkpointing.interval": "off",
+            "execution.checkpointing.num-retained": 1,
+            "parallelism.default": 2,
+            **options,
+        },
+    )
+    job.pipeline(cleaned(folder))
+    return job
+
+
+def add(folder: Path, *rows: tuple[str, int]) -> None:
+    write_script(folder / "in.jsonl", Rows(list(rows)))
+
+
+def whole(place: str) -> dict[str, Any]:
+    """The savepoint is whole, closed under itself, and what it says of its operators is so."""
+    found = verify(Place(place), Clock())
+    assert found.whole, found.damage
+    savepoint = Place(place).read()
+    for name, query in savepoint.queries.items():
+        root, batch = Path(place) / "queries" / name, BatchId(query.batch)
+        own = savepoint.files_of(name)
+        assert set(closure(root, batch).files) == set(own)
+        told = [one.model_copy(update={"rows": None}) for one in query.operators]
+        assert list(operators(root, batch)) == told
+    return dict(savepoint.queries)
+
+
+def test_a_savepoint_of_a_running_graph_is_whole_without_the_job(spark: SparkSession, tmp_path: Path) -> None:
+    add(tmp_path, ("a", 1), ("b", 2), ("c", 3))
+    with job_in(tmp_path).start(spark) as run:
+        run.process_all()
+        place = run.savepoint(str(tmp_path / "saved"))
+        add(tmp_path, ("a", 10))
+        run.process_all()
+        run.checkpoint()
+        with pytest.raises(NoSavepointError, match="neither a folder was given"):
+            run.savepoint()
+        with pytest.raises(NoSavepointError, match="the job's own directory"):
+            run.savepoint(str(tmp_path / "weir" / "saved" / "mine"))
+        (taken,) = run.savepoints
+        assert run.active
+    shutil.rmtree(tmp_path / "weir")
+    savepoint = Place(place).read()
+    assert place == taken.path and Path(place).name == f"saved-{savepoint.id}"
+    assert (savepoint.trigger, savepoint.job_file) == ("application", "test_savepoints.py")
+    assert len(savepoint.job_version) == 12 and savepoint.taken_by == taken.by
+    queries = whole(place)
+    counts = queries["counts"]
+    assert [(one.kind, one.rows) for one in counts.operators] == [("stateStoreSave", 3)]
+    assert counts.operators[0].stores[0].key_schema["fields"][0]["name"] == "k"
+    assert (counts.output_mode, counts.sink.kind, counts.state_format) == ("update", "files", 2)
+    assert [source.channel for source in counts.sources] == ["clean"]
+    assert queries["clean"].sink.kind == "channel" and queries["clean"].sources[0].description
+    assert not any(query.unaligned for query in queries.values())
+    assert set(savepoint.channels) == {"clean"}
+
+
+def test_a_stop_commits_what_runs_and_saves_exactly_that(spark: SparkSession, tmp_path: Path) -> None:
+    add(tmp_path, ("a", 1), ("b", 2))
+    job = job_in(tmp_path, **{"execution.checkpointing.savepoint-dir": str(tmp_path / "saved")})
+    with job.start(spark) as run:
+        run.wait_for_batch("counts", 0)
+        add(tmp_path, ("a", 10), ("d", 4))
+        place = run.stop_with_savepoint(drain=True)
+        assert not run.active
+    savepoint = Place(place).read()
+    assert savepoint.trigger == "stop"
+    queries = whole(place)
+    for name, query in queries.items():
+        commits = tmp_path / "weir" / "saved" / "generations" / "0001" / "queries" / name / "commits"
+        assert query.batch == max(int(one.name) for one in commits.iterdir() if one.name.isdigit())
+    (counts,) = queries["counts"].operators
+    assert counts.rows == 3
+    assert queries["counts"].positions["clean"][0] <= savepoint.channels["clean"].behind
