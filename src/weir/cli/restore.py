@@ -21,7 +21,7 @@ from weir.supervisor.view import Standing, look
 
 Point = Annotated[
     str,
-    typer.Argument(metavar="POINT", help="chk-41, 41, latest, or the place of a chk-41.json in a copy-dir."),
+    typer.Argument(metavar="POINT", help="chk-41, 41, latest, a savepoint, or a chk-41.json in a copy-dir."),
 ]
 AcceptDuplicates = Annotated[
     bool,
@@ -78,7 +78,8 @@ def _point(text: str) -> str:
 
 
 def _elsewhere(point: str) -> bool:
-    return point.endswith(".json")
+    """Whether it is a place outside of the job: a manifest in a copy-dir, or a savepoint."""
+    return "/" in point or point.endswith(".json") or Path(point).is_dir()
 
 
 def _standing(dir: str, job: str, point: str) -> Standing | None:

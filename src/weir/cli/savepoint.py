@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from weir.cli import say
 from weir.cli.asking import Timeout, Wish, ask, not_done, refuse_without_supervisor
@@ -160,47 +159,36 @@ def _show_query(name: str, query: SavedQuery, savepoint: Savepoint) -> None:
     if name in savepoint.channels:
         channel = savepoint.channels[name]
         say.say(f"  channel: {channel.behind - channel.first} entries, up to batch {channel.batch}")
-    if query.operators:
-        say.out.print(_operators(query.operators))
+    for operator in query.operators:
+        _show_operator(operator)
 
 
-def _operators(operators: tuple[Operator, ...]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 2))
-    for column in ("operator", "state", "key", "value"):
-        table.add_column(column, overflow="fold")
-    for column in ("partitions", "rows", "bytes"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for one in operators:
-        first = [str(one.partitions), _count(one.rows), "-" if one.bytes is None else say.size(one.bytes)]
-        for number, (name, key, value) in enumerate(_families(one)):
-            label = f"{one.id} {one.kind}" if not number else ""
-            table.add_row(label, name, key, value, *(["", "", ""] if number else first))
-    return table
-
-
-def _families(operator: Operator) -> list[tuple[str, str, str]]:
-    """Each store and column family with its columns; one line at least."""
-    found = []
+def _show_operator(operator: Operator) -> None:
+    rows = "rows unknown" if operator.rows is None else f"{operator.rows:,} rows"
+    size = "" if operator.bytes is None else f", {say.size(operator.bytes)}"
+    say.say(f"  operator {operator.id}, {operator.kind}: {operator.partitions} partitions, {rows}{size}")
     for store in operator.stores:
         for family in store.families:
-            names = [one for one in (store.name, family.name) if one != "default"]
-            found.append((" ".join(names), _columns(family.key_schema), _columns(family.value_schema)))
-    return found or [("", "-", "-")]
+            names = " ".join(one for one in (store.name, family.name) if one != "default")
+            label = f"{names}: " if names else ""
+            say.say(f"    {label}{_columns(family.key_schema)} -> {_columns(family.value_schema)}")
 
 
 def _columns(schema: Mapping[str, Any] | None) -> str:
     if schema is None:
-        return "-"
-    return ", ".join(f"{one['name']} {_type(one['type'])}" for one in schema.get("fields", ())) or "(none)"
+        return "?"
+    fields = (f"{one['name']} {_type(one['type'])}" for one in schema.get("fields", ()))
+    return f"({', '.join(fields)})"
 
 
 def _type(kind: Any) -> str:
+    """Spark's type as one would write it."""
     if isinstance(kind, str):
         return kind
     if kind.get("type") == "struct":
-        return f"({_columns(kind)})"
+        return _columns(kind)
+    if kind.get("type") == "array":
+        return f"array<{_type(kind['elementType'])}>"
+    if kind.get("type") == "map":
+        return f"map<{_type(kind['keyType'])}, {_type(kind['valueType'])}>"
     return str(kind.get("type"))
-
-
-def _count(rows: int | None) -> str:
-    return "-" if rows is None else f"{rows:,}"

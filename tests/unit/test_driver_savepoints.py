@@ -1,0 +1,225 @@
+"""Savepoints beside a running job, without Spark: the thread that takes them, and its schedule."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kept_job import KeptJob
+from weir.checkpoint.coordinator import Held
+from weir.checkpoint.manifest import Manifest
+from weir.clock import Clock
+from weir.config import resolve
+from weir.driver import savepoints as module
+from weir.driver.savepoints import Outside, Savepoints, Wanted
+from weir.errors import BadValueError
+from weir.ids import CheckpointId
+from weir.protocol import messages as m
+from weir.savepoint.manifest import MANIFEST, encode
+from weir.savepoint.place import Place
+from weir.savepoint.take import Facts, take
+
+LIMIT = 20.0
+
+
+class Bench:
+    """A job whose coordinator answers as it is told to."""
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.job = KeptJob(folder / "weir")
+        self.pins = self.job.pins()
+        self.told: list[m.Message] = []
+        self.held: set[int] = set()
+        self.waiting: list[Held] = []
+        self.refuse = ""
+        self.silent = False
+        self._id = 0
+        self._changed = threading.Condition()
+        self.savepoints = Savepoints(
+            self.job.store,
+            self.job.job,
+            self.job.origin.lineage,
+            resolve(file=None, overrides=settings).settings,
+            Outside(self.report, self.hold, self.hold, self.release, self.facts),
+            Clock(),
+        )
+
+    def report(self, message: m.Message) -> None:
+        with self._changed:
+            self.told.append(message)
+            self._changed.notify_all()
+
+    def hold(self, held: Held) -> None:
+        if self.silent:
+            self.waiting.append(held)
+        elif self.refuse:
+            held(None, self.refuse)
+        else:
+            self._id += 1
+            manifest = self.job.take(self._id, self.pins, self.job.batch(0), 0)
+            now = Clock().now().isoformat()
+            self.held.add(self._id)
+            held(manifest.model_copy(update={"completed_at": now}), "")
+
+    def release(self, id: CheckpointId) -> None:
+        self.held.remove(id)
+
+    def facts(self, manifest: Manifest, wanted: Wanted) -> Facts:
+        return Facts(wanted.trigger, wanted.by, wanted.since)
+
+    def wait_for(self, kind: type[m.Message], count: int = 1) -> list[Any]:
+        def found() -> list[Any]:
+            return [one for one in self.told if isinstance(one, kind)]
+
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(found()) >= count, LIMIT), self.told
+            return found()
+
+
+Made = Callable[..., Bench]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Made]:
+    made: list[Bench] = []
+
+    def make(**settings: str) -> Bench:
+        made.append(Bench(tmp_path, **settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.savepoints.halt()
+        one.savepoints.settle()
+
+
+def wanted(path: object, request: str = "r") -> Wanted:
+    return Wanted(request, str(path), "request", "ada@engine", 0.0)
+
+
+def test_savepoints_are_taken_one_after_the_other_and_let_go_of_their_checkpoints(
+    bench: Made, tmp_path: Path
+) -> None:
+    one = bench()
+    for request in ("a", "b"):
+        one.savepoints.ask(wanted(tmp_path / "saved", request))
+    one.savepoints.start()
+    answers = one.wait_for(m.Answered, 2)
+    assert [(a.request, a.done, Path(a.body["path"]).name) for a in answers] == [
+        ("a", True, "job-1"),
+        ("b", True, "job-2"),
+    ]
+    assert [taken.path for taken in one.wait_for(m.SavepointTaken, 2)] == [a.body["path"] for a in answers]
+    phases = [p.phase for p in one.wait_for(m.SavepointProgress) if p.request == "a"]
+    assert phases == ["checkpoint", "copy"]
+    assert one.held == set()
+    assert Place(answers[1].body["path"]).read().taken_by == "ada@engine"
+
+
+def test_one_that_fails_says_why_and_the_next_is_taken(bench: Made, tmp_path: Path) -> None:
+    one = bench()
+    one.savepoints.start()
+    one.savepoints.ask(wanted("", "nowhere"))
+    one.savepoints.ask(wanted(one.job.folder / "job", "inside"))
+    first, second = one.wait_for(m.Answered, 2)
+    assert not first.done and "savepoint-dir" in first.body["why"] and "weir stop job" in first.body["hint"]
+    assert "the job's own directory" in second.body["why"]
+    one.refuse = "not every query of the job is running"
+    one.savepoints.ask(wanted(tmp_path / "saved", "refused"))
+    third = one.wait_for(m.Answered, 3)[-1]
+    assert third.body["reason"] == f"its checkpoint was not taken: {one.refuse}"
+    assert [failed.by for failed in one.wait_for(m.SavepointFailed, 3)] == ["ada@engine"] * 3
+    one.refuse = ""
+    one.savepoints.ask(wanted(tmp_path / "saved", "good"))
+    assert one.wait_for(m.Answered, 4)[-1].done
+
+
+def test_the_end_of_the_job_gives_up_what_is_copied_and_refuses_what_waits(
+    bench: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = bench()
+    copying, on = threading.Event(), threading.Event()
+    def slow(*arguments: Any) -> Any:
+        copying.set()
+        assert on.wait(LIMIT)
+        return take(*arguments)
+
+    monkeypatch.setattr(module, "take", slow)
+    one.savepoints.start()
+    one.savepoints.ask(wanted(tmp_path / "saved", "first"))
+    assert copying.wait(LIMIT)
+    one.savepoints.ask(wanted(tmp_path / "saved", "second"))
+    one.savepoints.halt()
+    on.set()
+    one.savepoints.settle()
+    answers = {a.request: a for a in one.wait_for(m.Answered, 2)}
+    assert [answers[name].body["reason"] for name in ("first", "second")] == ["the job was ended"] * 2
+    assert list((tmp_path / "saved").iterdir()) == [] and one.held == set()
+
+
+def test_a_job_that_ends_by_itself_waits_for_the_copy(bench: Made, tmp_path: Path) -> None:
+    one = bench()
+    one.savepoints.ask(wanted(tmp_path / "saved"))
+    one.silent = True
+    one.savepoints.start()
+    one.wait_for(m.SavepointProgress)
+    settling = threading.Thread(target=one.savepoints.settle)
+    settling.start()
+    while not one.waiting:
+        threading.Event().wait(0.01)
+    one.silent = False
+    one.hold(one.waiting[0])
+    settling.join(LIMIT)
+    assert one.wait_for(m.Answered)[0].done and not settling.is_alive()
+
+
+def test_the_schedule_takes_them_and_makes_room(bench: Made, tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    one = bench(
+        **{
+            "execution.checkpointing.savepoint-dir": str(saved),
+            "savepoint.schedule": "10 ms",
+            "savepoint.retain": "2",
+        }
+    )
+    one.savepoints.ask(wanted(saved))
+    one.savepoints.start()
+    gone = one.wait_for(m.SavepointsDeleted, 3)
+    one.savepoints.settle()
+    deleted = {path for message in gone for path in message.paths}
+    triggers = {place.name: Place(str(place)).read().trigger for place in saved.iterdir()}
+    assert list(triggers.values()).count("request") == 1
+    assert 2 <= list(triggers.values()).count("schedule") <= 3
+    assert not deleted & {str(saved / name) for name in triggers}
+    assert one.wait_for(m.Answered)[0].request == "r"
+
+
+def test_the_schedule_goes_on_where_it_was_before_a_restart(bench: Made, tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    settings = {"execution.checkpointing.savepoint-dir": str(saved), "savepoint.schedule": "1 h"}
+    one = bench(**settings)
+    one.savepoints.ask(wanted(saved))
+    one.savepoints.start()
+    place = Path(one.wait_for(m.SavepointTaken)[0].path)
+    told = one.savepoints._first_due()
+    assert told is not None and 3590 < told - Clock().monotonic() <= 3600
+    earlier = (Clock().now() - timedelta(minutes=59, seconds=30)).isoformat()
+    changed = Place(str(place)).read().model_copy(update={"trigger": "schedule", "taken_at": earlier})
+    (place / MANIFEST).write_bytes(encode(changed))
+    told = one.savepoints._first_due()
+    assert told is not None and 0 < told - Clock().monotonic() <= 30
+
+
+def test_a_schedule_needs_a_place() -> None:
+    with pytest.raises(BadValueError, match="savepoint-dir must say where to"):
+        resolve(file=None, overrides={"savepoint.schedule": "1 h"})
+    for text in ("0", "5, 6", "soon", "1 d, 2 d", "0 s"):
+        with pytest.raises(BadValueError):
+            resolve(file=None, overrides={"savepoint.retain": text})
+    for text, written in {"5": "5", "7 d": "7 d", "5,7d": "5, 7 d", "all": "all"}.items():
+        assert resolve(file=None, overrides={"savepoint.retain": text}).text("savepoint.retain") == written
