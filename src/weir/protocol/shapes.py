@@ -1,0 +1,96 @@
+"""The shape of a query: what Spark's planner says of it before it runs.
+
+A shape is learnt at every start and kept with the live files, so that a savepoint can tell what its
+state belongs to. Spark itself finds state by an operator's number and the types of its columns; what
+an operator groups by, computes and reads is nowhere in its files, and two operators that changed
+places look alike there. All of it is text without Spark's ids, the same at every start of one code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pydantic import BaseModel, ConfigDict
+
+from weir.protocol.operators import Operator
+
+_MINOR = re.compile(r"\d+\.\d+")
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Computed(_Frozen):
+    """One function of an aggregation, with the columns of the value that it keeps."""
+
+    text: str
+    """`sum(v)`, with the names of the sources' columns."""
+    columns: int
+    """So many columns of the value are its own, in order."""
+    start: tuple[int | float | bool | str | None, ...] | None = None
+    """What these columns begin with; None when Spark does not say it in advance."""
+
+
+class PlannedOperator(Operator):
+    """An operator, and what tells it apart from another one of its kind and schema."""
+
+    keys: tuple[str, ...] = ()
+    """What it groups, joins or tells duplicates by."""
+    computes: tuple[Computed, ...] = ()
+    """What it keeps for each key, of an aggregation; else nothing."""
+    reads: tuple[str, ...] = ()
+    """What is below it: sources, conditions, joins, other operators."""
+    sources: tuple[str, ...] = ()
+    """The names of the sources among that."""
+
+    @property
+    def known(self) -> bool:
+        """Whether anything but its files is known of it."""
+        return bool(self.reads)
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        """All that tells it apart from its twins."""
+        return (*self.keys, *(one.text for one in self.computes), *self.reads)
+
+
+class PlannedSource(_Frozen):
+    """A source, in the place that Spark gives it in the query."""
+
+    name: str
+    """The same at every start: `channel clean`, `json /data/in`; "" for one that nobody described."""
+
+
+class Shape(_Frozen):
+    """What a query consists of."""
+
+    operators: tuple[PlannedOperator, ...] = ()
+    """In the order of their ids."""
+    sources: tuple[PlannedSource, ...] = ()
+    """In the order of Spark's offset log."""
+    sink: str = ""
+    """Where it delivers to, for people; "" when nobody said."""
+    spark: str = ""
+    """The version of Spark that said all this; "" when the files alone were read."""
+
+    def speaks_like(self, other: Shape) -> bool:
+        """Whether the texts of both may be compared: the same Spark wrote them."""
+        mine, its = _MINOR.match(self.spark), _MINOR.match(other.spark)
+        return mine is not None and its is not None and mine[0] == its[0]
+
+    def with_files(self, operators: Sequence[Operator]) -> Shape:
+        """The shape of a query whose state is really there: the operators that its files tell of.
+
+        What the shape knows of an operator is kept where the files have one of its kind in its place.
+        """
+        mine = {one.id: one for one in self.operators}
+        return self.model_copy(update={"operators": tuple(_merged(mine.get(o.id), o) for o in operators)})
+
+
+def _merged(planned: PlannedOperator | None, stored: Operator) -> PlannedOperator:
+    facts = stored.model_dump()
+    if planned is not None and planned.kind == stored.kind:
+        facts |= planned.model_dump(include={"keys", "computes", "reads", "sources"})
+    return PlannedOperator.model_validate(facts)

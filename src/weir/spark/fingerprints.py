@@ -1,0 +1,215 @@
+"""What an operator groups by, computes and reads, as text that is the same at every start of one code.
+
+Read from the optimized logical plan, where columns that nobody uses are gone and conditions stand as
+near to their source as they can. A column is written as what it is computed from, so that names given
+on the way don't count; Spark's own ids are left out, and so are the conditions that it adds itself.
+Nothing is evaluated. Private classes of Spark's, pinned by `tests/integration/test_planned.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from weir.protocol.shapes import Computed
+
+_ATTRIBUTE = re.compile(r"([^\s(),\[\]#]*)#(\d+)L?(?:-T\d+ms)?")
+_CHANCE = re.compile(r"\b(rand|randn|uuid)\((Some\()?-?\d+\)+")
+"""Spark draws a new seed for every batch."""
+_NOW = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{4,6}")
+"""Where the present time was written as a constant; nobody writes microseconds by hand."""
+_LONG = 100
+_AGGREGATES = {
+    *("HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec"),
+    *("MergingSessionsExec", "UpdatingSessionsExec"),
+}
+_SAID_BY_KEYS = {"Aggregate", "Deduplicate", "DeduplicateWithinWatermark"}
+_CALLS = {"FlatMapGroupsInPandasWithState", "TransformWithStateInPySpark"}
+_STREAMS = {"StreamingRelation", "StreamingRelationV2"}
+_IDENTITY = ("path", "subscribe", "subscribepattern", "assign", "topic", "stream", "table", "host")
+"""Options that may say which source of its kind it is; all others may be secrets."""
+_DECLARATIVE = "org.apache.spark.sql.catalyst.expressions.aggregate.DeclarativeAggregate"
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What tells an operator apart from another one of its kind and schema."""
+
+    keys: tuple[str, ...]
+    computes: tuple[Computed, ...]
+    reads: tuple[str, ...]
+    sources: tuple[str, ...]
+
+
+class Texts:
+    """The texts of one optimized plan."""
+
+    def __init__(self, plan: Any, jvm: Any) -> None:
+        self._declarative = jvm.java.lang.Class.forName(_DECLARATIVE)
+        self._columns: dict[str, str] = {}
+        """By Spark's id: what the column is computed from."""
+        self._learn(plan)
+
+    def fingerprint(self, physical: Any) -> Fingerprint:
+        """Of a stateful operator of the physical plan."""
+        logical = physical.logicalLink().get()
+        below = list(logical_below(logical))
+        said = below if _class(logical) in _SAID_BY_KEYS else [logical, *below]
+        return Fingerprint(
+            keys=tuple(self._keys(physical)),
+            computes=tuple(self._computes(physical, logical)),
+            reads=tuple(line for node in said for line in self._lines(node)),
+            sources=tuple(dict.fromkeys(source(node) for node in below if is_stream(node))),
+        )
+
+    def _learn(self, node: Any) -> None:
+        for child in sequence(node.children()):
+            self._learn(child)
+        for one in sequence(node.expressions()):
+            if _class(one) == "Alias":
+                self._columns[_id(one)] = self._text(one.child())
+        if _class(node) == "Generate":
+            made = self._text(node.generator())
+            for number, column in enumerate(sequence(node.generatorOutput())):
+                self._columns[_id(column)] = made if number == 0 else f"{made}[{number}]"
+
+    def _text(self, expression: Any) -> str:
+        def resolved(found: re.Match[str]) -> str:
+            return self._columns.get(found[2], found[1])
+
+        text = _CHANCE.sub(r"\1()", _NOW.sub("now", _ATTRIBUTE.sub(resolved, expression.toString())))
+        if len(text) <= _LONG:
+            return text
+        return f"{text[: _LONG // 2]}... {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+    def _keys(self, physical: Any) -> Iterator[str]:
+        kind = _class(physical)
+        if kind == "StreamingSymmetricHashJoinExec":
+            left, right = sequence(physical.leftKeys()), sequence(physical.rightKeys())
+            for one, other in zip(left, right, strict=True):
+                yield f"{self._text(one)} = {self._text(other)}"
+        elif kind != "StreamingGlobalLimitExec":
+            yield from map(self._text, sequence(physical.keyExpressions()))
+        if kind == "SessionWindowStateStoreSaveExec":
+            yield self._text(physical.sessionExpression())
+
+    def _computes(self, physical: Any, logical: Any) -> Iterator[Computed]:
+        if not _class(physical).endswith("StateStoreSaveExec"):
+            return
+        node = physical
+        while _class(node) not in _AGGREGATES:
+            node = node.children().apply(0)
+        written = {_id(one, "resultId"): one for one in _aggregate_expressions(logical)}
+        for one in sequence(node.aggregateExpressions()):
+            function = one.aggregateFunction()
+            original = written.get(_id(one, "resultId"))
+            text = self._text(function if original is None else original)
+            columns = sequence(function.aggBufferAttributes())
+            yield Computed(text=text, columns=len(columns), start=self._start(function))
+
+    def _start(self, function: Any) -> tuple[int | float | bool | None, ...] | None:
+        """What the columns of a function hold before its first row, where that are plain numbers."""
+        if not self._declarative.isInstance(function):
+            return None
+        values = [_plain(one.eval(None)) for one in sequence(function.initialValues())]
+        plain = all(value is None or isinstance(value, bool | int | float) for value in values)
+        return tuple(values) if plain else None
+
+    def _lines(self, node: Any) -> Iterator[str]:
+        kind = _class(node)
+        if is_stream(node):
+            yield f"reads {source(node)}"
+        elif kind == "Filter":
+            yield from (f"where {text}" for text in sorted(self._conditions(node.condition())))
+        elif kind == "Join":
+            yield f"join {node.joinType().toString()}"
+            if node.condition().isDefined():
+                yield from (f"on {text}" for text in sorted(self._conditions(node.condition().get())))
+        elif kind == "EventTimeWatermark":
+            yield f"watermark {self._text(node.eventTime())} {node.delay().toString()}"
+        elif kind == "Aggregate":
+            yield from (f"by {self._text(one)}" for one in sequence(node.groupingExpressions()))
+            yield from (f"computes {self._text(one)}" for one in _aggregate_expressions(node))
+        elif kind == "Generate":
+            yield f"generates {self._text(node.generator())}"
+        elif kind in _CALLS:
+            yield f"calls {self._text(node.functionExpr())}"
+        elif kind == "LogicalRelation":
+            yield _ATTRIBUTE.sub(r"\1", node.simpleString(_LONG))
+        elif kind not in ("Project", "LocalRelation"):
+            yield " ".join([kind, *map(self._text, sequence(node.expressions()))])
+
+    def _conditions(self, condition: Any) -> Iterator[str]:
+        if _class(condition) == "And":
+            for part in sequence(condition.children()):
+                yield from self._conditions(part)
+        elif _class(condition) != "IsNotNull":
+            yield self._text(condition)
+
+
+def sources(analyzed: Any) -> list[str]:
+    """The names of the streams of a plan, in the order of Spark's offset log."""
+    return [source(leaf) for leaf in sequence(analyzed.collectLeaves()) if is_stream(leaf)]
+
+
+def is_stream(node: Any) -> bool:
+    """Whether it is a source of a streaming query."""
+    return _class(node) in _STREAMS
+
+
+def source(relation: Any) -> str:
+    """The name of a stream, which must not change when its job's files move; without any secret."""
+    named = relation.sourceIdentifyingName().nameOpt()
+    if named.isDefined():
+        return f"named {named.get()}"
+    if _class(relation) == "StreamingRelation":
+        kind, options = relation.dataSource().className(), relation.dataSource().options()
+        given = {key.lower(): options.apply(key) for key in sequence(options.keys().toSeq())}
+    else:
+        kind = relation.sourceName()
+        given = {key.lower(): value for key, value in dict(relation.extraOptions()).items()}
+    if kind == "weir-channel":
+        return f"channel {given['location'].rstrip('/').rsplit('/', 1)[1]}"
+    if kind == "weir-journal":
+        return f"source {given['source']}"
+    which = next((given[key] for key in _IDENTITY if given.get(key)), "")
+    return f"{kind} {which}".strip()
+
+
+def logical_below(node: Any) -> Iterator[Any]:
+    """All nodes below one, parents first."""
+    for child in sequence(node.children()):
+        yield child
+        yield from logical_below(child)
+
+
+def sequence(found: Any) -> list[Any]:
+    """A sequence of Scala's as a list."""
+    return [found.apply(number) for number in range(found.size())]
+
+
+def _aggregate_expressions(aggregate: Any) -> Iterator[Any]:
+    todo = sequence(aggregate.aggregateExpressions())
+    while todo:
+        one = todo.pop(0)
+        if _class(one) == "AggregateExpression":
+            yield one
+        else:
+            todo = sequence(one.children()) + todo
+
+
+def _plain(value: Any) -> Any:
+    """A decimal as its unscaled number, as it lies in a row; anything else as it is."""
+    decimal = value is not None and hasattr(value, "getClass") and _class(value) == "Decimal"
+    return int(value.toUnscaledLong()) if decimal else value
+
+
+def _class(found: Any) -> str:
+    return str(found.getClass().getSimpleName())
+
+
+def _id(expression: Any, of: str = "exprId") -> str:
+    return str(getattr(expression, of)().id())

@@ -1,0 +1,152 @@
+"""What Spark will run for a streaming frame that has not started: asked of Spark's own planner.
+
+The plan is made as `MicroBatchExecution` makes it for the first batch of a query, over sources that
+are never opened. While it plans, Spark itself writes the metadata and the schemas of its stateful
+operators into the place that it is told is the checkpointLocation: a folder that nobody else uses.
+No batch is run, no row is read. The classes are private to Spark; `tests/integration/test_planned.py`
+compares the answer with what a query writes that really runs, per version of Spark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weir.ids import NO_BATCH, BatchId
+from weir.spark import fingerprints
+from weir.spark.fingerprints import Fingerprint, Texts, sequence
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import DataStreamWriter
+
+_RUNTIME = "org.apache.spark.sql.execution.streaming.runtime"
+_WRITER = "org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter"
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_STATE_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
+_AS_A_STREAM = {
+    "spark.sql.cbo.enabled": "false",
+    "spark.sql.requireAllClusterKeysForDistribution": "false",
+    "spark.sql.debug.maxToStringFields": "10000",
+}
+"""The first two as Spark sets them for every streaming query; the last one so that texts are whole."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the planner says of a frame; the descriptions of its operators are in the folder."""
+
+    operators: Mapping[int, Fingerprint]
+    """By operator id, in order."""
+    sources: tuple[str, ...]
+    """In the order of Spark's offset log."""
+
+
+def ask(frame: DataFrame, output_mode: str, folder: Path, pinned: Mapping[str, str] | None = None) -> Answer:
+    """Plan the first batch of a streaming frame; the folder must be empty, and gets Spark's files.
+
+    `pinned` are the settings that the offset log of the query fixes, where it has one; without them
+    those of the session count, as for a new query.
+    """
+    with _planning(frame, output_mode, folder, NO_BATCH, pinned) as execution:
+        found = _stateful(execution.executedPlan(), execution)
+        texts = Texts(execution.optimizedPlan(), _jvm(frame)) if found else None
+        prints = {id: texts.fingerprint(found[id]) for id in sorted(found)} if texts else {}
+    return Answer(prints, tuple(fingerprints.sources(frame._jdf.queryExecution().analyzed())))
+
+
+def refusal(
+    frame: DataFrame, output_mode: str, folder: Path, batch: BatchId, pinned: Mapping[str, str]
+) -> str:
+    """Why Spark would not go on behind a committed batch with this frame; "" when it would.
+
+    The folder holds `offsets/<batch>` and the descriptions of the operators, and is the caller's to
+    throw away: Spark adds to it what it would add to a checkpointLocation.
+    """
+    from pyspark.errors import PySparkException  # noqa: PLC0415  only with a JVM
+
+    try:
+        with _planning(frame, output_mode, folder, batch, pinned) as execution:
+            execution.executedPlan()
+    except PySparkException as error:
+        return str(error).partition("\n")[0]
+    return ""
+
+
+def output_mode_of(writer: DataStreamWriter) -> str:
+    """The output mode that an unstarted writer of Spark's was given."""
+    made = writer._jwrite
+    field = made.getClass().getDeclaredField("outputMode")
+    field.setAccessible(True)
+    return str(field.get(made).toString()).lower()
+
+
+@contextmanager
+def _planning(
+    frame: DataFrame, output_mode: str, folder: Path, last: BatchId, pinned: Mapping[str, str] | None
+) -> Iterator[Any]:
+    """A plan of the batch behind `last`, in a session of its own; it is made when it is asked for."""
+    jvm = _jvm(frame)
+    session = frame._jdf.sparkSession().cloneSession()
+    for key, value in _AS_A_STREAM.items():
+        session.conf().set(key, value)
+    session.conf().set(_STATE_PARTITIONS, session.conf().get(_PARTITIONS))
+    log = jvm.org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata
+    if pinned is not None:
+        stored = {"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": dict(pinned)}
+        log.setSessionConf(log.apply(json.dumps(stored)), session.sessionState().conf())
+    # Spark looks here for the batch whose operators it describes.
+    (folder / "offsets").mkdir(parents=True, exist_ok=True)
+    (folder / f"offsets/{last + 1}").touch()
+    arguments = [
+        session,
+        frame._jdf.queryExecution().analyzed(),
+        getattr(jvm.org.apache.spark.sql.streaming.OutputMode, output_mode.capitalize())(),
+        f"file:{folder.absolute()}/state",
+        jvm.java.util.UUID.randomUUID(),
+        jvm.java.util.UUID.randomUUID(),
+        last + 1,
+        jvm.scala.Option.empty(),
+        log.apply(0, 0, session.conf()),
+        getattr(jvm, _RUNTIME).WatermarkPropagator.noop(),
+        True,  # the first batch of a start: operators are described and checked
+        jvm.scala.collection.mutable.HashMap(),
+        jvm.scala.collection.mutable.HashMap(),
+        jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP(),
+        False,  # no trigger that ends
+        False,  # no real-time mode, which Spark 4.2 does not have here
+    ]
+    kind = jvm.java.lang.Class.forName(f"{_RUNTIME}.IncrementalExecution")
+    takes = len(kind.getConstructors()[0].getParameterTypes())
+    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(session)
+    try:
+        yield getattr(jvm, _RUNTIME).IncrementalExecution(*arguments[:takes])
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+
+def _stateful(plan: Any, execution: Any) -> dict[int, Any]:
+    """The operators of a physical plan that write state, by their ids."""
+    loader = execution.getClass().getClassLoader()
+    writer = loader.loadClass(_WRITER)
+    found: dict[int, Any] = {}
+    todo = [plan]
+    while todo:
+        node = todo.pop()
+        if writer.isInstance(node):
+            found[int(node.getStateInfo().operatorId())] = node
+        todo += sequence(node.children())
+    return found
+
+
+def _jvm(frame: DataFrame) -> Any:
+    return frame.sparkSession._jvm
