@@ -77,6 +77,64 @@ def test_a_detached_job_is_started_seen_followed_and_cancelled(
     assert weir("cancel", "ticks").returncode == 5
 
 
+COUNTS = """
+import weir
+from pyspark.sql import functions as F
+
+job = weir.Job("counts")
+
+@job.pipeline
+def counts(env):
+    rate = env.spark.readStream.format("rate").option("rowsPerSecond", 50).load()
+    keyed = env.source("rate", rate).groupBy((F.col("value") % 5).alias("k")).count()
+    env.sink("counted", keyed, weir.sinks.files("out"), output_mode="update")
+
+if __name__ == "__main__":
+    job.run()
+"""
+
+
+@pytest.mark.spark
+def test_a_running_job_is_saved_looked_into_and_stopped_with_a_savepoint(
+    weir: Weir, tmp_path: Path, quick: Mapping[str, str]
+) -> None:
+    (tmp_path / "counts.py").write_text(COUNTS)
+    (tmp_path / "weir.yaml").write_text("execution.checkpointing.savepoint-dir: saved\n")
+    settings = {**quick, "heartbeat.interval": "500 ms", "execution.checkpointing.interval": "1 s"}
+    options = [part for key, value in settings.items() for part in ("-D", f"{key}={value}")]
+    started = answer(weir("run", "-d", "counts.py", *options, "--master", "local[2]", "--json"))
+    try:
+        assert started["state"] == "RUNNING"
+        for _ in range(100):  # each is a process of its own
+            (query,) = answer(weir("status", "counts", "--json"))["queries"]
+            if (query["state_rows"] or 0) == 5:
+                break
+        first = answer(weir("savepoint", "counts", "--json"))
+        assert first["status"] == "taken" and first["bytes"] > 0
+        refused = weir("savepoint", "counts", str(tmp_path / "weir-data" / "counts" / "mine"))
+        assert refused.returncode == 1 and "the job's own directory" in refused.stderr
+        asked = answer(weir("savepoint", "counts", "elsewhere", "--detached", "--json"))
+        assert asked["status"] == "asked"
+        assert answer(weir("status", "counts", "--json"))["state"] == "RUNNING"
+        stopped = answer(weir("stop", "counts", "--json"))
+    finally:
+        weir("cancel", "counts")
+    assert (stopped["state"], stopped["job"]) == ("FINISHED", "counts")
+    known = answer(weir("savepoints", "counts", "--json"))["savepoints"]
+    paths = [one["path"] for one in known]
+    assert paths[0] == first["path"] and paths[-1] == stopped["path"] and len(paths) == 3
+    assert {Path(one).parent.name for one in paths} == {"saved", "elsewhere"}
+    assert [one["trigger"] for one in known] == ["request", "request", "stop"]
+    shown = answer(weir("savepoint", "show", stopped["path"], "--json"))
+    query = shown["queries"]["counted"]
+    commits = tmp_path / "weir-data" / "counts" / "generations" / "0001" / "queries" / "counted" / "commits"
+    assert query["batch"] == max(int(one.name) for one in commits.iterdir() if one.name.isdigit())
+    assert (query["operators"][0]["kind"], query["operators"][0]["rows"]) == ("stateStoreSave", 5)
+    assert (shown["job_file"], query["sink"]["kind"]) == ("counts.py", "files")
+    assert answer(weir("verify", "counts", "--json"))["ok"]
+    assert answer(weir("status", "counts", "--json"))["state"] == "FINISHED"
+
+
 BAD = {
     "no job": ("x = 1", "it makes no job"),
     "two jobs": ("import weir\nweir.Job('a')\nweir.Job('b')", "it makes 2 jobs: 'a', 'b'"),
