@@ -38,7 +38,7 @@ class Writing(Protocol):
     """One savepoint in the making. `add` may be called from several threads at once."""
 
     def add(self, path: str, chunks: Iterable[bytes]) -> SavedFile:
-        """Write a file; what was there of it before is replaced."""
+        """Write a file, durably but for its name; what was there of it before is replaced."""
 
     def finish(self, savepoint: Savepoint) -> str:
         """Make it a savepoint, durably; returns its place. Raises `SavepointPlaceError` when one is there."""
@@ -82,6 +82,7 @@ class _InFolder:
                     digest.update(chunk)
                     size += len(chunk)
                     files.write_all(file.fileno(), chunk)
+                os.fsync(file.fileno())
         except OSError as error:
             raise files.failed("copy to", target, error, str(self._folder)) from error
         return SavedFile(path=path, bytes=size, sha256=digest.hexdigest())
@@ -89,8 +90,6 @@ class _InFolder:
     def finish(self, savepoint: Savepoint) -> str:
         try:
             self.add(MANIFEST, [encode(savepoint)])
-            written = [*(file.path for file in savepoint.files), MANIFEST]
-            files.parallel(files.sync, (self._root / path for path in written))
             files.sync_folders({self._root, *self._made})
             faults.point("savepoint.written")
             self._name()
