@@ -18,7 +18,7 @@ from weir.savepoint.operators import operators
 from weir.savepoint.place import Place
 from weir.savepoint.verify import verify
 from weir.spark.closure import closure
-from weir.testing import ScriptedSource
+from weir.testing import ScriptedSource, committed_rows, folded
 from weir.testing.script import Rows, write_script
 
 if TYPE_CHECKING:
@@ -102,6 +102,26 @@ def test_a_savepoint_of_a_running_graph_is_whole_without_the_job(spark: SparkSes
     assert queries["clean"].sink.kind == "channel" and queries["clean"].sources[0].description
     assert not any(query.unaligned for query in queries.values())
     assert set(savepoint.channels) == {"clean"}
+
+
+def test_a_moved_savepoint_brings_the_whole_job_back(spark: SparkSession, tmp_path: Path) -> None:
+    add(tmp_path, ("a", 1), ("b", 2), ("c", 3))
+    with job_in(tmp_path).start(spark) as run:
+        run.process_all()
+        place = run.savepoint(str(tmp_path / "saved"))
+        add(tmp_path, ("a", 10), ("d", 4))
+        run.process_all()
+        saved = Place(place).read().id
+    moved = shutil.move(place, tmp_path / "elsewhere")
+    for _ in range(2):  # and once more behind what the first time became
+        with job_in(tmp_path).start(spark, str(moved)) as run:
+            assert run.restored is not None and run.restored.checkpoint == saved
+            run.process_all()
+            assert run.checkpoint() > saved
+        table = folded(committed_rows(str(tmp_path / "counts")), ["k"])
+        assert {k: row["sum"] for (k,), row in table.items()} == {"a": 11, "b": 2, "c": 3, "d": 4}
+        raw = sorted((row["k"], row["v"]) for row in committed_rows(str(tmp_path / "raw")))
+        assert raw == [("a", 1), ("a", 10), ("b", 2), ("c", 3), ("d", 4)]
 
 
 def test_a_stop_commits_what_runs_and_saves_exactly_that(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """What a reader learns from files: it lives in a process of its own, and nobody tells it anything.
 
 Small reads by name, which keep what can't change any more. Nothing here is listed but the reading
-query's offset log, at its start and when Spark has purged past what was read of it. `Planning` puts the facts together and asks `position.py`.
+query's offset log, at its start and when Spark has purged past what was read of it. `Planning` puts
+the facts together and asks `position.py`.
 """
 
 from __future__ import annotations

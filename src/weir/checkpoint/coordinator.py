@@ -173,7 +173,8 @@ class Coordinator:
     def prepare(self) -> None:
         """Before any query runs: abort what was begun and not finished, sweep, learn the last id."""
         there = mf.ids(self._store, self._live.job)
-        self._last_id = max((id for ids in there.values() for id in ids), default=CheckpointId(0))
+        known = [id for ids in there.values() for id in ids]
+        self._last_id = max([*known, self._origin.checkpoint or CheckpointId(0)])
         for id in sorted(there["begun"] - there["chk"] - there["aborted"]):
             self._write_abort(id, AbortReason.RESTARTED, "")
             self._outside.report(m.CheckpointAborted(id, "", "", 0.0, AbortReason.RESTARTED.value))

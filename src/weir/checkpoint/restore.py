@@ -1,4 +1,4 @@
-"""From a checkpoint to live files: which one, is it whole, and a new generation made of it.
+"""From a checkpoint or savepoint to live files: which one, is it whole, and a new generation made of it.
 
 `intend` writes down what is to be restored; nothing else changes. The next start of the job calls
 `open_generation`, which brings every file back into the new generation, and after the sinks are
@@ -21,6 +21,8 @@ from weir.checkpoint.manifest import File, Manifest
 from weir.clock import Clock
 from weir.errors import DamagedCheckpointError, NoSuchCheckpointError, NotRewindableError
 from weir.ids import CheckpointId, Generation, JobName, QueryName
+from weir.savepoint import restoring as saved
+from weir.savepoint.place import Place
 from weir.spark.layout import QueryFiles
 from weir.storage import Created, Store, files, generations, open_store, paths
 from weir.storage.generations import Origin, create_origin, read_origin
@@ -36,20 +38,28 @@ def _silently(_id: CheckpointId, _damage: str) -> None: ...
 
 
 def find(store: Store, job: JobName, point: str, passed_over: PassedOver = _silently) -> Manifest:
-    """The checkpoint that a user means, when every file of it is whole.
+    """The checkpoint or savepoint that a user means, when every file of it is whole.
 
-    `point` is "latest" (the newest one on the way to the live files that is whole), "chk-41", "41",
-    or the place of a manifest in a copy-dir. Raises `NoSuchCheckpointError`, and
-    `DamagedCheckpointError` when what was asked for can't be restored.
+    `point` is "latest" (the newest checkpoint on the way to the live files that is whole), "chk-41",
+    "41", the place of a manifest in a copy-dir, or the place of a savepoint. Raises
+    `NoSuchCheckpointError`, and `DamagedCheckpointError` when what was asked for can't be restored;
+    for a savepoint `NotASavepointError` and `DamagedSavepointError`.
     """
     if point == LATEST:
         return _latest(store, job, passed_over)
+    if is_place(point):
+        return saved.find(point, job)[1]
     elsewhere = _ELSEWHERE.fullmatch(point)
     manifest = _from_copies(job, point, elsewhere) if elsewhere else _named(store, job, point)
     damage = verify(store, manifest)
     if damage:
         raise _damaged(job, manifest.id, damage[0])
     return manifest
+
+
+def is_place(point: str) -> bool:
+    """Whether it is the place of a savepoint, and not the name of a checkpoint."""
+    return "/" in point and _ELSEWHERE.fullmatch(point) is None
 
 
 def candidates(store: Store, job: JobName) -> list[CheckpointId]:
@@ -96,18 +106,21 @@ def intend(
     of a copy-dir is entered among the job's own checkpoints.
     """
     manifest = find(store, job, point)
+    place = Place(point).url if is_place(point) else ""
     if _ELSEWHERE.fullmatch(point):
         _enter(store, job, manifest)
     if not accept_duplicates:
         _check_rewindable(store, job, manifest)
-    _named(store, job, f"chk-{manifest.id}")  # to verify takes its time; it may have been dropped meanwhile
+    if not place:
+        _named(store, job, f"chk-{manifest.id}")  # to verify takes its time; it may be dropped by now
     origin = Origin(
         lineage=manifest.lineage,
         backend=manifest.backend,
         parallelism=manifest.parallelism,
         spark=manifest.spark,
         created_at=clock.now().isoformat(),
-        restored_from=f"chk-{manifest.id}",
+        restored_from=place or f"chk-{manifest.id}",
+        saved=manifest.id if place else 0,
         parent=manifest.generation,
         accept_duplicates=accept_duplicates,
         why=why,
@@ -130,9 +143,16 @@ def open_generation(store: Store, job: JobName, generation: Generation) -> Manif
     """
     origin = read_origin(store, job, generation)
     assert origin is not None and origin.checkpoint is not None, "only a restore is opened"
-    manifest = _named(store, job, origin.restored_from)
-    if not store.exists(paths.copied(job, generation)):
-        _bring_back(store, manifest, files.folder_of(store) / paths.generation(job, generation))
+    root = files.folder_of(store) / paths.generation(job, generation)
+    there = store.exists(paths.copied(job, generation))
+    if origin.saved:
+        place = Place(origin.restored_from)
+        manifest = saved.facts(place.read()) if there else saved.bring_back(place, root)
+    else:
+        manifest = _named(store, job, origin.restored_from)
+        if not there:
+            _bring_back(store, manifest, root)
+    if not there:
         body = {"from": origin.restored_from, "bytes": manifest.full_bytes}
         store.create(paths.copied(job, generation), json.dumps(body).encode())
     return manifest

@@ -139,6 +139,10 @@ def _command(inputs: Inputs) -> list[str]:
     settings = [f"-D{key}={value}" for key, value in inputs.overrides.items()]
     if inputs.settings_file:
         settings += ["--config", str(inputs.settings_file)]
+    if inputs.point:
+        settings += ["--from-savepoint", inputs.point]
+    if inputs.accept_duplicates:
+        settings += ["--accept-duplicates"]
     return [sys.executable, "-m", "weir", "run", *settings, "--", str(inputs.file), *inputs.arguments]
 
 

@@ -51,7 +51,7 @@ def restore(
     \b
     Example: weir restore wordcount chk-41
     """
-    wanted = _point(point)
+    wanted = as_point(point)
     place = directory(dir, config, define)
     standing = _standing(place, job, wanted)
     if standing is None or standing.over:
@@ -70,7 +70,7 @@ def restore(
     say.say(f"{job} goes on from checkpoint {body['checkpoint']}, as generation {body['generation']}")
 
 
-def _point(text: str) -> str:
+def as_point(text: str) -> str:
     """As the job understands it, wherever it runs: a file is named from the root."""
     if text.isdigit():
         return f"chk-{int(text)}"

@@ -11,6 +11,7 @@ import typer
 from weir.cli import say
 from weir.cli.detach import Ready, start_detached
 from weir.cli.options import AsJson, Define, Directory, SettingsFile, overrides, settings_file
+from weir.cli.restore import AcceptDuplicates, as_point
 from weir.cli.watch import Terminal, terminal
 from weir.clock import Clock
 from weir.errors import JobFileError
@@ -36,6 +37,15 @@ Master = Annotated[
 Detached = Annotated[
     bool, typer.Option("-d", "--detached", help="Return when the job is running, and leave it running.")
 ]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "-s",
+        "--from-savepoint",
+        metavar="POINT",
+        help="Go on from a savepoint's directory, chk-41 or latest, instead of the live files.",
+    ),
+]
 
 
 def run(
@@ -47,6 +57,8 @@ def run(
     dir: Directory = None,
     config: SettingsFile = None,
     detached: Detached = False,
+    from_savepoint: From = None,
+    accept_duplicates: AcceptDuplicates = False,
     json: AsJson = False,
 ) -> None:
     """Run a job, and start it again when it fails.
@@ -65,7 +77,10 @@ def run(
     require_java()
     ready = Ready.inherited()
     found = settings_file(config, beside=file)
-    inputs = Inputs(file.absolute(), arguments or [], found, dict(os.environ), given)
+    point = as_point(from_savepoint) if from_savepoint else ""
+    inputs = Inputs(
+        file.absolute(), arguments or [], found, dict(os.environ), given, point, accept_duplicates
+    )
     if ready is not None:
         raise typer.Exit(ready.supervise(inputs))
     if detached:

@@ -24,7 +24,7 @@ from weir.clock import Clock, Deadline
 from weir.config import CheckpointingMode, Config, Retention
 from weir.driver import savepoints
 from weir.driver.about import saved_sink, source_of
-from weir.driver.opening import Opened, open_generation
+from weir.driver.opening import From, Opened, open_generation
 from weir.driver.progress import ProgressReports
 from weir.driver.savepoints import Savepoints, Wanted, words
 from weir.errors import NotRewindableError, PinnedStateError, WeirError
@@ -97,10 +97,10 @@ class Engine:
         self.over = threading.Event()
         """Set when every query has ended."""
 
-    def start(self) -> None:
-        """Open the live files, learn the graph, reset the sinks, start receivers and queries."""
+    def start(self, wanted: From | None = None) -> None:
+        """Open the live files, or the point that is wanted; learn the graph, reset sinks, start it all."""
         with self._timed("load"):
-            opened = open_generation(self._store, self._name, self._clock, self._note)
+            opened = open_generation(self._store, self._name, self._clock, self._note, wanted)
         self._live = opened.live
         with self._timed("graph"):
             self._graph = graph.learn(self._name, self._job.function, self._spark, self._live)
@@ -280,7 +280,7 @@ class Engine:
             self._runs[run.name] = run
         last = run.files.last_committed()
         self._progress.watch(run.name, run.token.run)
-        self._progress.started(run.name, run.start(self._ended))
+        run.start(lambda run_id: self._progress.started(run.name, run_id), self._ended)
         self._report(m.QueryStarted(run.name, run.token.run, last))
 
     def _ended(self, run: QueryRun, error: Exception | None) -> None:

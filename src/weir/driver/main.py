@@ -23,6 +23,7 @@ from weir.clock import Clock
 from weir.config import Config
 from weir.driver import jobfile
 from weir.driver.engine import Engine
+from weir.driver.opening import From
 from weir.errors import FencedError
 from weir.ids import Attempt, QueryName
 from weir.lease import Lease
@@ -63,6 +64,7 @@ class _Driver:
         self._asked_at: dict[int, float] = {}
         self._config: Config | None = None
         self._lease: Lease | None = None
+        self._wanted: From | None = None
         self._prepared: queue.Queue[Config] = queue.Queue()
         self._granted: queue.Queue[Lease] = queue.Queue()
         threading.Thread(target=self._listen, name="weir-link", daemon=True).start()
@@ -86,7 +88,7 @@ class _Driver:
     def _serve(self, job: Job, spark: SparkSession, config: Config, lease: Lease) -> None:
         store = open_store(config.settings.execution_checkpointing_dir)
         engine = Engine(job, spark, config, store, lease, self._link.send, self._clock)
-        engine.start()
+        engine.start(self._wanted)
         cancelled = False
         while not engine.over.is_set():
             with suppress(queue.Empty):
@@ -113,6 +115,8 @@ class _Driver:
                 self._config = Config.from_wire(message.config)
                 self._prepared.put(self._config)
             elif isinstance(message, m.Start):
+                if message.point:
+                    self._wanted = From(message.point, message.accept_duplicates)
                 self._hold(Attempt(message.attempt))
             else:
                 self._inbox.put(message)

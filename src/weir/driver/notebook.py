@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from weir.clock import Clock, Deadline
 from weir.config import Config, resolve
 from weir.driver.engine import Engine
+from weir.driver.opening import From
 from weir.errors import JobRunningError, NoCheckpointError, NoSavepointError, RunFailedError, WeirError
 from weir.lease import Lease
 from weir.protocol import messages as m
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 class Run:
     """A running job. Leaving the `with` block stops it as `weir cancel` would."""
 
-    def __init__(self, job: Job, spark: SparkSession, config: Config) -> None:
+    def __init__(self, job: Job, spark: SparkSession, config: Config, wanted: From | None = None) -> None:
         self.job = job.name
         self.batches: list[m.BatchCommitted] = []
         """The committed batches, in the order in which Spark reported them."""
@@ -60,7 +61,7 @@ class Run:
         self._beating = threading.Thread(target=self._heart, args=(lease,), name="weir-heart", daemon=True)
         self._beating.start()
         try:
-            self._engine.start()
+            self._engine.start(wanted)
         except BaseException:
             self._engine.stop(0)
             self._release()
@@ -214,8 +215,9 @@ class Run:
         self._clock.wait(threading.Event(), min(seconds, 0.2))
 
 
-def start(job: Job, spark: SparkSession) -> Run:
+def start(job: Job, spark: SparkSession, point: str | None = None, accept_duplicates: bool = False) -> Run:
     """Start the job beside a live session; see `Job.start`."""
     file = Path("weir.yaml")
     config = resolve(file=file if file.is_file() else None, job_options=job.options, environ=os.environ)
-    return Run(job, spark, config)
+    wanted = From(point, accept_duplicates) if point else None
+    return Run(job, spark, config, wanted)

@@ -29,8 +29,27 @@ class Opened:
     accept_duplicates: bool = False
 
 
-def open_generation(store: Store, job: JobName, clock: Clock, note: Callable[[str], None]) -> Opened:
+@dataclass(frozen=True)
+class From:
+    """A checkpoint or savepoint that a start was told to go on from."""
+
+    point: str
+    accept_duplicates: bool = False
+
+
+def open_generation(
+    store: Store, job: JobName, clock: Clock, note: Callable[[str], None], wanted: From | None = None
+) -> Opened:
     """Decide and make the files of the generation; nothing is live yet when a manifest is returned."""
+    if wanted is not None:
+        restore.intend(
+            store,
+            job,
+            wanted.point,
+            accept_duplicates=wanted.accept_duplicates,
+            clock=clock,
+            why=f"started from {wanted.point}",
+        )
     opening = generations.opening(store, job)
     if opening is None:
         live = Live(store, job, generations.live(store, job))
@@ -38,6 +57,7 @@ def open_generation(store: Store, job: JobName, clock: Clock, note: Callable[[st
         if not torn:
             return Opened(live)
         opening = _repair(store, job, torn, clock, note)
+    faults.point("restore.intended")
     manifest = restore.open_generation(store, job, opening)
     faults.point("restore.copied")
     origin = generations.read_origin(store, job, opening)

@@ -101,15 +101,16 @@ class Job:
         sys.stderr.flush()
         os.execv(sys.executable, [sys.executable, "-m", "weir", "run", file, "--", *sys.argv[1:]])
 
-    def start(self, spark: SparkSession) -> Run:
+    def start(self, spark: SparkSession, point: str | None = None, *, accept_duplicates: bool = False) -> Run:
         """Run the job in a session of its own beside this one, without a supervisor.
 
         For notebooks and tests: `with job.start(spark) as run: ...`. It takes an attempt like any
-        driver; nothing restarts it.
+        driver; nothing restarts it. `point` is a savepoint's directory, "chk-41" or "latest": the job
+        goes on from there, and not from its live files.
         """
         from weir.driver.notebook import start  # noqa: PLC0415
 
-        return start(self, spark)
+        return start(self, spark, point, accept_duplicates)
 
 
 def _main_file() -> str | None:

@@ -24,6 +24,7 @@ from weir.job.graph import QuerySpec
 from weir.job.sinks import NativeSink, Outcome, StagingSink
 from weir.lease import Lease
 from weir.protocol.ledger import Staged, plan_start
+from weir.spark.failure import is_late_worker
 from weir.spark.layout import QueryFiles
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 _DRAIN = timedelta(minutes=1)
 """How long an ended query waits for its sink; what is left then, the next start delivers."""
 _TRIES = 8
+_BEGINNINGS = 3
+"""So often a query begins again that Spark could not give a Python process to."""
 _LOOK = 0.05
 _IDLE_LOOKS = 3
 """So many looks in a row must find a query idle before it is interrupted."""
@@ -119,20 +122,22 @@ class QueryRun:
         faults.point("start.recovered")
         return len(plan.commit)
 
-    def start(self, ended: Callable[[QueryRun, Exception | None], None]) -> str:
+    def start(
+        self, began: Callable[[str], None], ended: Callable[[QueryRun, Exception | None], None]
+    ) -> None:
         """Start the Spark query; `ended` is called once, from a thread, when it is over.
 
-        Returns Spark's own id of this run.
+        `began` is told Spark's own id of the run. Spark gives each Python process ten seconds to
+        answer; a query that could not begin for that, on a machine that is too busy, begins again.
         """
         sink = self.spec.sink
         if isinstance(sink, StagingSink):
             self._committer = Committer(sink, self.files, self._lease, self._max_pending, self._fail)
-        self._query = self._writer().start()
+        self._begin(began)
         faults.point("start.query")
         threading.Thread(
-            target=self._watch, args=(self._query, ended), name=f"weir-{self.name}", daemon=True
+            target=self._watch, args=(began, ended), name=f"weir-{self.name}", daemon=True
         ).start()
-        return str(self._query.runId)
 
     def ask_to_end(self) -> None:
         """Let the running batch finish and commit, and start no other."""
@@ -146,17 +151,16 @@ class QueryRun:
 
     def end(self, deadline: Deadline) -> bool:
         """Wait for the end that was asked for; past the deadline cut it off. True when it was clean."""
-        query = self._query
-        if query is None:
+        if self._query is None:
             return True
         idle = 0
         while not self._over.wait(_LOOK) and not deadline.passed:
-            idle = 0 if query.status["isTriggerActive"] else idle + 1
+            idle = 0 if self._query.status["isTriggerActive"] else idle + 1
             if idle >= _IDLE_LOOKS:
-                self._interrupt_if_idle(query)
+                self._interrupt_if_idle(self._query)
         clean = self._over.is_set()
         if not clean:
-            query.stop()
+            self._query.stop()
         return clean
 
     def _interrupt_if_idle(self, query: StreamingQuery) -> None:
@@ -180,12 +184,16 @@ class QueryRun:
 
         False when the deadline passed before. Returns at once when the query has ended or failed.
         """
-        query = self._query
-        if query is not None:
+        query = None
+        while self._query is not query and not deadline.passed:  # another one, when it had to begin again
+            query = self._query
             # Spark's own call knows no limit, so it waits in a thread that may be left behind.
             waiter = threading.Thread(target=_process_all, args=(query,), daemon=True)
             waiter.start()
             waiter.join(deadline.left())
+            while query is self._query and not query.isActive and not deadline.passed:
+                if self._over.wait(_LOOK):
+                    break
         return not deadline.passed and (self._committer is None or self._committer.drain(deadline))
 
     def close(self) -> None:
@@ -250,18 +258,36 @@ class QueryRun:
         if self._query is not None:
             self._query.stop()
 
-    def _watch(self, query: StreamingQuery, ended: Callable[[QueryRun, Exception | None], None]) -> None:
-        error: Exception | None = None
-        try:
-            query.awaitTermination()
-        except Exception as raised:
-            error = raised
+    def _begin(self, began: Callable[[str], None]) -> None:
+        self._query = self._writer().start()
+        began(str(self._query.runId))
+
+    def _watch(
+        self, began: Callable[[str], None], ended: Callable[[QueryRun, Exception | None], None]
+    ) -> None:
+        error = self._wait()
+        for _ in range(_BEGINNINGS):
+            if self._ending.is_set() or self.batch is not None or not is_late_worker(error):
+                break
+            self._begin(began)
+            if self._ending.is_set():
+                self.ask_to_end()
+            error = self._wait()
         if self._committer is not None:
             self._committer.drain(Deadline.after(Clock(), _DRAIN))
             self._committer.close()
         self._over.set()
         error = self.error or error
         ended(self, None if isinstance(error, StoppingError) else error)
+
+    def _wait(self) -> Exception | None:
+        """Wait until the Spark query is over; what it raised."""
+        assert self._query is not None
+        try:
+            self._query.awaitTermination()
+        except Exception as error:
+            return error
+        return None
 
 
 def _process_all(query: StreamingQuery) -> None:

@@ -266,6 +266,9 @@ class Start:
     """Take this attempt and run the job."""
 
     attempt: int
+    point: str = ""
+    """Go on from this checkpoint or savepoint; "": from the live files."""
+    accept_duplicates: bool = False
 
 
 @dataclass(frozen=True)

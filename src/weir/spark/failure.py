@@ -86,6 +86,13 @@ def from_exception(error: BaseException, job: str) -> Failure:
     )
 
 
+def is_late_worker(error: BaseException | None) -> bool:
+    """Whether Spark gave up waiting for a Python process that it had started."""
+    if error is None or "java.net.SocketTimeoutException" not in _java_classes(error):
+        return False
+    return "failed to connect back" in str(error)
+
+
 def _own_in_worker(error: BaseException, stack: str) -> Failure | None:
     """The failure behind an error of weir's that was raised in a Python process of Spark's."""
     found = _OWN.search(str(error))

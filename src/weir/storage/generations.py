@@ -37,16 +37,20 @@ class Origin:
     spark: str
     created_at: str
     restored_from: str = ""
-    """The checkpoint that it was opened from, "chk-41"; "" for a start with nothing."""
+    """What it was opened from: "chk-41", or the place of a savepoint; "" for a start with nothing."""
     parent: int = 0
     """The generation that this checkpoint was taken of."""
     accept_duplicates: bool = False
     """Whether output that can't be taken back may be delivered again."""
     why: str = ""
+    saved: int = 0
+    """The checkpoint that the savepoint is a copy of, when it was opened from one."""
 
     @property
     def checkpoint(self) -> CheckpointId | None:
-        """The id of the checkpoint that it was opened from."""
+        """The id of the checkpoint that it was opened from, itself or as a savepoint."""
+        if self.saved:
+            return CheckpointId(self.saved)
         return CheckpointId(int(self.restored_from.removeprefix("chk-"))) if self.restored_from else None
 
 

@@ -53,6 +53,9 @@ class Inputs:
     settings_file: Path | None
     environ: Mapping[str, str]
     overrides: Mapping[str, str]
+    point: str = ""
+    """The checkpoint or savepoint to go on from, at the first start; "": from the live files."""
+    accept_duplicates: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,7 @@ class Supervisor:
         self._changes: dict[str, str] = {}
         """Settings that were changed on the running job; the next driver gets them too."""
         self._restoring: Restore | None = None
+        self._went_back = False
         self._stopping: Stopping | None = None
         self._final: m.Failure | None = None
         self._waited_for: AttemptRecord | None = None
@@ -243,7 +247,14 @@ class Supervisor:
         live.heard_at = self._clock.monotonic()
         body = {"session": self._home.session, "file": str(self._inputs.file), "driver": live.process.group}
         self._home.event("attempt", body)
-        live.process.send(m.Start(self._home.attempt))
+        wanted = self._inputs if not self._went_back else None
+        live.process.send(
+            m.Start(
+                self._home.attempt,
+                wanted.point if wanted else "",
+                wanted.accept_duplicates if wanted else False,
+            )
+        )
         self._move(JobEvent.DEPLOY)
 
     def _waiting(self, holder: AttemptRecord, seconds: float) -> None:
@@ -298,6 +309,7 @@ class Supervisor:
             if isinstance(message, m.SavepointProgress) and self._stopping is not None:
                 self._stopping.hear(message)
             self._told.tell(message)
+            self._went_back = self._went_back or isinstance(message, m.Restored)
             if isinstance(message, m.Restored) and not live.leaving:
                 self._answer_restore(True, **asdict(message))
 

@@ -1,0 +1,86 @@
+"""A savepoint as a point that a job can go on from: its facts, and its files in a new generation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from weir.checkpoint.edits import edit_of
+from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
+from weir.errors import DamagedSavepointError, NotASavepointError
+from weir.protocol.checkpoints import Alignment
+from weir.savepoint.manifest import SavedFile, SavedQuery, Savepoint
+from weir.savepoint.place import Place
+from weir.storage import files
+
+
+def find(url: str, job: str) -> tuple[Place, Manifest]:
+    """The savepoint at a place, when it is one of this job and every file of it is whole.
+
+    Raises `NotASavepointError` and `DamagedSavepointError`.
+    """
+    place = Place(url)
+    savepoint = place.read()
+    if savepoint.job != job:
+        raise NotASavepointError(place=place.url, reason=f"it was taken of job {savepoint.job!r}")
+    damaged = [one for one in files.parallel(lambda f: (f, place.damage(f)), savepoint.files) if one[1]]
+    if damaged:
+        raise DamagedSavepointError(place=place.url, file=damaged[0][0].path, damage=damaged[0][1])
+    return place, facts(savepoint)
+
+
+def facts(savepoint: Savepoint) -> Manifest:
+    """What it consists of, as a checkpoint says it; its files are not among it."""
+    return Manifest(
+        id=savepoint.id,
+        job=savepoint.job,
+        generation=savepoint.generation,
+        attempt=0,
+        alignment=Alignment(savepoint.alignment),
+        full=True,
+        trigger=savepoint.trigger,
+        begun_at=savepoint.taken_at,
+        completed_at=savepoint.taken_at,
+        seconds=savepoint.seconds,
+        lineage=savepoint.lineage,
+        backend=savepoint.backend,
+        parallelism=savepoint.parallelism,
+        spark=savepoint.spark,
+        weir=savepoint.weir,
+        queries={name: _cut(query) for name, query in savepoint.queries.items()},
+        channels={
+            name: ChannelCut(first=one.first, behind=one.behind, batch=one.batch)
+            for name, one in savepoint.channels.items()
+        },
+    )
+
+
+def bring_back(place: Place, root: Path) -> Manifest:
+    """Copy every file to its place in the generation `root`; safe to repeat, and to be killed in."""
+    savepoint = place.read()
+    manifest = facts(savepoint)
+    targets = {file.path: root / file.path for file in savepoint.files}
+    try:
+        for folder in {target.parent for target in targets.values()}:
+            folder.mkdir(parents=True, exist_ok=True)
+
+        def bring(file: SavedFile) -> None:
+            place.bring(file, targets[file.path], edit_of(manifest, file.path, root))
+
+        files.parallel(bring, savepoint.files)
+        above = (one for target in targets.values() for one in files.up_to(target, root.parent))
+        files.sync_folders(above)
+    except OSError as error:
+        raise files.failed("restore", root, error, place.url) from error
+    return manifest
+
+
+def _cut(query: SavedQuery) -> QueryCut:
+    return QueryCut(
+        batch=query.batch,
+        unaligned=query.unaligned,
+        offsets=query.offsets,
+        positions=query.positions,
+        set_back=query.set_back,
+        watermark_ms=query.watermark_ms,
+        rewindable=query.sink.rewindable if query.sink is not None else False,
+    )
