@@ -1,0 +1,226 @@
+"""Which operator of a changed query gets the state of which old one.
+
+By kind, key and value; where that leaves a choice, by what each groups by, computes and reads. Two
+operators that look alike and changed places are told apart so, which Spark does not do. What can't be
+told apart is never guessed. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+from weir.protocol.fits import Fit, Level, similarity
+from weir.protocol.shapes import PlannedOperator
+
+_MANY = 6
+"""So many operators of one kind are looked at in every order; more must be told apart at first sight."""
+
+OWN = ("channel ", "source ")
+"""Sources of weir's, whose offsets name them."""
+
+Fits = Callable[[PlannedOperator, PlannedOperator], Fit]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """State and the operator that gets it."""
+
+    old: PlannedOperator
+    new: PlannedOperator
+    said: bool = False
+    """Whether somebody said so, rather than that it was found."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Operators of which can't be told which is which."""
+
+    old: tuple[PlannedOperator, ...]
+    new: tuple[PlannedOperator, ...]
+
+
+@dataclass(frozen=True)
+class Matched:
+    """What belongs together, what can't be told, and what is left."""
+
+    pairs: tuple[Pair, ...]
+    choices: tuple[Choice, ...]
+    old: tuple[PlannedOperator, ...]
+    new: tuple[PlannedOperator, ...]
+
+
+def match(
+    old: Sequence[PlannedOperator],
+    new: Sequence[PlannedOperator],
+    fits: Fits,
+    said: Mapping[int, int | None],
+    *,
+    comparable: bool,
+) -> Matched:
+    """Match the operators of one query before and after a change.
+
+    `said` maps ids of old operators to new ones, or to None for what is given up. `comparable` when
+    the texts of both sides may be compared.
+    """
+    taken = set(said.values())
+    by_id = {one.id: one for one in new}
+    pairs = [Pair(one, by_id[to], said=True) for one in old if (to := said.get(one.id)) is not None]
+    given_up = [one for one in old if said.get(one.id, 0) is None]
+    left = _Left(
+        [one for one in old if one.id not in said],
+        [one for one in new if one.id not in taken],
+        fits,
+        comparable,
+    )
+    choices: list[Choice] = []
+    for group in list(left.groups(Level.RESHAPED)):
+        found = left.tell_apart(group)
+        pairs += found
+        left.without(found)
+    for group in list(left.groups(Level.RESHAPED)):
+        choices.append(group)
+        left.remove(group.old, group.new)
+    for group in list(left.groups(Level.MISFIT)):
+        misfits = [Pair(one, other) for one, other in zip(group.old, group.new, strict=False)]
+        pairs += misfits
+        left.without(misfits)
+    order = sorted(pairs, key=lambda pair: pair.old.id)
+    return Matched(tuple(order), tuple(choices), (*given_up, *left.old), tuple(left.new))
+
+
+class _Left:
+    """What is not matched yet."""
+
+    def __init__(
+        self, old: list[PlannedOperator], new: list[PlannedOperator], fits: Fits, comparable: bool
+    ) -> None:
+        self.old, self.new = old, new
+        self._levels = {(one.id, other.id): fits(one, other).level for one in old for other in new}
+        self._comparable = comparable
+
+    def remove(self, old: Sequence[PlannedOperator], new: Sequence[PlannedOperator]) -> None:
+        self.old = [one for one in self.old if one not in old]
+        self.new = [one for one in self.new if one not in new]
+
+    def without(self, pairs: Sequence[Pair]) -> None:
+        self.remove([pair.old for pair in pairs], [pair.new for pair in pairs])
+
+    def groups(self, level: Level) -> Iterator[Choice]:
+        """Operators among which state could go to several, at this level or better."""
+        waiting = list(self.old)
+        while waiting:
+            old, new = [waiting.pop(0)], []
+            for one in old:  # grows while it is walked through
+                new += [other for other in self._fitting(one, level) if other not in new]
+                near = [other for other in waiting if any(n in new for n in self._fitting(other, level))]
+                old += near
+                waiting = [other for other in waiting if other not in near]
+            if new:
+                yield Choice(tuple(sorted(old, key=_id)), tuple(sorted(new, key=_id)))
+
+    def tell_apart(self, group: Choice) -> list[Pair]:
+        """The pairs of a group that are beyond doubt."""
+        pairs = list(self._alike(group)) if self._comparable else []
+        old = [one for one in group.old if one not in [pair.old for pair in pairs]]
+        new = [one for one in group.new if one not in [pair.new for pair in pairs]]
+        return pairs + self._best(old, new)
+
+    def _fitting(self, old: PlannedOperator, level: Level) -> list[PlannedOperator]:
+        return [one for one in self.new if self._levels[old.id, one.id] <= level]
+
+    def _alike(self, group: Choice) -> Iterator[Pair]:
+        """Those that are the same in everything. Several such have the same state: their order does."""
+        free = list(group.new)
+        for one in group.old:
+            same = (
+                other
+                for other in free
+                if one.known
+                and other.evidence == one.evidence
+                and self._levels[one.id, other.id] <= Level.ACCEPTED
+            )
+            if (other := next(same, None)) is not None:
+                free.remove(other)
+                yield Pair(one, other)
+
+    def _best(self, old: list[PlannedOperator], new: list[PlannedOperator]) -> list[Pair]:
+        """The one way to match them that is better than every other way; nothing if there is none."""
+        if not old or not new or max(len(old), len(new)) > _MANY:
+            return []
+        ways = [[pair for pair in way if self._possible(pair)] for way in _ways(old, new)]
+        scores = [self._score(way) for way in ways]
+        best = [way for way, score in zip(ways, scores, strict=True) if score == max(scores)]
+        if len({frozenset(_names(way)) for way in best}) > 1:
+            return []
+        return [pair for pair in best[0] if self._related(pair)]
+
+    def _possible(self, pair: Pair) -> bool:
+        return self._levels[pair.old.id, pair.new.id] <= Level.RESHAPED
+
+    def _score(self, way: Sequence[Pair]) -> tuple[float, int]:
+        alike = sum(similarity(p.old, p.new) for p in way if self._told(p)) if self._comparable else 0.0
+        return round(alike, 9), sum(Level.MISFIT - self._levels[p.old.id, p.new.id] for p in way)
+
+    def _related(self, pair: Pair) -> bool:
+        return not (self._comparable and self._told(pair)) or similarity(pair.old, pair.new) > 0
+
+    def _told(self, pair: Pair) -> bool:
+        return pair.old.known and pair.new.known
+
+
+def _id(operator: PlannedOperator) -> int:
+    return operator.id
+
+
+def _ways(old: list[PlannedOperator], new: list[PlannedOperator]) -> Iterator[list[Pair]]:
+    if len(old) <= len(new):
+        for order in permutations(new, len(old)):
+            yield [Pair(one, other) for one, other in zip(old, order, strict=True)]
+    else:
+        for order in permutations(old, len(new)):
+            yield [Pair(one, other) for one, other in zip(order, new, strict=True)]
+
+
+def _names(way: Sequence[Pair]) -> Iterator[tuple[object, int]]:
+    """Old operators that are the same in everything are one: it does not matter which is taken."""
+    for pair in way:
+        yield (pair.old.evidence if pair.old.known else pair.old.id), pair.new.id
+
+
+def match_sources(
+    old: Sequence[str], new: Sequence[str], said: Mapping[int, int | None]
+) -> tuple[dict[int, int], dict[int, int]]:
+    """For each new source the old one whose position it takes; and old ones with a new one they may be.
+
+    By name; several of one name in their order. Spark itself goes by position, so a source without a
+    name is taken by its position, when there are as many as before.
+    """
+    pairs = {to: at for at, to in said.items() if to is not None}
+    left = [number for number in range(len(old)) if number not in said]
+    free = [number for number in range(len(new)) if number not in pairs]
+    for number in [n for n in free if n in left and old[n] == new[n]] + free:
+        same = [at for at in left if old[at] and old[at] == new[number]]
+        if number in free and same:
+            at = number if number in same else same[0]
+            pairs[number] = at
+            left.remove(at)
+            free.remove(number)
+    unnamed = [at for at in left if not old[at]]
+    if unnamed and len(old) == len(new) and all(at in free for at in unnamed):
+        pairs |= {at: at for at in unnamed}
+        left = [at for at in left if old[at]]
+        free = [number for number in free if number not in unnamed]
+    doubtful: dict[int, int] = {}
+    for at in left:
+        near = [n for n in free if not old[at] or _may_be(old[at], new[n])]
+        if near:
+            doubtful[at] = near[0]
+            free.remove(near[0])
+    return pairs, doubtful
+
+
+def _may_be(old: str, new: str) -> bool:
+    """Whether one source may be the other at another place: of one format, and not one of weir's."""
+    return not old.startswith(OWN) and old.partition(" ")[0] == new.partition(" ")[0]
