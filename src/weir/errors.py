@@ -16,6 +16,9 @@
     |   |-- NotRewindableError      a restore would go behind output that can't be taken back
     |   |-- NotASavepointError      a place that holds no savepoint that this weir can use
     |   |-- SavepointPlaceError     a place that a savepoint can't be written to
+    |   |-- BadMapError             a --map that names what is not there
+    |   |-- StateNotRewritableError state that can't be rescaled, converted or edited as it was asked for
+    |   |-- StateNotReadableError   state that is not there, or that Spark can't read
     |   |-- UserStateError          user state in a wrong place, or with a value that can't be kept
     |   |-- UserCodeError           the author's own function raised
     |   |-- RunFailedError          a query of a run in a notebook failed
@@ -40,6 +43,8 @@
         |-- DamagedError            live files are lost or torn, and no checkpoint is whole
         |-- DamagedCheckpointError  files of a checkpoint are gone or changed
         |-- DamagedSavepointError   files of a savepoint are gone or changed
+        |-- StateRewriteError       Spark failed while it wrote state anew
+        |-- StateDiffersError       state that was written anew is not what it should be
         |-- LostStagingError        Spark committed a batch whose staged output is gone
         |-- LostSegmentError        a file of a channel is gone that a reader still needs
         `-- LostInputError          a source's journal is gone, or older than what a query has read
@@ -229,10 +234,34 @@ class NotASavepointError(UserError):
     hint_form = "'weir savepoints' lists those that are known"
 
 
+class BadMapError(UserError):
+    """A `--map` that names what is not there."""
+
+    what_form = "--map {given} can't be used"
+    why_form = "{reason}"
+    hint_form = "--map QUERY/OLD=NEW takes the numbers of operators, --map QUERY/@OLD=NEW those of sources; NEW may be none"
+
+
 class SavepointPlaceError(UserError):
     """A place that a savepoint can't be written to."""
 
     what_form = "no savepoint can be written to {place}"
+    why_form = "{reason}"
+    hint_form = "{todo}"
+
+
+class StateNotRewritableError(UserError):
+    """State that can't be rescaled, converted or edited as it was asked for; nothing was written."""
+
+    what_form = "the state of query {query!r} can't be rewritten as it was asked for"
+    why_form = "{reason}"
+    hint_form = "{todo}"
+
+
+class StateNotReadableError(UserError):
+    """State that is not there, or that Spark can't read as it was asked for."""
+
+    what_form = "the state of query {query!r} can't be read from {path}"
     why_form = "{reason}"
     hint_form = "{todo}"
 
@@ -414,6 +443,24 @@ class DamagedSavepointError(InternalError):
     what_form = "savepoint {place} is damaged: {file} {damage}"
     why_form = "somebody changed or deleted it, or the disk lost it"
     hint_form = "use another one: 'weir savepoints' lists those that are known"
+
+
+class StateRewriteError(InternalError):
+    """Spark failed while it wrote state anew; nothing of it is left."""
+
+    what_form = "the state of query {query!r} could not be written anew"
+    why_form = "{reason}"
+    hint_form = "nothing is lost: what it was to be made from is as it was"
+
+
+class StateDiffersError(InternalError):
+    """State that was written anew is not what it should be; nothing of it is left."""
+
+    what_form = (
+        "the new state of operator {operator} of query {query!r}, store {store!r}, is not what it was to be"
+    )
+    why_form = "{reason}"
+    hint_form = "nothing is lost: what it was to be made from is as it was; please report this"
 
 
 class LostStagingError(InternalError):

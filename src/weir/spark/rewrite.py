@@ -1,0 +1,428 @@
+"""The state of a query in another shape: other partitions, another backend, other rows.
+
+From the files of a cut into a new folder, at the same batch, so that Spark goes on there as if the
+state had always been so. RocksDB is read and written by Spark's own StateRewriter, hashmap files by own
+code in Spark's tasks. The new folder appears under its name whole or not at all: everything is made
+beside it, read back, and compared (`content.py`). The files of the cut are never touched.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from weir.errors import StateDiffersError, StateNotRewritableError, StateRewriteError
+from weir.ids import BatchId
+from weir.protocol.operators import Operator, StateStore
+from weir.spark import content, cut, rewriter
+from weir.spark.closure import closure
+from weir.spark.content import Content
+from weir.spark.defaults import Backend, state_defaults
+from weir.spark.hashmap_tasks import LOADED, WRITTEN, loading, writing
+from weir.spark.layout import HASHMAP, ROCKSDB
+from weir.spark.refusals import (
+    LIMIT,
+    PARTITIONS,
+    PROVIDER,
+    Refusal,
+    backend_of,
+    codec_of,
+    partition_columns,
+    refusals,
+)
+from weir.storage import files
+
+__all__ = ["Change", "Refusal", "Rewritten", "refusals", "rescale", "rewrite"]
+
+_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_PROVIDERS = {"rocksdb": ROCKSDB, "hashmap": HASHMAP}
+_OBSERVED = "weir_state"
+_RULES = "org.apache.spark.sql.catalyst.optimizer"
+_WRITING = {
+    # as many partitions as were asked for, also where nothing is left of the rows
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.optimizer.excludedRules": f"{_RULES}.PruneFilters,{_RULES}.PropagateEmptyRelation",
+}
+
+Place = tuple[int, str]
+"""An operator's id and the name of one of its stores."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What becomes of the rows of one store on their way."""
+
+    apply: Callable[[DataFrame], DataFrame]
+    """Gets `key_bytes, value_bytes, column_family_name, place` and perhaps more; gives at least these."""
+    scatters: bool = False
+    """Whether rows come out of it in other partitions than their `place` says."""
+    schema: bytes | None = None
+    """The store's new schema file, where its columns change."""
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """What a rewrite has made, read back from the new files."""
+
+    partitions: int
+    backend: str
+    seconds: float
+    stores: Mapping[Place, Content]
+
+    @property
+    def rows(self) -> int:
+        return sum(store.rows for store in self.stores.values())
+
+
+def rescale(
+    spark: SparkSession,
+    read: Path,
+    write: Path,
+    batch: BatchId,
+    operators: Sequence[Operator],
+    *,
+    partitions: int,
+    backend: Backend,
+) -> Rewritten:
+    """Make `write` what `read` is at a committed batch, with so many partitions of that backend.
+
+    `read` is a checkpointLocation with at least the files of that batch, and `operators` are those of
+    its metadata; `write` must not be there. Raises `StateNotRewritableError` before anything is
+    written, `StateDiffersError` when what was written is not what was there, `StateRewriteError` when
+    Spark failed; then `write` is not there either.
+    """
+    return rewrite(spark, read, write, batch, operators, partitions=partitions, backend=backend)
+
+
+def rewrite(
+    spark: SparkSession,
+    read: Path,
+    write: Path,
+    batch: BatchId,
+    operators: Sequence[Operator],
+    *,
+    partitions: int,
+    backend: Backend,
+    changes: Mapping[Place, Change] | None = None,
+) -> Rewritten:
+    """The same, with changes to the rows of some stores."""
+    conf = cut.conf_of(read, batch)
+    refused = refusals(operators, conf, partitions=partitions, backend=backend)
+    if refused:
+        raise not_rewritable(read.name, refused)
+    begun = time.monotonic()
+    target = files.beside(write.absolute())
+    scratch = cut.scratch(target)
+    try:
+        cut.lay_out(read, batch, scratch / "read")
+        (scratch / "written").symlink_to(target)
+        work = _Work(spark, scratch, target, batch, operators, partitions, backend, changes or {})
+        stores = work.do()
+        _name(target, write.absolute())
+    except _Differs as error:
+        raise error.told(read.name) from None
+    except (PySparkException, Py4JError) as error:
+        raise StateRewriteError(query=read.name, reason=_first_line(error)) from error
+    finally:
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
+    return Rewritten(partitions, backend, time.monotonic() - begun, stores)
+
+
+def not_rewritable(query: str, refused: Sequence[Refusal]) -> StateNotRewritableError:
+    """The error of what can't be done."""
+    hints = dict.fromkeys(one.hint for one in refused)
+    return StateNotRewritableError(query=query, reason="; ".join(map(str, refused)), todo="; ".join(hints))
+
+
+class _Differs(Exception):
+    """The new files do not hold what they should."""
+
+    def __init__(self, place: Place, what: str) -> None:
+        self.place, self.what = place, what
+
+    def told(self, query: str) -> StateDiffersError:
+        operator, store = self.place
+        return StateDiffersError(query=query, operator=operator, store=store, reason=self.what)
+
+
+class _Work:
+    """One rewrite: the cut that is laid out in the folder `read` of `scratch` becomes `target`."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        scratch: Path,
+        target: Path,
+        batch: BatchId,
+        operators: Sequence[Operator],
+        partitions: int,
+        backend: Backend,
+        changes: Mapping[Place, Change],
+    ) -> None:
+        view = scratch / "read"
+        conf = cut.conf_of(view, batch)
+        self._view, self._target, self._batch = view, target, batch
+        self._written = scratch / "written"  # the target, under a name that Spark's reader finds
+        self._version = int(batch) + 1
+        self._carried = [operator for operator in operators if operator.kind == LIMIT]
+        self._operators = {operator.id: operator for operator in operators if operator.kind != LIMIT}
+        self._stores = {
+            (operator.id, store.name): store
+            for operator in self._operators.values()
+            for store in operator.stores
+        }
+        self._changes = changes
+        self._partitions, self._backend = partitions, backend
+        self._was_partitions, self._was_backend = int(conf[PARTITIONS]), backend_of(conf)
+        self._codec = codec_of(conf)
+        was_format = cut.format_of(view, batch)
+        if backend != self._was_backend:
+            self._format = 2 if backend == "rocksdb" else 1
+        else:
+            self._format = was_format
+        self._reading = _session(spark, self._was_backend, was_format)
+        self._writing = _session(spark, backend, self._format)
+
+    def do(self) -> dict[Place, Content]:
+        """All of it; the content of each store, which is what it should be."""
+        self._describe()
+        before = {place: self._typed(self._reading, self._view, place) for place in self._by_rows()}
+        if self._backend == "rocksdb":
+            expected, ids = self._write_rocksdb()
+        else:
+            expected, ids = self._write_hashmap(), {}
+        self._carry(ids)
+        self._commit(ids)
+        after = {place: self._after(place) for place in self._stores}
+        for place in self._stores:
+            _compare(place, before.get(place) or expected[place], after[place])
+        return after
+
+    def _describe(self) -> None:
+        """Everything of the cut that is no state: with the new settings, for the new place."""
+        conf = {PARTITIONS: str(self._partitions), PROVIDER: _PROVIDERS[self._backend]}
+        carried = tuple(f"state/{operator.id}/" for operator in self._carried)
+        schemas = {
+            _schema_file(place): change.schema
+            for place, change in self._changes.items()
+            if change.schema is not None
+        }
+        for path in closure(self._view, self._batch).files:
+            if cut.is_state(path) or path.startswith(carried or ("-",)):
+                continue
+            data = (self._view / path).read_bytes()
+            if path == f"offsets/{self._batch}":
+                data = cut.with_conf(data.decode(), conf).encode()
+            elif cut.is_operator(path):
+                data = cut.described(data.decode(), self._target, self._partitions).encode()
+            self._put(path, schemas.get(path, data))
+        self._commit({})
+
+    def _commit(self, ids: rewriter.Ids) -> None:
+        version, commit = cut.commit_of(self._view, self._batch)
+        commit.pop("stateUniqueIds", None)
+        if ids:
+            commit["stateUniqueIds"] = ids
+        if version in ("v1", "v2"):
+            version = f"v{self._format}"
+        self._put(f"commits/{self._batch}", cut.commit_text(version, commit).encode())
+
+    def _put(self, path: str, data: bytes) -> None:
+        target = self._target / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+
+    def _carry(self, ids: rewriter.Ids) -> None:
+        """A limit keeps one row, in partition 0, whatever the parallelism: its files stay as they are."""
+        old = cut.commit_of(self._view, self._batch)[1].get("stateUniqueIds") or {}
+        for operator in self._carried:
+            for path in closure(self._view, self._batch).files:
+                if path.startswith(f"state/{operator.id}/"):
+                    data = (self._view / path).read_bytes()
+                    if cut.is_operator(path):
+                        data = cut.described(data.decode(), self._target, self._partitions).encode()
+                    self._put(path, data)
+            if str(operator.id) in old:
+                ids[str(operator.id)] = old[str(operator.id)]
+
+    def _write_rocksdb(self) -> tuple[dict[Place, Content], rewriter.Ids]:
+        made: dict[Place, DataFrame] = {}
+
+        def transform(operator: int, store: str, given: DataFrame) -> DataFrame:
+            place = (operator, store)
+            frame = self._moved(place, given if self._was_backend == "rocksdb" else self._loaded(place))
+            if "partition_key" not in frame.columns:
+                key = given.schema["partition_key"].dataType
+                frame = frame.withColumn("partition_key", F.lit(None).cast(key))
+            made[place] = frame.select(*given.columns)
+            return made[place]
+
+        if not self._operators:
+            return {}, {}
+        read = self._view if self._was_backend == "rocksdb" else self._written
+        ids = rewriter.rewrite(self._writing, read, self._target, self._batch, transform)
+        for place, frame in made.items():
+            self._check_partitions(place, frame.rdd.getNumPartitions())
+        return {place: _observed(frame) for place, frame in made.items()}, ids or {}
+
+    def _write_hashmap(self) -> dict[Place, Content]:
+        expected = {}
+        for place in self._stores:
+            operator, store = place
+            source = self._loaded(place) if self._was_backend == "hashmap" else self._bytes(place)
+            frame = self._moved(place, source)
+            task = writing(self._target, operator, store, self._version, self._codec)
+            written = frame.select("key_bytes", "value_bytes").mapInArrow(task, WRITTEN)
+            rows = {row["partition"]: row["rows"] for row in written.collect()}
+            expected[place] = _observed(written)
+            self._check_partitions(place, len(rows))
+        return expected
+
+    def _check_partitions(self, place: Place, written: int) -> None:
+        if written != self._count(place):
+            raise _Differs(place, f"{self._count(place)} partitions were to be there, and {written} are")
+
+    def _bytes(self, place: Place) -> DataFrame:
+        return content.bytes_of(self._reading, self._view, self._batch, *place)
+
+    def _loaded(self, place: Place, *, after: bool = False) -> DataFrame:
+        """The rows of a hashmap store, each with the partition that it belongs to."""
+        operator, store = place
+        root, count = (self._target, self._count(place)) if after else (self._view, self._was_count(place))
+        placing = None
+        if not after and self._partitions != self._was_partitions:
+            columns = partition_columns(self._operators[operator], self._stores[place])
+            placing = {
+                "key": self._stores[place].key_schema,
+                "columns": columns,
+                "partitions": self._count(place),
+            }
+        task = loading(root, operator, store, self._version, self._codec, placing)
+        return self._writing.range(0, count, 1, count).mapInArrow(task, LOADED)
+
+    def _moved(self, place: Place, frame: DataFrame) -> DataFrame:
+        """The rows of a store in their new partitions, changed, and measured on the way."""
+        count = self._count(place)
+        if self._partitions != self._was_partitions:
+            if "place" in frame.columns:
+                frame = frame.repartitionById(count, "place")
+            elif _keyed(self._stores[place]):
+                frame = frame.repartition(count, "partition_key")
+        change = self._changes.get(place)
+        if change is not None:
+            frame = change.apply(frame.withColumn("place", F.spark_partition_id()))
+            if change.scatters:
+                frame = frame.repartitionById(count, "place")
+        return frame.observe(_OBSERVED, *content.measures_of_bytes())
+
+    def _count(self, place: Place) -> int:
+        """So many partitions has a store from now on; one for what has no key."""
+        return self._partitions if _keyed(self._stores[place]) else 1
+
+    def _was_count(self, place: Place) -> int:
+        return self._was_partitions if _keyed(self._stores[place]) else 1
+
+    def _by_rows(self) -> list[Place]:
+        """The stores that are compared by what Spark reads in them, rather than by their bytes."""
+        other = "hashmap" in (self._backend, self._was_backend)
+        return [place for place in self._stores if other and place not in self._changes]
+
+    def _typed(self, session: SparkSession, root: Path, place: Place) -> Content:
+        frame = content.typed(session, root, self._batch, *place)
+        return content.content_of(frame.agg(*content.measures_of_typed(frame)).first())
+
+    def _after(self, place: Place) -> Content:
+        """What the new files hold, when every row is where Spark will look for it."""
+        changed = place not in self._by_rows()
+        columns: int | None = None
+        if self._backend == "rocksdb" and changed:
+            frame = content.bytes_of(self._writing, self._written, self._batch, *place)
+            frame = frame.withColumn("partition_id", F.spark_partition_id())
+            measures = content.measures_of_bytes()
+        else:
+            frame = content.typed(self._writing, self._written, self._batch, *place)
+            measures = content.measures_of_typed(frame)
+            columns = partition_columns(self._operators[place[0]], self._stores[place])
+        misplaced = content.misplaced(frame, columns, self._count(place)).alias("misplaced")
+        measured = frame.agg(*measures, misplaced).first()
+        assert measured is not None
+        if measured["misplaced"]:
+            raise _Differs(place, f"{measured['misplaced']} rows are in a partition of other rows")
+        if self._backend == "hashmap" and changed:
+            return content.content_of(
+                self._loaded(place, after=True).agg(*content.measures_of_bytes()).first()
+            )
+        return content.content_of(measured)
+
+
+def _keyed(store: StateStore) -> bool:
+    """Whether its rows have keys; those of a global aggregate have none, and are all in partition 0."""
+    return bool((store.key_schema or {"fields": []})["fields"])
+
+
+def _schema_file(place: Place) -> str:
+    operator, store = place
+    return f"state/{operator}/0/" + ("" if store == "default" else f"{store}/") + "_metadata/schema"
+
+
+def _session(spark: SparkSession, backend: str, format: int) -> SparkSession:
+    """A session of its own, whose settings are those of this backend and format."""
+    session = spark.newSession()
+    settings = state_defaults("rocksdb" if backend == "rocksdb" else "hashmap", cores=1)
+    settings |= {_FORMAT: str(format), **_WRITING}
+    del settings[PARTITIONS]
+    for key, value in settings.items():
+        session.conf.set(key, value)
+    return session
+
+
+def _observed(frame: DataFrame) -> Content:
+    """What went through a frame that was evaluated."""
+    metrics: Any = frame._jdf.queryExecution().observedMetrics().apply(_OBSERVED)
+    return Content(int(metrics.get(0)), str(metrics.get(1)), str(metrics.get(2)))
+
+
+def _compare(place: Place, expected: Content, found: Content) -> None:
+    if found.rows != expected.rows:
+        raise _Differs(place, f"{expected.rows} rows were to be there, and {found.rows} are")
+    if found.keys != expected.keys:
+        raise _Differs(place, "its keys are not those that were to be there")
+    if found.values != expected.values:
+        raise _Differs(place, "its values are not those that were to be there")
+
+
+def _name(target: Path, write: Path) -> None:
+    """Give what is whole its name, durably."""
+    for path in files.below(target):
+        if cut.is_operator(path):
+            file = target / path
+            file.write_text(cut.described(file.read_text(), write))
+    made = [target / path for path in files.below(target)]
+    files.parallel(_sync, made)
+    files.sync_folders({folder for path in made for folder in files.up_to(path, target)})
+    os.rename(target, write)
+    files.sync_folders([write.parent])
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0][:500] if lines else type(error).__name__
