@@ -54,10 +54,15 @@ def job(tmp_path: Path) -> FakeJob:
 
 
 class Supervisor(threading.Thread):
-    """Answers one request with what it is told to answer."""
+    """Answers one request with what it is told to answer; the one before it has taken its own away."""
+
+    before: threading.Thread | None = None
 
     def __init__(self, job: FakeJob, **body: Any) -> None:
         super().__init__(daemon=True)
+        if Supervisor.before is not None:
+            Supervisor.before.join(20)
+        Supervisor.before = self
         self.job, self.body = job, body
         self.heard: list[tuple[str, dict[str, Any]]] = []
         self.start()

@@ -31,7 +31,8 @@ from weir.savepoint.catalogue import entries, scheduled, superfluous
 from weir.savepoint.copying import copy, dispose
 from weir.savepoint.manifest import FORMAT, MANIFEST, SavedSink, decode, encode
 from weir.savepoint.place import Place
-from weir.savepoint.take import Facts, HaltedError, QueryFacts, Taken, take
+from weir.savepoint.restoring import bring_back
+from weir.savepoint.take import Facts, HaltedError, QueryFacts, Taken, take, unread_entries
 from weir.savepoint.verify import last_verified, verify
 from weir.savepoint.writing import HIDDEN
 from weir.storage.local import LocalStore
@@ -356,6 +357,29 @@ def test_in_an_object_store_the_manifest_makes_it_a_savepoint(
     assert verify(Place(done.place), Clock()).whole
     second = take(job.store, manifest, "s3://bucket", FACTS, job.clock)
     assert second.place == f"{done.place}-{job.origin.lineage[:8]}"
+
+
+def test_what_was_received_and_not_read_goes_with_it_and_comes_back(job: KeptJob, tmp_path: Path) -> None:
+    manifest = checkpoint(job)
+    for source, count in (("lines", 6), ("removed", 2)):
+        for number in range(count):
+            write(job.folder / f"wordcount/sources/{source}/log/{number:09d}.json", f"{source} {number}")
+    offsets = ('{"entry": 4, "source": "lines"}', '{"logOffset": 4}', "-")
+    cut = manifest.queries["counts"].model_copy(update={"offsets": offsets})
+    manifest = manifest.model_copy(update={"queries": {"counts": cut}})
+    done = take(job.store, manifest, str(tmp_path / "saved"), FACTS, job.clock)
+    unread = [f"sources/lines/log/{number:09d}.json" for number in (3, 4, 5)]
+    assert [file.path for file in done.savepoint.files if file.path.startswith("sources/")] == unread
+    assert verify(Place(done.place), Clock()).whole
+    idle = manifest.model_copy(update={"queries": {"counts": cut, "late": QueryCut(batch=-1)}})
+    assert len(unread_entries(job.store, idle)) == 8
+    fresh = tmp_path / "fresh" / "wordcount"
+    there = write(fresh / unread[2], "another life's")
+    bring_back(Place(done.place), fresh / "generations" / "0001")
+    assert [(fresh / path).read_text() for path in unread[:2]] == ["lines 3", "lines 4"]
+    assert there.read_text() == "another life's"
+    assert (fresh / "generations/0001/user-state/counts/1.json").exists()
+    assert not (fresh / "generations/0001/sources").exists()
 
 
 def test_only_what_the_schedule_took_may_go_and_never_the_newest(job: KeptJob, tmp_path: Path) -> None:

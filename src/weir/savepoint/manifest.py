@@ -4,6 +4,7 @@
     <savepoint-dir>/<job>-<id>/queries/<query>/...      Spark's files of the cut
     <savepoint-dir>/<job>-<id>/channels/<query>/...     what is between two queries
     <savepoint-dir>/<job>-<id>/user-state/<query>/...   values of env.state
+    <savepoint-dir>/<job>-<id>/sources/<source>/...     what was received and not read yet
 
 Paths are relative, so that the directory can be moved and copied. A manifest is written last: where
 there is none, there is no savepoint.
@@ -25,8 +26,10 @@ from weir.protocol.operators import Operator
 FORMAT = 1
 """The newest form of a manifest that this weir knows."""
 MANIFEST = "manifest.json"
-FOLDERS = ("queries", "channels", "user-state")
-"""All files are below one of these, as they are below a generation."""
+JOURNALS = "sources"
+"""What is below it goes to the job's own folder on a restore; all else into the new generation."""
+FOLDERS = ("queries", "channels", "user-state", JOURNALS)
+"""All files are below one of these."""
 
 _SAFE = re.compile(r"[^/\\\0]+")
 """One part of a path."""
@@ -131,6 +134,8 @@ class Savepoint(_Frozen):
     alignment: str
     lineage: str
     generation: int
+    attempt: int
+    """Which took it: what goes on from it must have a higher one, or channels and journals refuse it."""
     queries: dict[str, SavedQuery]
     channels: dict[str, SavedChannel]
     files: tuple[SavedFile, ...]

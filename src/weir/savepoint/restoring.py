@@ -8,7 +8,7 @@ from weir.checkpoint.edits import edit_of
 from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
 from weir.errors import DamagedSavepointError, NotASavepointError
 from weir.protocol.checkpoints import Alignment
-from weir.savepoint.manifest import SavedFile, SavedQuery, Savepoint
+from weir.savepoint.manifest import JOURNALS, SavedFile, SavedQuery, Savepoint
 from weir.savepoint.place import Place
 from weir.storage import files
 
@@ -34,7 +34,7 @@ def facts(savepoint: Savepoint) -> Manifest:
         id=savepoint.id,
         job=savepoint.job,
         generation=savepoint.generation,
-        attempt=0,
+        attempt=savepoint.attempt,
         alignment=Alignment(savepoint.alignment),
         full=True,
         trigger=savepoint.trigger,
@@ -55,23 +55,37 @@ def facts(savepoint: Savepoint) -> Manifest:
 
 
 def bring_back(place: Place, root: Path) -> Manifest:
-    """Copy every file to its place in the generation `root`; safe to repeat, and to be killed in."""
+    """Copy every file to its place in the generation `root`; safe to repeat, and to be killed in.
+
+    Journals of sources outlive generations: of those only what is not there any more comes back.
+    """
     savepoint = place.read()
     manifest = facts(savepoint)
-    targets = {file.path: root / file.path for file in savepoint.files}
+    job = root.parent.parent
+    targets = {file.path: _above(file, job, root) / file.path for file in savepoint.files}
     try:
         for folder in {target.parent for target in targets.values()}:
             folder.mkdir(parents=True, exist_ok=True)
 
         def bring(file: SavedFile) -> None:
-            place.bring(file, targets[file.path], edit_of(manifest, file.path, root))
+            target = targets[file.path]
+            if not (_is_journal(file) and target.exists()):
+                place.bring(file, target, edit_of(manifest, file.path, root))
 
         files.parallel(bring, savepoint.files)
-        above = (one for target in targets.values() for one in files.up_to(target, root.parent))
+        above = (one for target in targets.values() for one in files.up_to(target, job))
         files.sync_folders(above)
     except OSError as error:
         raise files.failed("restore", root, error, place.url) from error
     return manifest
+
+
+def _is_journal(file: SavedFile) -> bool:
+    return file.path.startswith(f"{JOURNALS}/")
+
+
+def _above(file: SavedFile, job: Path, generation: Path) -> Path:
+    return job if _is_journal(file) else generation
 
 
 def _cut(query: SavedQuery) -> QueryCut:

@@ -21,11 +21,12 @@ from weir.checkpoint.edits import relocated
 from weir.checkpoint.kept import KeptFiles
 from weir.checkpoint.manifest import File, Manifest, QueryCut
 from weir.clock import Clock
-from weir.errors import SavepointPlaceError
+from weir.errors import SavepointPlaceError, StorageError
 from weir.ids import JobName
 from weir.protocol.operators import Operator
 from weir.savepoint.manifest import (
     FORMAT,
+    JOURNALS,
     SavedChannel,
     SavedFile,
     SavedQuery,
@@ -39,6 +40,7 @@ from weir.storage import Store, files, paths
 from weir.storage.files import Sum
 from weir.storage.open import is_local, local_path
 
+_ENTRY = re.compile(r"sources/([^/]+)/log/(\d+)\.json")
 _OPERATOR = re.compile(r"(queries/[^/]+)/state/\d+/_metadata/v2/\d+")
 
 Progress = Callable[[int, int], None]
@@ -129,6 +131,7 @@ class _Copying:
     ) -> None:
         self._kept = KeptFiles(store, manifest)
         self._manifest = manifest
+        self._store = store
         self._writing = writing
         self._progress = progress
         self._halted = halted
@@ -138,7 +141,17 @@ class _Copying:
     def run(self) -> tuple[SavedFile, ...]:
         largest_first = sorted(self._manifest.files(), key=lambda file: -file.bytes)
         copied = files.parallel(self._copy, largest_first)
-        return tuple(sorted(copied, key=lambda file: file.path))
+        unread = files.parallel(self._copy_entry, unread_entries(self._store, self._manifest))
+        return tuple(sorted([*copied, *unread], key=lambda file: file.path))
+
+    def _copy_entry(self, path: str) -> SavedFile:
+        """An entry of a source's journal: nothing in it changes, and the held checkpoint keeps it."""
+        self._check()
+        key = f"{paths.job(JobName(self._manifest.job))}/{path}"
+        data = self._store.get(key)
+        if data is None:
+            raise StorageError(verb="read", path=key, reason="it is gone", root=self._store.url)
+        return self._writing.add(path, [data])
 
     def _copy(self, file: File) -> SavedFile:
         faults.point("savepoint.copying")
@@ -178,6 +191,33 @@ class _Copying:
     def _check(self) -> None:
         if self._halted():
             raise HaltedError
+
+
+def unread_entries(store: Store, manifest: Manifest) -> list[str]:
+    """What receiving sources have journaled and the queries of a checkpoint have still before them.
+
+    With the entry in front of it, which tells a reader whose entries count. Below the job's folder.
+    """
+    top = f"{paths.job(JobName(manifest.job))}/"
+    cuts = manifest.queries.values()
+    read: dict[str, int] = {}
+    for source, entry in filter(None, (_journaled(line) for cut in cuts for line in cut.offsets)):
+        read[source] = min(entry, read.get(source, entry))
+    found = [_ENTRY.fullmatch(key.removeprefix(top)) for key in store.list(f"{top}{JOURNALS}")]
+    began = all(cut.batch >= 0 for cut in cuts)  # else a query may want any source from its beginning
+    wanted = [match for match in found if match and (match[1] in read or not began)]
+    return [match[0] for match in wanted if int(match[2]) >= (read.get(match[1], 0) if began else 0) - 1]
+
+
+def _journaled(offset: str) -> tuple[str, int] | None:
+    """The source and the entry of an offset of a receiving source."""
+    _, brace, rest = offset.partition("{")
+    try:
+        found = json.loads(brace + rest)
+    except ValueError:
+        return None
+    ours = isinstance(found, dict) and found.keys() == {"entry", "source"}
+    return (str(found["source"]), int(found["entry"])) if ours else None
 
 
 class _UnreadableError(Exception):
@@ -232,6 +272,7 @@ def _savepoint(
         alignment=manifest.alignment.value,
         lineage=manifest.lineage,
         generation=manifest.generation,
+        attempt=manifest.attempt,
         queries={
             name: _query(name, cut, facts.queries.get(name, QueryFacts()), kept)
             for name, cut in manifest.queries.items()
