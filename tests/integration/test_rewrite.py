@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,18 +14,21 @@ from tests.conftest import Once
 from tests.stateful import BATCHES, KINDS, Given, Kind, StatefulQuery, write_input
 from weir.errors import StateDiffersError, StateNotRewritableError
 from weir.ids import BatchId
+from weir.protocol.fits import Reshape
 from weir.savepoint.operators import operators
 from weir.spark.closure import closure
 from weir.spark.cut import conf_of
 from weir.spark.defaults import Backend
-from weir.spark.refusals import PARTITIONS, backend_of
+from weir.spark.refusals import PARTITIONS, backend_of, conversion_refusal
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from weir.spark.rewrite import Rewritten
 
 pytestmark = pytest.mark.spark
+
+Frame = Callable[["DataFrame", "DataFrame"], "DataFrame"]
 
 CUT = BatchId(2)
 LATER = BatchId(4)
@@ -187,3 +191,73 @@ def test_a_query_without_state_only_gets_other_settings(
     made = rescale(spark, tmp_path / "first", tmp_path / "second", CUT, Shape(5, "hashmap"))
     assert made.rows == 0
     assert query(spark, kind, input, Shape(5, "hashmap")).run(tmp_path / "second") == behind(quiet, CUT)
+
+
+def shorter(lines: DataFrame, _: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return lines.groupBy("k").agg(F.sum("v"), F.count("*"))
+
+
+def longer(lines: DataFrame, _: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return lines.groupBy("k").agg(F.sum("v"), F.max("id"), F.avg("v"), F.count("*"))
+
+
+GAINED = Reshape(
+    fields=(0, None, None, None, 1),
+    fresh=(None, None, 0.0, 0, None),
+    started=("max(id)", "avg(v)"),
+    lost=(),
+)
+LOST = Reshape(fields=(0, 4), fresh=(None, None), started=(), lost=("max(id)", "avg(v)"))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reshape", "shape"),
+    [
+        pytest.param(shorter, longer, GAINED, Shape(3, "rocksdb"), id="gained, rescaled"),
+        pytest.param(longer, shorter, LOST, Shape(2, "hashmap"), id="lost", marks=pytest.mark.long),
+    ],
+)
+def test_an_aggregate_gains_or_loses_columns(
+    before: Frame,
+    after: Frame,
+    reshape: Reshape,
+    shape: Shape,
+    spark: SparkSession,
+    input: Path,
+    tmp_path: Path,
+) -> None:
+    from weir.spark.convert import convert_aggregate
+    from weir.spark.rewrite import rewrite
+
+    old, new = Kind("old", before, "update"), Kind("new", after, "update")
+    quiet = query(spark, old, input, Shape(2, shape.backend)).run(tmp_path / "first")
+    later = tmp_path / "later"
+    later.mkdir()
+    for file in sorted(input.iterdir())[CUT + 1 :]:
+        shutil.copy2(file, later)
+    alone = query(spark, new, later, shape).run(tmp_path / "alone")
+    (was,) = operators(tmp_path / "first", CUT)
+    (will_be,) = operators(tmp_path / "alone", BatchId(0))
+    assert conversion_refusal(was, will_be) is None
+    change = convert_aggregate(was, will_be, reshape)
+    rewrite(
+        spark,
+        tmp_path / "first",
+        tmp_path / "second",
+        CUT,
+        [was],
+        partitions=shape.partitions,
+        backend=shape.backend,
+        changes={(0, "default"): change},
+    )
+    found = query(spark, new, input, shape).run(tmp_path / "second")
+    assert sorted(found) == sorted(behind(quiet, CUT))
+    kept = {(row[0], row[1], row[-1]) for rows in behind(quiet, CUT).values() for row in rows}
+    assert {(row[0], row[1], row[-1]) for rows in found.values() for row in rows} == kept
+    for batch, rows in found.items():
+        fresh = {row[0]: row[2:-1] for row in alone[batch - CUT - 1]}
+        assert {row[0]: row[2:-1] for row in rows} == fresh

@@ -64,6 +64,16 @@ def refusals(
     return [one for one in found if one is not None]
 
 
+def conversion_refusal(old: Operator, new: Operator) -> Refusal | None:
+    """Why the values of an aggregation can't be made those of another, whatever becomes of its columns."""
+    for schema in (old.stores[0].value_schema, new.stores[0].value_schema):
+        unknown = "columns that are not known" if schema is None else rows.check(schema)
+        if unknown:
+            why = f"weir can't take a value with {unknown} apart"
+            return _refusal(old, why, "leave what the aggregation computes as it is")
+    return None
+
+
 def backend_of(conf: Mapping[str, str]) -> str:
     """The backend that `offsets/<n>` fixes; the name of its class where weir has no word for it."""
     return BACKENDS.get(conf[PROVIDER], conf[PROVIDER])

@@ -12,6 +12,9 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
+_PIECE = 65535 // 4
+"""So many characters fit into one piece, whatever they are."""
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -37,6 +40,22 @@ def read_schemas(data: bytes) -> list[Columns]:
     if version == "v3":
         return [reader.family() for _ in range(reader.integer())]
     raise ValueError(f"a state schema of version {version} is not known to this weir")
+
+
+def schema_file(key: dict[str, Any], value: dict[str, Any]) -> bytes:
+    """A schema file of version 2: one key, one value."""
+    return _utf("v2") + _pieces(key) + _pieces(value)
+
+
+def _pieces(schema: dict[str, Any]) -> bytes:
+    text = json.dumps(schema, separators=(",", ":"))
+    pieces = [text[at : at + _PIECE] for at in range(0, len(text), _PIECE)]
+    return struct.pack(">i", len(pieces)) + b"".join(map(_utf, pieces))
+
+
+def _utf(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack(">H", len(data)) + data
 
 
 class _Reader:
