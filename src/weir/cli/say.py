@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime, timezone
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 out = Console(highlight=False)
@@ -136,6 +138,14 @@ def bar(text: str) -> Iterator[Bar]:
         note(text)
         yield Bar(text, None)
         return
+    from rich.progress import (  # noqa: PLC0415  only where something takes long
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
     with Progress(*columns, TimeRemainingColumn(), console=err, transient=True) as shown:
         yield Bar(text, shown)
