@@ -48,10 +48,11 @@ def savepoint(
     define: Define = None,
     json: AsJson = False,
 ) -> None:
-    """Take a savepoint of a running job: a copy that is yours.
+    """Take a savepoint of a running job.
 
-    It holds all that is needed to start the job again from this point, also elsewhere and with
-    changed code, and nothing in it refers to the job's own files. The job does not stop for it.
+    It is a copy that is yours. It holds all that is needed to start the job again from this point,
+    also elsewhere and with changed code, and nothing in it refers to the job's own files. The job
+    does not stop for it.
     One that fails leaves nothing behind, and is exit code 1 with the reason. A savepoint that is
     under way is let through first. 'weir savepoint show', 'copy' and 'dispose' are about one that
     is there; for a job of such a name write 'weir savepoint -- show'.
@@ -115,7 +116,7 @@ def copy(path: SavepointAt, destination: Destination, json: AsJson = False) -> N
     original.
 
     \b
-    Example: weir savepoint copy /backup/savepoints/wordcount-41 s3://bucket/savepoints
+    Example: weir savepoint copy /backup/savepoints/wordcount-41 s3://bucket/sp
     """
     place = Place(path)
     with say.bar(f"copying {place.url}") as bar:

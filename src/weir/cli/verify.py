@@ -52,7 +52,7 @@ def verify(
     define: Define = None,
     json: AsJson = False,
 ) -> None:
-    """Check every file of a savepoint, or of all that a job has.
+    """Check every file of a savepoint or of a job.
 
     Each file is read and compared with the manifest. Of a job: its live files, when nobody runs it,
     its checkpoints and its savepoints. Damage is exit code 1. Nothing is changed, but 'weir
