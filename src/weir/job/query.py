@@ -184,9 +184,9 @@ class QueryRun:
 
         False when the deadline passed before. Returns at once when the query has ended or failed.
         """
-        query = None
-        while self._query is not query and not deadline.passed:  # another one, when it had to begin again
-            query = self._query
+        done = None
+        while (query := self._query) is not done and query is not None and not deadline.passed:
+            done = query  # another one follows, when this one had to begin again
             # Spark's own call knows no limit, so it waits in a thread that may be left behind.
             waiter = threading.Thread(target=_process_all, args=(query,), daemon=True)
             waiter.start()
