@@ -44,6 +44,7 @@
         |-- DamagedCheckpointError  files of a checkpoint are gone or changed
         |-- DamagedSavepointError   files of a savepoint are gone or changed
         |-- StateRewriteError       Spark failed while it wrote state anew
+        |-- SurgeryError            state that could not be brought to where a changed query looks for it
         |-- StateDiffersError       state that was written anew is not what it should be
         |-- LostStagingError        Spark committed a batch whose staged output is gone
         |-- LostSegmentError        a file of a channel is gone that a reader still needs
@@ -451,6 +452,14 @@ class StateRewriteError(InternalError):
     what_form = "the state of query {query!r} could not be written anew"
     why_form = "{reason}"
     hint_form = "nothing is lost: what it was to be made from is as it was"
+
+
+class SurgeryError(InternalError):
+    """State that could not be brought to where a changed query looks for it; nothing was changed."""
+
+    what_form = "the state of query {query!r} behind batch {batch} could not be brought to its new place"
+    why_form = "{reason}"
+    hint_form = "restore it into the query as it was; 'weir verify' tells whether the savepoint is whole"
 
 
 class StateDiffersError(InternalError):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.planned import AVERAGE, COUNT, SUM, aggregation, dedup, operator, unknown
 from weir.protocol.fits import Level, Reshape, fit, reshape, similarity
 from weir.protocol.matching import Matched, match, match_sources
-from weir.protocol.shapes import Computed, PlannedOperator
+from weir.protocol.shapes import Computed, PlannedOperator, PlannedSource
 
 
 def matched(
@@ -256,26 +256,38 @@ def test_similarity_counts_what_is_shared() -> None:
     assert similarity(dedup(0, "reads json /a"), dedup(0, "reads json /b")) == 0
 
 
+def named(*names: str) -> list[PlannedSource]:
+    """`json /in: where (v < 8)` is a source with a condition."""
+    parts = (name.partition(": ") for name in names)
+    return [PlannedSource(name=name, used=(used,) if used else ()) for name, _, used in parts]
+
+
 @pytest.mark.parametrize(
-    ("old", "new", "pairs", "doubtful"),
+    ("old", "new", "offsets", "pairs", "doubtful"),
     [
-        (["json /a"], ["json /a"], {0: 0}, {}),
-        (["json /a", "kafka b"], ["kafka b", "json /a"], {0: 1, 1: 0}, {}),
-        (["json /a", "json /a"], ["json /a", "json /a"], {0: 0, 1: 1}, {}),
-        (["json /a"], ["rate", "json /a"], {1: 0}, {}),
-        (["json /a", "rate"], ["rate"], {0: 1}, {}),
-        (["json /a"], ["json /b"], {}, {0: 0}),
-        (["channel a"], ["channel b"], {}, {}),
-        (["", ""], ["json /a", "rate"], {0: 0, 1: 1}, {}),
-        ([""], ["json /a", "rate"], {}, {0: 0}),
+        (["json /a"], ["json /a"], "1", {0: 0}, {}),
+        (["json /a: where x"], ["json /a: where y"], "1", {0: 0}, {}),
+        (["json /a", "kafka b"], ["kafka b", "json /a"], "12", {0: 1, 1: 0}, {}),
+        (["json /a", "json /a"], ["json /a", "json /a"], "12", {0: 0, 1: 1}, {}),
+        (["json /a: x", "json /a: y"], ["json /a: y", "json /a: x"], "12", {0: 1, 1: 0}, {}),
+        (["json /a: x", "json /a: y"], ["json /a: z", "json /a: x"], "12", {0: 1, 1: 0}, {}),
+        (["json /a: x", "json /a: y"], ["json /a: z", "json /a: u"], "11", {0: 0, 1: 1}, {}),
+        (["json /a: x", "json /a: y"], ["json /a: z", "json /a: u"], "12", {}, {0: 0, 1: 1}),
+        (["json /a"], ["rate", "json /a"], "1", {1: 0}, {}),
+        (["json /a", "rate"], ["rate"], "12", {0: 1}, {}),
+        (["json /a"], ["json /b"], "1", {}, {0: 0}),
+        (["channel a"], ["channel b"], "1", {}, {}),
+        (["", ""], ["json /a", "rate"], "12", {0: 0, 1: 1}, {}),
+        ([""], ["json /a", "rate"], "1", {}, {0: 0}),
     ],
 )
 def test_sources_go_by_their_names(
-    old: list[str], new: list[str], pairs: dict[int, int], doubtful: dict[int, int]
+    old: list[str], new: list[str], offsets: str, pairs: dict[int, int], doubtful: dict[int, int]
 ) -> None:
-    assert match_sources(old, new, {}) == (pairs, doubtful)
+    assert match_sources(named(*old), named(*new), {}, offsets) == (pairs, doubtful)
 
 
 def test_a_source_goes_where_it_is_said() -> None:
-    assert match_sources(["json /a"], ["json /b"], {0: 0}) == ({0: 0}, {})
-    assert match_sources(["json /a"], ["json /b"], {0: None}) == ({}, {})
+    old, new = named("json /a"), named("json /b")
+    assert match_sources(old, new, {0: 0}) == ({0: 0}, {})
+    assert match_sources(old, new, {0: None}) == ({}, {})

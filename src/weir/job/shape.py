@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weir.protocol.operators import Operator
-from weir.protocol.shapes import PlannedOperator, PlannedSource, Shape
+from weir.protocol.shapes import PlannedOperator, Shape
 from weir.savepoint.operators import described
 from weir.spark import operators
 from weir.spark.fingerprints import Fingerprint
@@ -48,7 +48,7 @@ def planned(
     facts = {one.id: one for one in described(dict.fromkeys(files, 0), files.__getitem__)}
     shape = Shape(
         operators=tuple(_operator(facts[id], found, files) for id, found in answer.operators.items()),
-        sources=tuple(PlannedSource(name=name) for name in answer.sources),
+        sources=answer.sources,
         sink=sink,
         spark=frame.sparkSession.version,
     )

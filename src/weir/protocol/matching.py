@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import permutations
 
 from weir.protocol.fits import Fit, Level, similarity
-from weir.protocol.shapes import PlannedOperator
+from weir.protocol.shapes import PlannedOperator, PlannedSource
 
 _MANY = 6
 """So many operators of one kind are looked at in every order; more must be told apart at first sight."""
@@ -190,37 +190,77 @@ def _names(way: Sequence[Pair]) -> Iterator[tuple[object, int]]:
 
 
 def match_sources(
-    old: Sequence[str], new: Sequence[str], said: Mapping[int, int | None]
+    old: Sequence[PlannedSource],
+    new: Sequence[PlannedSource],
+    said: Mapping[int, int | None],
+    offsets: Sequence[str] = (),
 ) -> tuple[dict[int, int], dict[int, int]]:
     """For each new source the old one whose position it takes; and old ones with a new one they may be.
 
-    By name; several of one name in their order. Spark itself goes by position, so a source without a
-    name is taken by its position, when there are as many as before.
+    By name; those of one name by what is done with them, or in their order where that does not matter,
+    because they stand at the same offset. Spark itself goes by position, so a source without a name is
+    taken by its position, when there are as many as before.
     """
-    pairs = {to: at for at, to in said.items() if to is not None}
-    left = [number for number in range(len(old)) if number not in said]
-    free = [number for number in range(len(new)) if number not in pairs]
-    for number in [n for n in free if n in left and old[n] == new[n]] + free:
-        same = [at for at in left if old[at] and old[at] == new[number]]
-        if number in free and same:
-            at = number if number in same else same[0]
-            pairs[number] = at
-            left.remove(at)
-            free.remove(number)
-    unnamed = [at for at in left if not old[at]]
-    if unnamed and len(old) == len(new) and all(at in free for at in unnamed):
-        pairs |= {at: at for at in unnamed}
-        left = [at for at in left if old[at]]
-        free = [number for number in free if number not in unnamed]
-    doubtful: dict[int, int] = {}
-    for at in left:
-        near = [n for n in free if not old[at] or _may_be(old[at], new[n])]
-        if near:
-            doubtful[at] = near[0]
-            free.remove(near[0])
-    return pairs, doubtful
+    found = _Sources(list(old), list(new), said, offsets)
+    found.take(lambda at, number: at == number and old[at] == new[number] and bool(old[at].name))
+    found.take(lambda at, number: old[at] == new[number] and bool(old[at].name))
+    found.take(lambda at, number: found.alone(at, number) or found.level(at, number))
+    if len(old) == len(new):
+        found.take(lambda at, number: at == number and not old[at].name)
+    doubtful = found.rest()
+    return found.pairs, doubtful
+
+
+class _Sources:
+    """Sources that are not matched yet."""
+
+    def __init__(
+        self,
+        old: list[PlannedSource],
+        new: list[PlannedSource],
+        said: Mapping[int, int | None],
+        offsets: Sequence[str],
+    ) -> None:
+        self._old, self._new, self._offsets = old, new, offsets
+        self.pairs = {to: at for at, to in said.items() if to is not None}
+        self._left = [number for number in range(len(old)) if number not in said]
+        self._free = [number for number in range(len(new)) if number not in self.pairs]
+
+    def take(self, fits: Callable[[int, int], bool]) -> None:
+        """Match the first ones that fit each other, in order."""
+        for number in list(self._free):
+            at = next((at for at in self._left if fits(at, number)), None)
+            if at is not None:
+                self.pairs[number] = at
+                self._left.remove(at)
+                self._free.remove(number)
+
+    def alone(self, at: int, number: int) -> bool:
+        """Whether these two are of one name that nothing else has."""
+        name = self._old[at].name
+        mine = [one for one in self._left if self._old[one].name == name]
+        its = [one for one in self._free if self._new[one].name == name]
+        return bool(name) and mine == [at] and its == [number]
+
+    def level(self, at: int, number: int) -> bool:
+        """Whether these two are of one name, and all old ones of it stand at the same offset."""
+        name = self._old[at].name
+        places = {self._offsets[one] for one in self._left if self._old[one].name == name and self._offsets}
+        return bool(name) and name == self._new[number].name and len(places) == 1
+
+    def rest(self) -> dict[int, int]:
+        """For the old ones that are left, new ones that they may be."""
+        doubtful: dict[int, int] = {}
+        for at in self._left:
+            name = self._old[at].name
+            near = [n for n in self._free if not name or _may_be(name, self._new[n].name)]
+            if near:
+                same = [n for n in near if self._new[n].name == name]
+                doubtful[at] = (same or near)[0]
+                self._free.remove(doubtful[at])
+        return doubtful
 
 
 def _may_be(old: str, new: str) -> bool:
-    """Whether one source may be the other at another place: of one format, and not one of weir's."""
-    return not old.startswith(OWN) and old.partition(" ")[0] == new.partition(" ")[0]
+    """Whether one source may be the other: the same, or of one format at another place, not of weir's."""
+    return old == new or (not old.startswith(OWN) and old.partition(" ")[0] == new.partition(" ")[0])

@@ -61,6 +61,8 @@ class PlannedSource(_Frozen):
 
     name: str
     """The same at every start: `channel clean`, `json /data/in`; "" for one that nobody described."""
+    used: tuple[str, ...] = ()
+    """What is done with it until it meets another source: tells it apart from one of the same name."""
 
 
 class Shape(_Frozen):

@@ -65,6 +65,15 @@ class Texts:
             sources=tuple(dict.fromkeys(source(node) for node in below if is_stream(node))),
         )
 
+    def used(self, node: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+        """For each source of the plan what is done with it until it meets another one."""
+        if is_stream(node):
+            yield above
+        children = sequence(node.children())
+        here = (*self._lines(node), *above) if len(children) == 1 else ()
+        for child in children:
+            yield from self.used(child, here)
+
     def _learn(self, node: Any) -> None:
         for child in sequence(node.children()):
             self._learn(child)
@@ -162,9 +171,9 @@ def is_stream(node: Any) -> bool:
 
 def source(relation: Any) -> str:
     """The name of a stream, which must not change when its job's files move; without any secret."""
-    named = relation.sourceIdentifyingName().nameOpt()
-    if named.isDefined():
-        return f"named {named.get()}"
+    named = relation.sourceIdentifyingName()
+    if _class(named) == "UserProvided":
+        return f"named {named.name()}"
     if _class(relation) == "StreamingRelation":
         kind, options = relation.dataSource().className(), relation.dataSource().options()
         given = {key.lower(): options.apply(key) for key in sequence(options.keys().toSeq())}

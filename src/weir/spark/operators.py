@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weir.ids import NO_BATCH, BatchId
+from weir.protocol.shapes import PlannedSource
 from weir.spark import fingerprints
 from weir.spark.fingerprints import Fingerprint, Texts, sequence
 
@@ -42,7 +43,7 @@ class Answer:
 
     operators: Mapping[int, Fingerprint]
     """By operator id, in order."""
-    sources: tuple[str, ...]
+    sources: tuple[PlannedSource, ...]
     """In the order of Spark's offset log."""
 
 
@@ -54,9 +55,14 @@ def ask(frame: DataFrame, output_mode: str, folder: Path, pinned: Mapping[str, s
     """
     with _planning(frame, output_mode, folder, NO_BATCH, pinned) as execution:
         found = _stateful(execution.executedPlan(), execution)
-        texts = Texts(execution.optimizedPlan(), _jvm(frame)) if found else None
-        prints = {id: texts.fingerprint(found[id]) for id in sorted(found)} if texts else {}
-    return Answer(prints, tuple(fingerprints.sources(frame._jdf.queryExecution().analyzed())))
+        texts = Texts(execution.optimizedPlan(), _jvm(frame))
+        prints = {id: texts.fingerprint(found[id]) for id in sorted(found)}
+        names = fingerprints.sources(frame._jdf.queryExecution().analyzed())
+        used = list(texts.used(execution.optimizedPlan()))
+    if len(used) != len(names):  # Spark left one out that can't give a row
+        used = [()] * len(names)
+    sources = (PlannedSource(name=name, used=lines) for name, lines in zip(names, used, strict=True))
+    return Answer(prints, tuple(sources))
 
 
 def refusal(

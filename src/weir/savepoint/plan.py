@@ -1,0 +1,145 @@
+"""The restore plan: what will become of every piece of state when it is restored into a changed job.
+
+Each source, operator and sink of both sides gets its verdict before anything is touched
+(`planning.py`). A plan says what must be done, too: `spark/surgery.py` and `spark/rewrite.py` do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, computed_field
+
+from weir.protocol.fits import Reshape
+
+
+class Verdict(str, Enum):
+    """What becomes of a source, an operator or a sink."""
+
+    KEPT = "kept"
+    MOVED = "moved"
+    RESCALED = "rescaled"
+    CONVERTED = "converted"
+    DROPPED = "dropped"
+    NEW = "new"
+    INCOMPATIBLE = "incompatible"
+    AMBIGUOUS = "ambiguous"
+
+
+class Overall(str, Enum):
+    """Whether a restore can be done as planned."""
+
+    FITS = "fits"
+    LOSES = "fits with loss"
+    """Something is given up; that must be allowed (`-n`)."""
+    NEEDS_MAP = "needs --map"
+    MISFITS = "does not fit"
+
+
+EXIT_CODES = {Overall.FITS: 0, Overall.LOSES: 10, Overall.NEEDS_MAP: 11, Overall.MISFITS: 12}
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Part(_Frozen):
+    """One piece of state, or a place for one."""
+
+    what: Literal["source", "operator", "sink"]
+    old: int | None = None
+    """Its number in the savepoint; None where it is new."""
+    new: int | None = None
+    """Its number in the changed query; None where it is not there."""
+    name: str = ""
+    """For people."""
+    verdicts: tuple[Verdict, ...]
+    why: str = ""
+    todo: str = ""
+    """What would make it fit."""
+    notes: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    """What of the state is given up."""
+    reshape: Reshape | None = None
+    """What becomes of its values, where an aggregation keeps other columns."""
+
+
+class QueryPlan(_Frozen):
+    """What becomes of one query."""
+
+    name: str
+    there: bool
+    """Whether the savepoint has it."""
+    wanted: bool
+    """Whether the job still has it."""
+    parts: tuple[Part, ...]
+
+    def of(self, what: str) -> Iterator[Part]:
+        return (part for part in self.parts if part.what == what)
+
+    @property
+    def moves(self) -> dict[int, int]:
+        """For each operator that keeps its state: its old id, and its new one."""
+        operators = self.of("operator")
+        return {part.old: part.new for part in operators if part.old is not None and part.new is not None}
+
+    @property
+    def dropped(self) -> tuple[int, ...]:
+        """The old ids of operators whose state is given up."""
+        return tuple(p.old for p in self.of("operator") if p.old is not None and p.new is None)
+
+    @property
+    def added(self) -> tuple[int, ...]:
+        """The new ids of operators that begin without state."""
+        return tuple(p.new for p in self.of("operator") if p.new is not None and p.old is None)
+
+    @property
+    def sources(self) -> tuple[int | None, ...]:
+        """For each source of the new query, in Spark's order, the old one; None for one that is new."""
+        found = {part.new: part.old for part in self.of("source") if part.new is not None}
+        return tuple(found[number] for number in sorted(found))
+
+    @property
+    def operators_change(self) -> bool:
+        """Whether Spark would look for state where it is not."""
+        moved = any(old != new for old, new in self.moves.items())
+        return bool(moved or self.dropped or self.added)
+
+    @property
+    def sources_change(self) -> bool:
+        """Whether Spark would take the position of one source for that of another."""
+        old = [part.old for part in self.of("source") if part.old is not None]
+        return self.sources != tuple(range(len(old)))
+
+
+class RestorePlan(_Frozen):
+    """What becomes of everything."""
+
+    queries: tuple[QueryPlan, ...]
+    parallelism: int | None = None
+    backend: str | None = None
+    allow_dropped: bool = False
+
+    @property
+    def parts(self) -> Iterator[Part]:
+        return (part for query in self.queries for part in query.parts)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def overall(self) -> Overall:
+        verdicts = {verdict for part in self.parts for verdict in part.verdicts}
+        if Verdict.INCOMPATIBLE in verdicts:
+            return Overall.MISFITS
+        if Verdict.AMBIGUOUS in verdicts:
+            return Overall.NEEDS_MAP
+        loses = any(part.lost for part in self.parts)
+        return Overall.LOSES if loses and not self.allow_dropped else Overall.FITS
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.overall]
+
+    def query(self, name: str) -> QueryPlan:
+        return next(query for query in self.queries if query.name == name)

@@ -1,0 +1,250 @@
+"""The files of a cut for a query whose operators or sources are others: added, removed, or moved.
+
+Spark finds state by an operator's number, and the position of a source by its place in the offset
+log. Both change when the query does. From the files of a cut a new folder is made in which each piece
+is where the changed query looks for it, at the same batch; state that is given up is left out, and an
+operator that is new begins there with nothing. The new folder appears under its name whole or not at
+all, and the files of the cut are never touched: they are linked, or written anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from weir.errors import SurgeryError
+from weir.ids import BatchId
+from weir.protocol.operators import Operator
+from weir.spark import cut
+from weir.spark.closure import GoneError, closure
+from weir.spark.refusals import PROVIDER, backend_of, codec_of
+from weir.storage import files
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_STATE = re.compile(r"state/(\d+)/(.+)")
+_SCHEMA = re.compile(r"(file:)?.*?/?state/\d+/(_stateSchema/.*)")
+_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_NOTHING = "n long"
+
+Ids = dict[str, list[list[str]]]
+"""For each operator, for each partition: the unique ids of its stores, as `commits/<n>` has them."""
+
+
+def operate(
+    spark: SparkSession,
+    read: Path,
+    write: Path,
+    batch: BatchId,
+    *,
+    moves: Mapping[int, int],
+    added: Sequence[Operator] = (),
+    descriptions: Mapping[str, bytes] | None = None,
+    sources: Sequence[int | None] | None = None,
+) -> None:
+    """Make `write` what the changed query needs to go on behind a committed batch of `read`.
+
+    `read` is a checkpointLocation with at least the files of that batch; `write` must not be there.
+    `moves` has the old and new number of each operator that keeps its state: every other one is left
+    out. `added` are the operators that begin with nothing, and `descriptions` the files by which Spark
+    describes them. `sources` has for each source of the changed query the old one whose position it
+    takes, None for one that begins anew; without it they stay as they are.
+
+    Raises `SurgeryError`; then `write` is not there.
+    """
+    target = files.beside(write.absolute())
+    try:
+        work = _Work(spark, read.absolute(), target, write.absolute(), batch)
+        ids = work.carry(moves)
+        work.plant(added, descriptions or {}, ids)
+        work.commit(ids)
+        work.offsets(sources)
+        work.verify({*moves.values(), *(one.id for one in added)})
+        _name(target, write.absolute())
+    except (GoneError, OSError, LookupError, ValueError, PySparkException, Py4JError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise SurgeryError(query=read.name, batch=int(batch), reason=reason) from error
+    finally:
+        shutil.rmtree(target, ignore_errors=True)
+
+
+class _Work:
+    """One operation: the cut at `read` becomes `target`, which will be called `name`."""
+
+    def __init__(self, spark: SparkSession, read: Path, target: Path, name: Path, batch: BatchId) -> None:
+        self._spark, self._read, self._target, self._name, self._batch = spark, read, target, name, batch
+        self._files = closure(read, batch).files
+        self._conf = cut.conf_of(read, batch)
+        self._version, self._content = cut.commit_of(read, batch)
+        stateful = any(_STATE.fullmatch(path) for path in self._files)
+        # without state the query has no format yet, and gets that of a new one
+        self._format = str(cut.format_of(read, batch)) if stateful else str(spark.conf.get(_FORMAT, "1"))
+
+    def carry(self, moves: Mapping[int, int]) -> Ids:
+        """Bring what stays to its new place; the ids of its state."""
+        old: Ids = self._content.get("stateUniqueIds") or {}
+        for path in self._files:
+            found = _STATE.fullmatch(path)
+            if found is None:
+                if not path.startswith(("offsets/", "commits/", "sources/")):
+                    self._link(path, path)
+            elif int(found[1]) in moves:
+                to = moves[int(found[1])]
+                if cut.is_operator(path):
+                    data = (self._read / path).read_bytes()
+                    self._put(f"state/{to}/{found[2]}", self._renumbered(data, to))
+                else:
+                    self._link(path, f"state/{to}/{found[2]}")
+        return {str(to): old[str(at)] for at, to in moves.items() if str(at) in old}
+
+    def plant(self, added: Sequence[Operator], descriptions: Mapping[str, bytes], ids: Ids) -> None:
+        """Describe the new operators, and give each an empty version behind the batch."""
+        for operator in added:
+            for path, data in descriptions.items():
+                if path.startswith(f"state/{operator.id}/"):
+                    is_metadata = cut.is_operator(path)
+                    self._put(path, self._renumbered(data, operator.id) if is_metadata else data)
+            made = [self._empty(operator, store.name) for store in operator.stores]
+            if all(made):
+                ids[str(operator.id)] = [list(stores) for stores in zip(*made, strict=True)]
+
+    def commit(self, ids: Ids) -> None:
+        content = {key: value for key, value in self._content.items() if key != "stateUniqueIds"}
+        version = self._version
+        if ids:
+            content["stateUniqueIds"] = ids
+            version = "v2" if version == "v1" else version
+        self._put(f"commits/{self._batch}", cut.commit_text(version, content).encode())
+
+    def offsets(self, order: Sequence[int | None] | None) -> None:
+        """The offset log and the logs of the sources, each source in its new place."""
+        for path in self._files:
+            if path.startswith("offsets/"):
+                text = (self._read / path).read_text()
+                self._put(path, (text if order is None else _reordered(text, order)).encode())
+            elif path.startswith("sources/"):
+                _, number, name = path.split("/", 2)
+                if order is None or not number.isdigit():
+                    self._link(path, path)
+                elif int(number) in order:
+                    self._link(path, f"sources/{order.index(int(number))}/{name}")
+
+    def verify(self, wanted: set[int]) -> None:
+        """Look whether the new folder is whole, and has exactly these operators."""
+        needed = closure(self._target, self._batch).files
+        for path in needed:
+            if not (self._target / path).is_file():
+                raise GoneError(path)
+        operators = {int(found[1]) for path in needed if (found := _STATE.fullmatch(path))}
+        ids = cut.commit_of(self._target, self._batch)[1].get("stateUniqueIds") or {}
+        if operators != wanted or (ids and {int(id) for id in ids} != wanted):
+            raise ValueError(f"operators {sorted(operators)} are there, and {sorted(wanted)} should be")
+
+    def _empty(self, operator: Operator, store: str) -> list[str]:
+        """An empty version of a store in every partition; their unique ids, where there are such."""
+        inner = "" if store == "default" else f"/{store}"
+        folders = [self._target / f"state/{operator.id}/{n}{inner}" for n in range(operator.partitions)]
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+        if backend_of(self._conf) == "hashmap":
+            from weir.spark.hashmap import write_snapshot  # noqa: PLC0415  loads pyarrow
+
+            for folder in folders:
+                write_snapshot(folder / f"{self._batch + 1}.snapshot", [], codec_of(self._conf))
+            return []
+        families = any(family.name != "default" for one in operator.stores for family in one.families)
+        uid = self._empty_rocksdb(operator.id, store, families)
+        if uid is None:
+            made = f"{self._batch + 1}.zip"
+            for folder in folders[1:]:
+                shutil.copyfile(folders[0] / made, folder / made)
+            return []
+        others = [str(uuid.uuid4()) for _ in folders[1:]]
+        for folder, other in zip(folders[1:], others, strict=True):
+            for ending in (".zip", ".zip.crc"):
+                file = folders[0] / f"{self._batch + 1}_{uid}{ending}"
+                if file.exists():
+                    shutil.copyfile(file, folder / f"{self._batch + 1}_{other}{ending}")
+        return [uid, *others]
+
+    def _empty_rocksdb(self, operator: int, store: str, families: bool) -> str | None:
+        """Let Spark write an empty version of a store in partition 0; its unique id in format 2."""
+        session = self._spark.newSession()
+        session.conf.set(PROVIDER, self._conf[PROVIDER])
+        session.conf.set(_FORMAT, self._format)
+        jvm: Any = self._spark._jvm
+        state = jvm.org.apache.spark.sql.execution.streaming.state
+        types = jvm.org.apache.spark.sql.types.StructType.fromDDL(_NOTHING)
+        nothing = jvm.scala.Option.empty()
+        settings = session._jsparkSession.sessionState()
+        place = state.StateStoreId(f"file:{self._target}/state", operator, 0, store)
+        provider = state.StateStoreProvider.createAndInit(
+            state.StateStoreProviderId(place, jvm.java.util.UUID.randomUUID()),
+            types,
+            types,
+            state.NoPrefixKeyStateEncoderSpec(types),
+            families,
+            state.StateStoreConf(settings.conf(), jvm.org.apache.spark.api.python.PythonUtils.toScalaMap({})),
+            settings.newHadoopConf(),
+            False,
+            nothing,
+        )
+        try:
+            empty = provider.getStore(int(self._batch), nothing, False, True)
+            empty.commit()
+            made = empty.getStateStoreCheckpointInfo().stateStoreCkptId()
+            return str(made.get()) if made.isDefined() else None
+        finally:
+            provider.close()
+
+    def _renumbered(self, operator_metadata: bytes, id: int) -> bytes:
+        return _renumbered(operator_metadata.decode(), id, self._name).encode()
+
+    def _link(self, path: str, to: str) -> None:
+        source, target = self._read / path, self._target / to
+        target.parent.mkdir(parents=True, exist_ok=True)
+        files.link(source, target)
+
+    def _put(self, path: str, data: bytes) -> None:
+        target = self._target / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+
+
+def _renumbered(operator_metadata: str, id: int, location: Path) -> str:
+    """The metadata of an operator that has another number, at another checkpointLocation."""
+    version, text = operator_metadata.split("\n", 1)
+    metadata = json.loads(text)
+    metadata["operatorInfo"]["operatorId"] = id
+    for store in metadata["stateStoreInfo"]:
+        if "stateSchemaFilePaths" in store:
+            found = [_SCHEMA.fullmatch(path) for path in store["stateSchemaFilePaths"]]
+            store["stateSchemaFilePaths"] = [f"{m[1] or ''}{location}/state/{id}/{m[2]}" for m in found if m]
+    return version + "\n" + json.dumps(metadata, separators=(",", ":"))
+
+
+def _reordered(offset_log_entry: str, order: Sequence[int | None]) -> str:
+    """An `offsets/<n>` whose sources have other places; one without a position begins where it likes."""
+    version, metadata, *lines = offset_log_entry.split("\n")
+    if version != "v1":
+        raise ValueError("the sources of this query have names: Spark finds them by those")
+    return "\n".join([version, metadata, *("-" if at is None else lines[at] for at in order)])
+
+
+def _name(target: Path, write: Path) -> None:
+    """Give what is whole its name, durably."""
+    made = [target / path for path in files.below(target)]
+    files.parallel(files.sync, made)
+    files.sync_folders({folder for path in made for folder in files.up_to(path, target)})
+    os.rename(target, write)
+    files.sync_folders([write.parent])
