@@ -3,7 +3,7 @@
     python tests/protocol/mutations.py [name ...] [--examples 200] [--seeds 3]
 
 Run by hand after a change of the machine or of what it drives. For each mutation and seed it prints
-the seconds until the machine failed, or MISSED when it did not within the suite's number of examples.
+the seconds of CPU until a test failed, or MISSED when it did not within the suite's number of examples.
 """
 
 from __future__ import annotations
@@ -23,12 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from tests.protocol import test_checkpoint_machine as machine
 from tests.protocol import world
-from tests.protocol.test_checkpoint_machine import (
-    Checkpoints,
-    TestCheckpoints,
-    test_a_driver_that_sleeps_in_any_step_of_a_checkpoint_changes_nothing,
-)
 from weir.channel import facts, log, position, writer
 from weir.channel.log import Barrier, Entry, Segment
 from weir.channel.position import Facts, Mode, Position, Status, joint_barrier
@@ -320,7 +316,7 @@ def pins_that_others_share_are_deleted() -> Iterable[Patch]:
 def seconds_until_found(name: str, number: int, examples: int) -> float | None:
     """Run the machine with one mutation; None when nothing was noticed."""
     wanted = settings(
-        TestCheckpoints.settings,
+        machine.TestCheckpoints.settings,
         max_examples=examples,
         database=None,
         phases=[Phase.generate],
@@ -328,23 +324,27 @@ def seconds_until_found(name: str, number: int, examples: int) -> float | None:
         report_multiple_bugs=False,
         print_blob=False,
     )
-    began = time.monotonic()
+    began = time.process_time()
     with ExitStack() as stack:
         for where, what, mutated in MUTATIONS[name]():
             stack.enter_context(patch.object(where, what, mutated, create=True))
         try:
-            for stopped in range(25):
-                test_a_driver_that_sleeps_in_any_step_of_a_checkpoint_changes_nothing(stopped)
-            run_state_machine_as_test(seed(number)(Checkpoints), settings=wanted)
+            run_state_machine_as_test(seed(number)(machine.Checkpoints), settings=wanted)
+            for disturb, sizes in machine.DISTURBANCES:
+                machine.test_one_disturbance_in_any_step_of_two_checkpoints_changes_nothing(
+                    disturb, sizes, Mode.ALIGNED
+                )
+            for stopped in range(1, 15):
+                machine.test_a_driver_that_sleeps_in_any_step_of_a_checkpoint_changes_nothing(stopped)
         except Exception:
-            return time.monotonic() - began
+            return time.process_time() - began
     return None
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("names", nargs="*", default=list(MUTATIONS))
-    parser.add_argument("--examples", type=int, default=TestCheckpoints.settings.max_examples)
+    parser.add_argument("--examples", type=int, default=machine.TestCheckpoints.settings.max_examples)
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
     missed = 0

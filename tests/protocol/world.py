@@ -29,9 +29,10 @@ from weir.channel.log import (
     apply,
     counts,
     cut_files,
+    decode,
     entry_key,
     first_kept,
-    read_entry,
+    need_entry,
     segments,
 )
 from weir.channel.position import Bound, Mode, Position, Status, joint_barrier, positions_in, set_back
@@ -129,7 +130,10 @@ class Flaky(Interrupted):
             if left == 0:
                 del self._world.failures[self._name]
                 raise OutcomeUnknownError(verb="create", path=key, reason="no answer", root=self.url)
-        return self._store.create(key, data)
+        created = self._store.create(key, data)
+        if created is Created.NOW and key.startswith("log/"):
+            self._world.entered(self._name, key, decode(json.loads(data)))
+        return created
 
     def put(self, key: str, data: bytes) -> None:
         self._store.put(key, data)
@@ -278,18 +282,17 @@ class World:
         assert data is not None
         return Manifest.parse(data)
 
-    def look(self) -> None:
-        """Take new entries of the channels into the history; what no living writer may do is an error."""
-        for name, store in self.channels.items():
-            known = self.history[name]
-            while (entry := read_entry(store, self.begins[name] + len(known))) is not None:
-                tail = self.tails[name]
-                known.append(entry)
-                if not counts(tail, entry):
-                    assert entry.token < tail.fence, f"{name}: {entry} is there twice"
-                elif isinstance(entry, Segment):
-                    assert not tail.owner or entry.batch == tail.last + 1, f"{name}: {entry} behind {tail}"
-                self.tails[name] = apply(tail, entry)
+    def entered(self, name: str, key: str, entry: Entry) -> None:
+        """Keep the history of a channel; what no living writer may enter is an error."""
+        known, tail = self.history[name], self.tails[name]
+        if key != entry_key(self.begins[name] + len(known)):
+            return  # of a sleeper, where the head was: no reader comes there
+        known.append(entry)
+        if not counts(tail, entry):
+            assert entry.token < tail.fence, f"{name}: {entry} is there twice"
+        elif isinstance(entry, Segment):
+            assert entry.batch == tail.last + 1, f"{name}: {entry} behind {tail}"
+        self.tails[name] = apply(tail, entry)
 
     def entries(self, name: str, behind: int) -> list[Entry]:
         """The history of a channel in front of an entry."""
@@ -384,6 +387,7 @@ class QueryRun:
         planned, batch = self.world.last(self.name, "offsets"), self.world.last(self.name, "commits")
         start = self._ends(batch)
         while True:
+            self.idle = False
             if planned > batch:
                 ends = self._ends(planned)
             else:
@@ -526,7 +530,6 @@ class Driver:
         elif self.runs[name].alive:
             run = self.runs[name]
             self._take(run.spark if actor == "spark" else run.committer, run)
-        self.world.look()
 
     def _take(self, steps: Steps, run: QueryRun | None) -> None:
         try:
@@ -551,8 +554,11 @@ class Driver:
         """Spark plans and commits a batch, and the committer works off what it has."""
         for _ in range(9):
             self.step("spark", name)
+            if not self.running or self.runs[name].idle:
+                break
         for _ in range(4):
-            self.step("committer", name)
+            if self.running and self.runs[name].queue:
+                self.step("committer", name)
 
     def ask(self, request: str) -> None:
         """Ask the coordinator for something; more than two at a time are too many."""
@@ -562,6 +568,8 @@ class Driver:
     def coordinate(self, steps: int) -> None:
         for _ in range(steps):
             self.step("coordinator")
+            if not (self.coordinator.flights or self.coordinator.requests):
+                break
 
     def restart(self, name: str) -> None:
         """One query failed, and starts again alone as a new run; what was pending is aborted."""
@@ -577,7 +585,6 @@ class Driver:
         self.runs[name] = QueryRun(self.world, self, name, run.token.run + 1)
         for _ in self.runs[name].recover():
             pass
-        self.world.look()
         self.runs[name].start()
 
 
@@ -964,7 +971,10 @@ def restored(world: World, id: CheckpointId) -> World:
     for name, store in made.channels.items():
         made.begins[name] = channel_log.first_number(store)
         assert channel_log.end_number(store) == manifest.behind[name]
-    made.look()
+        for number in range(made.begins[name], manifest.behind[name]):
+            entry = need_entry(store, number)
+            made.history[name].append(entry)
+            made.tails[name] = apply(made.tails[name], entry)
     return made
 
 
