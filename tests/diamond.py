@@ -10,6 +10,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyarrow import parquet
 
-from tests.faults.jobs.diamond import left, right
+import weir
+from tests.faults.jobs.diamond import build, left, right
 from weir.channel.log import Tail, read_entry, segments, tail_behind
 from weir.checkpoint import manifest as mf
 from weir.checkpoint import restore
@@ -35,7 +37,10 @@ from weir.testing.script import Rows, read_script
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from weir.driver.notebook import Run
+
 JOB = job_name("diamond")
+KEY = "execution.checkpointing"
 ROWS = 6
 """Rows to a batch of the source; each of its partitions has some."""
 
@@ -49,7 +54,7 @@ class Diamond:
         self.folder = folder
         self.dir = folder / "weir"
         self.script = folder / "in.jsonl"
-        self.ids = 0
+        self.ids = sum(len(step.rows) for step in read_script(self.script) if isinstance(step, Rows))
         """So many ids are in the script, from 0 on."""
         self._hold = folder / "hold"
 
@@ -74,6 +79,20 @@ class Diamond:
     def release(self) -> None:
         self._hold.unlink()
 
+    def job(self, shape: str = "diamond", *, purge: int = 100, **options: Any) -> weir.Job:
+        """The job, for a live session; `options` are settings of checkpoints."""
+        settings = {f"{KEY}.dir": str(self.dir), f"{KEY}.interval": "off", "parallelism.default": 2}
+        settings |= {"task.cancellation.timeout": "10 s"}
+        settings |= {f"{KEY}.{name.replace('_', '-')}": value for name, value in options.items()}
+        job = weir.Job(JOB, **settings)
+
+        @job.pipeline
+        def pipeline(env: weir.Env) -> None:
+            env.spark.conf.set("spark.sql.streaming.minBatchesToRetain", purge)
+            build(env, self.folder, shape)
+
+        return job
+
     # the output
 
     def counts(self) -> Counter[int]:
@@ -87,7 +106,9 @@ class Diamond:
 
     def complete(self) -> bool:
         """Whether all that is in the script was delivered."""
-        return self.counts().keys() == set(range(self.ids))
+        with suppress(FileNotFoundError):  # a rollback takes files away
+            return self.counts().keys() == set(range(self.ids))
+        return False
 
     def check(self) -> None:
         """Every id was delivered, and once."""
@@ -147,6 +168,16 @@ def wait_for(what: str, there: Callable[[], Any], seconds: float = 120.0) -> Non
     while not there():
         assert time.monotonic() < until, f"waited {seconds:g} s in vain for {what}"
         time.sleep(0.02)
+
+
+def wait(run: Run, what: str, there: Callable[[], Any]) -> None:
+    """Wait until something holds; raise when a query fails before."""
+
+    def look() -> Any:
+        run.check()
+        return there()
+
+    wait_for(what, look)
 
 
 @dataclass

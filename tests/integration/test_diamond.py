@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import weir
-from tests.diamond import JOB, Diamond, Unpacked, assert_consistent, overlapping, wait_for
-from tests.faults.jobs.diamond import build
+from tests.diamond import JOB, KEY, Diamond, Unpacked, assert_consistent, overlapping, wait, wait_for
 from weir.checkpoint import manifest as mf
 from weir.checkpoint import restore
 from weir.checkpoint.manifest import Manifest
@@ -29,37 +27,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-KEY = "execution.checkpointing."
-
-
-def job_of(diamond: Diamond, shape: str = "diamond", purge: int = 100, **options: Any) -> weir.Job:
-    """The job over a diamond's folder; `options` without their common prefix."""
-    given = {KEY + name.replace("_", "-"): value for name, value in options.items()}
-    settings = {KEY + "dir": str(diamond.dir), KEY + "interval": "off", "parallelism.default": 2}
-    settings |= {"task.cancellation.timeout": "10 s"} | given
-    job = weir.Job("diamond", **settings)
-
-    @job.pipeline
-    def pipeline(env: weir.Env) -> None:
-        env.spark.conf.set("spark.sql.streaming.minBatchesToRetain", purge)
-        build(env, diamond.folder, shape)
-
-    return job
-
 
 def every(run: Run, interval: str) -> None:
     """Change the interval of the running job."""
-    run._engine.ask(m.Ask("interval", "configure", {"settings": {KEY + "interval": interval}}))
-
-
-def wait(run: Run, what: str, there: Callable[[], Any]) -> None:
-    """Wait until something holds; raise when a query fails before."""
-
-    def look() -> Any:
-        run.check()
-        return there()
-
-    wait_for(what, look)
+    run._engine.ask(m.Ask("interval", "configure", {"settings": {f"{KEY}.interval": interval}}))
 
 
 def aligned(manifest: Manifest) -> bool:
@@ -68,7 +39,7 @@ def aligned(manifest: Manifest) -> bool:
 
 def test_every_checkpoint_is_what_the_queries_make_of_the_source(spark: SparkSession, tmp_path: Path) -> None:
     diamond = Diamond(tmp_path)
-    job = job_of(diamond, max_concurrent_checkpoints=3, num_retained=20, aligned_checkpoint_timeout="2500 ms")
+    job = diamond.job(max_concurrent_checkpoints=3, num_retained=20, aligned_checkpoint_timeout="2500 ms")
     diamond.add(3)
     with job.start(spark) as run:
         wait(run, "the first rows", diamond.complete)
@@ -91,7 +62,7 @@ def test_every_checkpoint_is_what_the_queries_make_of_the_source(spark: SparkSes
 
 def test_unaligned_checkpoints_are_consistent_too(spark: SparkSession, tmp_path: Path) -> None:
     diamond = Diamond(tmp_path)
-    job = job_of(diamond, num_retained=20, unaligned=True)
+    job = diamond.job(num_retained=20, unaligned=True)
     diamond.add(3)
     with job.start(spark) as run:
         wait(run, "the first rows", diamond.complete)
@@ -126,7 +97,7 @@ def test_only_a_query_of_two_inputs_counts_twice_and_only_at_least_once(
     shape: str, mode: str, times: int, spark: SparkSession, tmp_path: Path
 ) -> None:
     diamond = Diamond(tmp_path)
-    job = job_of(diamond, shape, mode=mode)
+    job = diamond.job(shape, mode=mode)
     diamond.add(1)
     fast = "left" if shape == "diamond" else "all"
 
@@ -172,7 +143,8 @@ def windows(frame: DataFrame) -> DataFrame:
 
 
 def test_windows_behind_a_stream_close_when_they_do_in_one_query(spark: SparkSession, tmp_path: Path) -> None:
-    job = weir.Job("windows", **{KEY + "dir": str(tmp_path / "weir"), KEY + "interval": "off"})
+    options = {f"{KEY}.dir": str(tmp_path / "weir"), f"{KEY}.interval": "off", "parallelism.default": 2}
+    job = weir.Job("windows", **options)
     script = tmp_path / "in.jsonl"
 
     @job.pipeline
@@ -200,7 +172,7 @@ def test_windows_behind_a_stream_close_when_they_do_in_one_query(spark: SparkSes
 
 def test_what_spark_purges_is_kept_for_the_checkpoints(spark: SparkSession, tmp_path: Path) -> None:
     diamond = Diamond(tmp_path)
-    job = job_of(diamond, purge=2, num_retained=100)
+    job = diamond.job(purge=2, num_retained=100)
     diamond.add(2)
     with job.start(spark) as run:
         wait(run, "the first rows", diamond.complete)
@@ -228,7 +200,7 @@ def test_what_spark_purges_is_kept_for_the_checkpoints(spark: SparkSession, tmp_
 
 def test_what_nothing_retained_needs_is_deleted(spark: SparkSession, tmp_path: Path) -> None:
     diamond = Diamond(tmp_path)
-    job = job_of(diamond, num_retained=2)
+    job = diamond.job(num_retained=2)
     with job.start(spark) as run:
         ids = []
         for _ in range(4):
@@ -263,7 +235,7 @@ def test_a_query_that_fails_aborts_what_is_pending_and_nothing_else(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     diamond = Diamond(tmp_path)
-    job = job_of(diamond)
+    job = diamond.job()
     diamond.add(2)
     with job.start(spark) as run, ThreadPoolExecutor() as aside:
         wait(run, "the first rows", diamond.complete)
@@ -271,7 +243,7 @@ def test_a_query_that_fails_aborts_what_is_pending_and_nothing_else(
         diamond.hold(diamond.ids)
         diamond.add(2)
         taking = aside.submit(run.checkpoint)
-        wait(run, "the barrier", lambda: diamond.entries("all", "barrier"))
+        wait(run, "a pending checkpoint", diamond.pending)
         (tmp_path / "fail").touch()
         diamond.release()
         with pytest.raises(weir.errors.WeirError):

@@ -64,15 +64,11 @@ def is_place(point: str) -> bool:
 
 def candidates(store: Store, job: JobName) -> list[CheckpointId]:
     """The completed checkpoints that the live files descend from, newest first; whole or not."""
-    way = generations.timeline(store, job)
-    no_files = not generations.numbers(store, job)
+    way = _way(store, job)
 
     def on_the_way(id: CheckpointId) -> bool:
         manifest = _read(store, job, id)
-        if manifest is None or no_files:
-            return True
-        last = way.get(Generation(manifest.generation), CheckpointId(0))
-        return last is None or id <= last
+        return manifest is None or _is_on(way, manifest)
 
     return [id for id in reversed(mf.completed(store, job)) if on_the_way(id)]
 
@@ -103,7 +99,8 @@ def intend(
     """Write down, durably, that the next start goes on from a checkpoint; the generation it will be.
 
     The checkpoint is verified first. To ask again for what is intended already changes nothing. One
-    of a copy-dir is entered among the job's own checkpoints.
+    of a copy-dir is entered among the job's own checkpoints. One of another timeline is refused: the
+    sinks were taken back behind it, and what they hold since is not what it knows of.
     """
     manifest = find(store, job, point)
     place = Place(point).url if is_place(point) else ""
@@ -113,6 +110,9 @@ def intend(
         _check_rewindable(store, job, manifest)
     if not place:
         _named(store, job, f"chk-{manifest.id}")  # to verify takes its time; it may be dropped by now
+        if not _is_on(_way(store, job), manifest):
+            reason = "the job was taken back behind it, and what it had delivered by then is gone"
+            raise NoSuchCheckpointError(job=job, point=point, reason=reason)
     origin = Origin(
         lineage=manifest.lineage,
         backend=manifest.backend,
@@ -156,6 +156,19 @@ def open_generation(store: Store, job: JobName, generation: Generation) -> Manif
         body = {"from": origin.restored_from, "bytes": manifest.full_bytes}
         store.create(paths.copied(job, generation), json.dumps(body).encode())
     return manifest
+
+
+_Way = dict[Generation, CheckpointId | None]
+
+
+def _way(store: Store, job: JobName) -> _Way | None:
+    """The timeline that the live files are on; None when there are none, and so any will do."""
+    return generations.timeline(store, job) if generations.numbers(store, job) else None
+
+
+def _is_on(way: _Way | None, manifest: Manifest) -> bool:
+    last = way.get(Generation(manifest.generation), CheckpointId(0)) if way is not None else None
+    return last is None or manifest.id <= last
 
 
 def _check_rewindable(store: Store, job: JobName, manifest: Manifest) -> None:

@@ -117,7 +117,7 @@ def timeline(store: Store, job: JobName) -> dict[Generation, CheckpointId | None
     """The generations that the live one descends from, each with its last checkpoint that counts.
 
     None: all of them count. A checkpoint that was taken behind the point of a later rollback is of
-    another timeline: it can be asked for, and is never gone back to by itself.
+    another timeline: no job goes back to it.
     """
     at = live(store, job)
     found: dict[Generation, CheckpointId | None] = {at: None}

@@ -1,0 +1,344 @@
+"""The coordinator over files as Spark leaves them: where it cuts, what it aborts, whom it tells.
+
+It is stepped by hand; only the snapshots are taken in threads of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kept_job import CONF, write
+from weir.channel.position import Position
+from weir.channel.writer import ChannelWriter
+from weir.checkpoint import manifest as mf
+from weir.checkpoint.coordinator import Coordinator, Outside
+from weir.checkpoint.vertex import Vertex
+from weir.clock import ManualClock
+from weir.config import Settings
+from weir.errors import CheckpointsFailedError, StorageError, WeirError
+from weir.ids import Attempt, BatchId, CheckpointId, QueryName, Run, Token, job_name
+from weir.job.live import Live
+from weir.lease import Lease
+from weir.protocol import messages as m
+from weir.protocol.checkpoints import AbortReason, Refusal
+from weir.protocol.ledger import Staged
+from weir.storage import Created
+from weir.storage.generations import FIRST, open_origin
+from weir.storage.local import LocalStore
+
+JOB = job_name("job")
+TOKEN = Token(Attempt(1), Run(1))
+KEY = "execution.checkpointing"
+
+
+class Disk(LocalStore):
+    """A store that does what a test wants when a key is created."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.on_create: Callable[[str], None] = lambda key: None
+
+    def create(self, key: str, data: bytes) -> Created:
+        self.on_create(key)
+        return super().create(key, data)
+
+
+class Query:
+    """One query as its files show it."""
+
+    def __init__(self, live: Live, name: str, inputs: tuple[str, ...], writes: bool) -> None:
+        self.root = Path(live.query(QueryName(name)).removeprefix("file://"))
+        self.inputs = inputs
+        self.writer = None
+        self.batch = -1
+        write(self.root / "metadata", "{}")
+        if writes:
+            self.writer = ChannelWriter(name, live.channel(QueryName(name)), live.query(QueryName(name)))
+            self.writer.open(f"{JOB}/{name}", "lineage", TOKEN)
+        self.vertex = Vertex(
+            QueryName(name),
+            live.files(QueryName(name)),
+            self.root,
+            [QueryName(one) for one in inputs],
+            self.writer,
+            rewindable=True,
+        )
+
+    def run(self, **ends: tuple[int, int]) -> None:
+        """A batch that ends at these positions of its channels is planned, committed and entered."""
+        self.batch += 1
+        at = [Position(entry, CheckpointId(k)).offset(name) for name, (entry, k) in ends.items()]
+        lines = ["v1", json.dumps({"batchWatermarkMs": 0, "conf": CONF}), *map(json.dumps, at)]
+        write(self.root / f"offsets/{self.batch}", "\n".join(lines if at else [*lines, "-"]))
+        write(self.root / f"commits/{self.batch}", 'v1\n{"nextBatchWatermarkMs":0}')
+        if self.writer is not None:
+            staged = Staged(BatchId(self.batch), TOKEN)
+            self.writer.record(staged)
+            self.writer.commit(staged)
+
+    def purge(self, batch: int) -> None:
+        for log in ("offsets", "commits"):
+            (self.root / log / str(batch)).unlink()
+
+
+class Graph:
+    """A job whose queries are played by the test: all -> fast, slow."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.disk = Disk(folder)
+        self.clock = ManualClock()
+        self.live = Live(self.disk, JOB, FIRST)
+        origin = open_origin(
+            self.disk, JOB, FIRST, backend="rocksdb", parallelism=1, spark="4.3.0", clock=self.clock
+        )
+        self.all = Query(self.live, "all", (), True)
+        self.fast = Query(self.live, "fast", ("all",), False)
+        self.slow = Query(self.live, "slow", ("all",), False)
+        self.said: list[m.Message] = []
+        self.failures: list[WeirError] = []
+        given = {f"{KEY}.interval": "off"} | {f"{KEY}.{k.replace('_', '-')}": v for k, v in settings.items()}
+        self.running = True
+        self.coordinator = Coordinator(
+            self.live,
+            [self.all.vertex, self.fast.vertex, self.slow.vertex],
+            origin,
+            "4.3.0",
+            Settings.model_validate(given),
+            100,
+            Lease(Attempt(1), 1e9, self.clock),
+            Outside(
+                self.said.append,
+                lambda: self.running,
+                lambda id: None,
+                lambda id, reason: None,
+                self.failures.append,
+            ),
+            self.clock,
+        )
+        self.coordinator.prepare()
+
+    def step(self, seconds: float = 0.0) -> None:
+        """One look of the coordinator; snapshots that it has asked for are taken before the next one."""
+        self.clock.advance(seconds)
+        self.coordinator._step()
+        until = time.monotonic() + 30
+        while not all(future.done() for future in self.snapshots()):
+            assert time.monotonic() < until
+            time.sleep(0.001)
+
+    def snapshots(self) -> Iterator[Future[Any]]:
+        for flight in self.coordinator._flights.values():
+            yield from flight.queries.values()
+            yield from flight.channels.values()
+
+    def ask(self, request: str = "one") -> None:
+        self.coordinator.wish(request, False)
+        self.step()
+
+    def entry(self) -> int:
+        """The number behind the last entry of the channel."""
+        assert self.all.writer is not None
+        return self.all.writer.here().entry
+
+    def answers(self) -> dict[str, m.Answered]:
+        return {one.request: one for one in self.said if isinstance(one, m.Answered)}
+
+    def aborted(self) -> list[tuple[int, str]]:
+        return [(one.id, one.reason) for one in self.said if isinstance(one, m.CheckpointAborted)]
+
+    def cut(self, id: int) -> Mapping[str, int]:
+        """The batch of each query in a completed checkpoint."""
+        manifest = mf.read(self.disk, JOB, CheckpointId(id))
+        assert manifest is not None, f"checkpoint {id} is not completed: {self.said}"
+        return {name: cut.batch for name, cut in manifest.queries.items()}
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Iterator[Graph]:
+    made = Graph(tmp_path, max_concurrent_checkpoints=2)
+    yield made
+    made.coordinator.stop()
+
+
+def finish(graph: Graph) -> None:
+    for _ in range(4):
+        graph.step()
+
+
+def test_a_checkpoint_is_the_batch_of_each_query_that_ended_at_its_barrier(graph: Graph) -> None:
+    graph.all.run()
+    graph.ask()
+    at = graph.entry()
+    graph.all.run()
+    graph.fast.run(all=(at, 1))
+    graph.fast.run(all=(graph.entry(), 1))
+    graph.step()
+    assert not graph.answers()
+    graph.slow.run(all=(at - 1, 0))
+    graph.slow.run(all=(at, 1))
+    finish(graph)
+    assert graph.answers()["one"].body["id"] == 1
+    assert graph.cut(1) == {"all": 0, "fast": 0, "slow": 1}
+
+
+def test_what_is_committed_while_another_one_begins_is_still_the_cut_of_the_first(graph: Graph) -> None:
+    graph.all.run()
+    graph.ask("one")
+    at = graph.entry()
+    graph.all.run()
+    graph.fast.run(all=(at, 1))
+
+    def slow_is_quick(key: str) -> None:
+        if key.endswith("begun-2.json"):
+            graph.slow.run(all=(at, 1))
+            graph.slow.run(all=(graph.entry(), 1))
+
+    graph.disk.on_create = slow_is_quick
+    graph.ask("two")
+    at = graph.entry()
+    graph.fast.run(all=(at, 2))
+    graph.slow.run(all=(at, 2))
+    finish(graph)
+    assert graph.cut(1) == {"all": 0, "fast": 0, "slow": 0}
+    assert graph.cut(2) == {"all": 1, "fast": 1, "slow": 2}
+
+
+def test_what_spark_has_purged_since_is_not_needed_any_more(graph: Graph) -> None:
+    graph.all.run()
+    graph.ask()
+    at = graph.entry()
+    graph.fast.run(all=(at, 1))
+    graph.step()
+    graph.all.run()
+    graph.fast.run(all=(graph.entry(), 1))
+    graph.fast.purge(0)
+    graph.slow.run(all=(at, 1))
+    finish(graph)
+    assert graph.cut(1) == {"all": 0, "fast": 0, "slow": 0}
+
+
+def test_nobody_waits_for_the_answer_of_a_checkpoint_that_could_not_begin(graph: Graph) -> None:
+    def full(key: str) -> None:
+        if "/checkpoints/" in key:
+            raise StorageError(verb="write", path=key, reason="the disk is full", root="")
+
+    graph.all.run()
+    graph.disk.on_create = full
+    graph.ask()
+    assert not graph.answers()["one"].done
+    assert "the disk is full" in graph.answers()["one"].body["reason"]
+    assert graph.aborted() == [(1, AbortReason.STORAGE.value)]
+    assert mf.ids(graph.disk, JOB)["aborted"] == set()
+    graph.disk.on_create = lambda key: None
+    graph.step()
+    assert mf.ids(graph.disk, JOB)["aborted"] == {1}, "an abort is written as soon as there is room"
+
+
+def test_a_manifest_that_can_not_be_written_is_an_abort(graph: Graph) -> None:
+    def full(key: str) -> None:
+        if key.endswith("chk-1.json"):
+            raise StorageError(verb="write", path=key, reason="the disk is full", root="")
+
+    graph.all.run()
+    graph.disk.on_create = full
+    graph.ask()
+    for query in (graph.fast, graph.slow):
+        query.run(all=(graph.entry(), 1))
+    finish(graph)
+    assert graph.aborted() == [(1, AbortReason.STORAGE.value)]
+    assert mf.completed(graph.disk, JOB) == []
+
+
+def test_a_checkpoint_that_takes_too_long_is_aborted_and_names_who_is_missing(graph: Graph) -> None:
+    graph.all.run()
+    graph.ask()
+    graph.fast.run(all=(graph.entry(), 1))
+    graph.step(599)
+    assert not graph.aborted()
+    graph.step(1)
+    (end,) = [one for one in graph.said if isinstance(one, m.CheckpointAborted)]
+    assert (end.reason, end.detail) == (AbortReason.EXPIRED.value, "missing: slow")
+    graph.slow.run(all=(graph.entry(), 1))
+    finish(graph)
+    assert mf.completed(graph.disk, JOB) == [], "what comes late changes nothing"
+
+
+def test_past_the_aligned_timeout_a_query_is_cut_where_it_is(tmp_path: Path) -> None:
+    graph = Graph(tmp_path, aligned_checkpoint_timeout="5 s")
+    graph.all.run()
+    graph.slow.run(all=(graph.entry(), 0))
+    graph.all.run()
+    graph.ask()
+    graph.fast.run(all=(graph.entry(), 1))
+    graph.step(5)
+    finish(graph)
+    manifest = mf.read(graph.disk, JOB, CheckpointId(1))
+    assert manifest is not None and manifest.alignment.value == "unaligned"
+    assert graph.cut(1) == {"all": 1, "fast": 0, "slow": 0}
+    assert {name for name, cut in manifest.queries.items() if cut.unaligned} == {"slow"}
+    graph.coordinator.stop()
+
+
+def test_a_query_that_fails_aborts_what_is_pending(graph: Graph) -> None:
+    graph.all.run()
+    graph.ask()
+    graph.running = False
+    graph.coordinator.query_failed(QueryName("slow"))
+    assert graph.aborted() == [(1, AbortReason.QUERY_RESTARTED.value)]
+    graph.ask("two")
+    assert graph.answers()["two"].body["reason"] == Refusal.NOT_RUNNING.value
+
+
+def test_what_is_pending_when_the_job_ends_is_aborted_and_answered(graph: Graph) -> None:
+    graph.all.run()
+    graph.ask("one")
+    graph.coordinator.wish("two", False)
+    graph.coordinator.stop()
+    assert graph.aborted() == [(1, AbortReason.STOPPING.value)]
+    assert {name: answer.done for name, answer in graph.answers().items()} == {"one": False, "two": False}
+
+
+def test_more_failures_in_a_row_than_are_tolerable_are_a_failure_of_the_job(tmp_path: Path) -> None:
+    graph = Graph(tmp_path, tolerable_failed_checkpoints=1, timeout="10 s")
+    graph.all.run()
+    for number in range(2):
+        assert not graph.failures
+        graph.ask(str(number))
+        graph.step(10)
+    (failure,) = graph.failures
+    assert isinstance(failure, CheckpointsFailedError)
+    graph.coordinator.stop()
+
+
+def test_a_start_aborts_what_was_begun_and_never_takes_a_number_again(tmp_path: Path) -> None:
+    first = Graph(tmp_path)
+    first.all.run()
+    first.ask()
+    first.coordinator._flights.clear()  # as a kill leaves it
+    first.coordinator.stop()
+    again = Graph(tmp_path)
+    assert again.aborted() == [(1, AbortReason.RESTARTED.value)]
+    again.ask()
+    assert mf.ids(again.disk, JOB)["begun"] == {1, 2}
+    again.coordinator.stop()
+
+
+def test_channels_are_trimmed_only_behind_what_every_reader_has_passed(graph: Graph) -> None:
+    assert graph.all.writer is not None
+    log = graph.all.root.parents[1] / "channels/all/log"
+    for id in (1, 2, 3):
+        graph.all.run()
+        graph.ask(str(id))
+        at = graph.entry()
+        for query in (graph.fast, graph.slow):
+            query.run(all=(at, id))
+        finish(graph)
+        assert sorted(int(file.stem) for file in log.glob("*.json"))[0] == at - 1
+    assert mf.completed(graph.disk, JOB) == [1, 2, 3]
