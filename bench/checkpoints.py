@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from sides.feed import Feed, keyed
-from sides.processes import PARTITIONS, Weir, end_on_sigterm, worked_off
+from sides.processes import PARTITIONS, Weir, cpu_seconds, end_on_sigterm, worked_off
 from weir.checkpoint import manifest as mf
 from weir.checkpoint.manifest import Manifest
 from weir.ids import CheckpointId, job_name
@@ -106,10 +106,13 @@ def throughput(folder: Path, part: str, options: argparse.Namespace) -> dict[str
                 interval = f"{INTERVAL:g} s" if kind == "on" else "off"
                 side.configure(**{f"{CHECKPOINTING}.interval": interval})
                 settle(side)
-                began = feed.hand_over(portion)
+                used, began = cpu_seconds(side), feed.hand_over(portion)
                 rows += factor * portion.records
-                ended = worked_off(side, {"sums": rows})
-                found[kind] = {"records_per_second": round(portion.records / (ended - began))}
+                ended = worked_off(side, {"sums": rows}, began)
+                found[kind] = {
+                    "records_per_second": round(portion.records / (ended - began)),
+                    "cpu_seconds": round(cpu_seconds(side) - used, 2),
+                }
                 found[kind]["batches"] = {
                     name: sum(b.ended_at > began for b in side.batches() if b.query == name)
                     for name in sorted({b.query for b in side.batches()})
@@ -119,6 +122,7 @@ def throughput(folder: Path, part: str, options: argparse.Namespace) -> dict[str
             rounds.append(found)
     del rounds[0]  # warming up
     ratios = [r["on"]["records_per_second"] / r["off"]["records_per_second"] for r in rounds]
+    by_cpu = [r["off"]["cpu_seconds"] / r["on"]["cpu_seconds"] for r in rounds]
     return {
         "keys": options.keys,
         "records": options.portion,
@@ -128,6 +132,8 @@ def throughput(folder: Path, part: str, options: argparse.Namespace) -> dict[str
         "off": round(statistics.median(r["off"]["records_per_second"] for r in rounds)),
         "ratio": round(statistics.median(ratios), 3),
         "ratios": [round(ratio, 3) for ratio in ratios],
+        "ratio_by_cpu": round(statistics.median(by_cpu), 3),
+        "ratios_by_cpu": [round(ratio, 3) for ratio in by_cpu],
         "triggers": {
             word: sum(r["on"]["triggers"][word] for r in rounds) for word in ("due", "begun", "completed")
         },

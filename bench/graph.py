@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from sides.feed import Feed, keyed, lines
-from sides.processes import Plain, Weir, end_on_sigterm, worked_off
+from sides.processes import Plain, Weir, cpu_seconds, end_on_sigterm, worked_off
 
 RESULT = Path(__file__).parent / "results" / "graph.json"
 PARTS = ("chain", "fan_out")
@@ -73,11 +73,13 @@ def run(part: str, name: str, folder: Path, records: int, files: int) -> dict[st
     with start(part, folder, args) as side:
         feed.hand_over(warm_up)
         worked_off(side, rows_of(part, name, warm_up.records))
-        began = feed.hand_over(rest)
-        ended = worked_off(side, rows_of(part, name, warm_up.records + rest.records))
+        used, began = cpu_seconds(side), feed.hand_over(rest)
+        ended = worked_off(side, rows_of(part, name, warm_up.records + rest.records), began)
+        used = cpu_seconds(side) - used
         batches = [b for b in side.batches() if b.ended_at > began]
     return {
         "records_per_second": round(rest.records / (ended - began)),
+        "cpu_seconds": round(used, 2),
         "batches": {one: sum(b.query == one for b in batches) for one in sorted({b.query for b in batches})},
     }
 
@@ -92,11 +94,14 @@ def rows_of(part: str, name: str, records: int) -> dict[str, int]:
 def summary(rounds: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
     rates = [{name: one["records_per_second"] for name, one in found.items()} for found in rounds]
     ratios = [rate["weir"] / rate["plain"] for rate in rates]
+    by_cpu = [found["plain"]["cpu_seconds"] / found["weir"]["cpu_seconds"] for found in rounds]
     return {
         "weir": round(statistics.median(rate["weir"] for rate in rates)),
         "plain": round(statistics.median(rate["plain"] for rate in rates)),
         "ratio": round(statistics.median(ratios), 3),
         "ratios": [round(ratio, 3) for ratio in ratios],
+        "ratio_by_cpu": round(statistics.median(by_cpu), 3),
+        "ratios_by_cpu": [round(ratio, 3) for ratio in by_cpu],
         "rounds": rounds,
     }
 

@@ -52,11 +52,17 @@ class Side(Protocol):
 
     def alive(self) -> bool: ...
 
+    def failed(self, since: float) -> bool: ...
 
-def worked_off(side: Side, rows: Mapping[str, int]) -> float:
+    @property
+    def pid(self) -> int: ...
+
+
+def worked_off(side: Side, rows: Mapping[str, int], since: float | None = None) -> float:
     """Wait until each of these queries has read so many rows in all; when the last of them had.
 
-    The clock of a query stops with the end of its batch, Spark's logs included.
+    The clock of a query stops with the end of its batch, Spark's logs included. A failure `since`
+    then spoils the measurement; one before it is weir's to mend.
     """
     until = time.monotonic() + PATIENCE
     while True:
@@ -66,11 +72,23 @@ def worked_off(side: Side, rows: Mapping[str, int]) -> float:
             if read != dict(rows):
                 raise SystemExit(f"bench: {read} rows were read instead of {dict(rows)}")
             return max(b.ended_at for b in batches if b.query in rows)
-        if not side.alive():
-            raise SystemExit(f"bench: the process ended too early, with {read} rows of {dict(rows)}")
+        if not side.alive() or (since is not None and side.failed(since)):
+            raise SystemExit(f"bench: it failed, with {read} rows of {dict(rows)}")
         if time.monotonic() > until:
             raise SystemExit(f"bench: {read} rows of {dict(rows)} after {PATIENCE:g} s")
         time.sleep(_LOOK)
+
+
+def cpu_seconds(side: Side) -> float:
+    """What a side and all that it has started have used of the processors so far.
+
+    It says what work costs where a shared machine makes the clock say little.
+    """
+    used = 0.0
+    for one in family(side.pid):
+        with suppress(psutil.NoSuchProcess):
+            used += sum(one.cpu_times()[:4])  # its own, and that of the children that have ended
+    return used
 
 
 class Weir:
@@ -96,11 +114,19 @@ class Weir:
         self._process.close()
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def job(self) -> str:
         return self._process.job
 
     def alive(self) -> bool:
-        return psutil.pid_exists(self._process.pid) and not self._process.events("failure")
+        return psutil.pid_exists(self.pid)
+
+    def failed(self, since: float) -> bool:
+        """Whether something failed since then; what came before did no harm."""
+        return any(_time(event.at) >= since for event in self._process.events("failure"))
 
     def batches(self) -> list[Batch]:
         found = self._process.batches()
@@ -151,8 +177,15 @@ class Plain:
         end(self._process)
         self._said.close()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def alive(self) -> bool:
         return self._process.poll() is None
+
+    def failed(self, since: float) -> bool:
+        return not self.alive()
 
     def batches(self) -> list[Batch]:
         found: dict[tuple[str, int], Batch] = {}
@@ -172,14 +205,18 @@ def end_on_sigterm() -> None:
 
 def end(process: subprocess.Popen[bytes]) -> None:
     """Kill a process and all that it started; safe when it has ended."""
-    family: list[psutil.Process] = []
-    with suppress(psutil.NoSuchProcess):
-        parent = psutil.Process(process.pid)
-        family = [parent, *parent.children(recursive=True)]
-    for one in family:
+    for one in family(process.pid):
         with suppress(psutil.NoSuchProcess):
             one.kill()
     process.wait(30)
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """A process and what it has started, as far as they live."""
+    with suppress(psutil.NoSuchProcess):
+        parent = psutil.Process(pid)
+        return [parent, *parent.children(recursive=True)]
+    return []
 
 
 def _time(text: str) -> float:
