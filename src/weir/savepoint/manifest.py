@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from weir.errors import BadNameError, NotASavepointError
 from weir.ids import job_name, query_name
 from weir.protocol.operators import Operator
+from weir.protocol.shapes import Shape
 
 FORMAT = 1
 """The newest form of a manifest that this weir knows."""
@@ -92,6 +93,8 @@ class SavedQuery(_Frozen):
     sources: tuple[SavedSource, ...] = ()
     operators: tuple[Operator, ...] = ()
     sink: SavedSink | None = None
+    shape: Shape | None = None
+    """What Spark's planner said of it when it was started; None when nobody asked."""
 
     @property
     def offsets(self) -> tuple[str, ...]:

@@ -22,8 +22,9 @@ from weir.checkpoint.kept import KeptFiles
 from weir.checkpoint.manifest import File, Manifest, QueryCut
 from weir.clock import Clock
 from weir.errors import SavepointPlaceError, StorageError
-from weir.ids import JobName
+from weir.ids import Attempt, Generation, JobName, QueryName
 from weir.protocol.operators import Operator
+from weir.protocol.shapes import Shape
 from weir.savepoint.manifest import (
     FORMAT,
     JOURNALS,
@@ -35,6 +36,7 @@ from weir.savepoint.manifest import (
     Savepoint,
 )
 from weir.savepoint.operators import described
+from weir.savepoint.shapes import kept as kept_shape
 from weir.savepoint.writing import Writing, begin
 from weir.storage import Store, files, paths
 from weir.storage.files import Sum
@@ -114,7 +116,7 @@ def take(
     writing = begin(target, f"{manifest.job}-{manifest.id}", manifest.lineage)
     try:
         copied = _Copying(store, manifest, writing, progress, halted).run()
-        savepoint = _savepoint(manifest, facts, copied, KeptFiles(store, manifest), clock)
+        savepoint = _savepoint(store, manifest, facts, copied, clock)
         return Taken(writing.finish(savepoint), savepoint)
     finally:
         writing.give_up()
@@ -253,8 +255,11 @@ def _edit(path: str) -> Callable[[bytes], bytes] | None:
 
 
 def _savepoint(
-    manifest: Manifest, facts: Facts, copied: tuple[SavedFile, ...], kept: KeptFiles, clock: Clock
+    store: Store, manifest: Manifest, facts: Facts, copied: tuple[SavedFile, ...], clock: Clock
 ) -> Savepoint:
+    kept = KeptFiles(store, manifest)
+    place = (JobName(manifest.job), Generation(manifest.generation), Attempt(manifest.attempt))
+    shapes = {name: kept_shape(store, *place, QueryName(name)) for name in manifest.queries}
     return Savepoint(
         format=FORMAT,
         job=manifest.job,
@@ -274,7 +279,7 @@ def _savepoint(
         generation=manifest.generation,
         attempt=manifest.attempt,
         queries={
-            name: _query(name, cut, facts.queries.get(name, QueryFacts()), kept)
+            name: _query(name, cut, facts.queries.get(name, QueryFacts()), shapes[name], kept)
             for name, cut in manifest.queries.items()
         },
         channels={
@@ -285,7 +290,7 @@ def _savepoint(
     )
 
 
-def _query(name: str, cut: QueryCut, facts: QueryFacts, kept: KeptFiles) -> SavedQuery:
+def _query(name: str, cut: QueryCut, facts: QueryFacts, shape: Shape | None, kept: KeptFiles) -> SavedQuery:
     sink = facts.sink.model_copy(update={"last_batch": cut.batch}) if facts.sink else None
     query = SavedQuery(
         batch=cut.batch,
@@ -295,6 +300,7 @@ def _query(name: str, cut: QueryCut, facts: QueryFacts, kept: KeptFiles) -> Save
         watermark_ms=cut.watermark_ms,
         output_mode=facts.output_mode,
         sink=sink,
+        shape=shape,
     )
     folder = f"queries/{name}/"
     own = {f.path.removeprefix(folder): f for f in cut.files if f.path.startswith(folder)}

@@ -31,6 +31,7 @@ _CALLS = {"FlatMapGroupsInPandasWithState", "TransformWithStateInPySpark"}
 _STREAMS = {"StreamingRelation", "StreamingRelationV2"}
 _IDENTITY = ("path", "subscribe", "subscribepattern", "assign", "topic", "stream", "table", "host")
 """Options that may say which source of its kind it is; all others may be secrets."""
+_CREDENTIALS = re.compile(r"//[^/@]*@")
 _DECLARATIVE = "org.apache.spark.sql.catalyst.expressions.aggregate.DeclarativeAggregate"
 
 
@@ -185,7 +186,7 @@ def source(relation: Any) -> str:
     if kind == "weir-journal":
         return f"source {given['source']}"
     which = next((given[key] for key in _IDENTITY if given.get(key)), "")
-    return f"{kind} {which}".strip()
+    return f"{kind} {_CREDENTIALS.sub('//', which)}".strip()
 
 
 def logical_below(node: Any) -> Iterator[Any]:
