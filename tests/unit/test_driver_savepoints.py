@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.kept_job import KeptJob
-from weir.checkpoint.coordinator import Held
+from weir.checkpoint.flight import Held
 from weir.checkpoint.manifest import Manifest
 from weir.clock import Clock
 from weir.config import resolve
@@ -144,6 +144,7 @@ def test_the_end_of_the_job_gives_up_what_is_copied_and_refuses_what_waits(
 ) -> None:
     one = bench()
     copying, on = threading.Event(), threading.Event()
+
     def slow(*arguments: Any) -> Any:
         copying.set()
         assert on.wait(LIMIT)

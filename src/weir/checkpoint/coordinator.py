@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from typing import Any, TypeVar
@@ -22,9 +22,9 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from weir import faults
-from weir.channel.position import Position
 from weir.checkpoint import manifest as mf
-from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
+from weir.checkpoint.flight import Flight, Held, Wish
+from weir.checkpoint.manifest import Manifest
 from weir.checkpoint.snapshots import Snapshots
 from weir.checkpoint.vertex import Found, Vertex
 from weir.clock import Clock
@@ -60,47 +60,6 @@ _SMALL_PURGE = 10
 """With fewer batches than this kept by Spark, a query's next batch waits for its snapshot."""
 _WORKERS = 4
 T = TypeVar("T")
-
-
-Held = Callable[[Manifest | None, str], None]
-"""Called once, and must return at once: with the checkpoint, or with None and why there is none."""
-
-
-@dataclass(frozen=True)
-class _Wish:
-    """A checkpoint that was asked for."""
-
-    request: str
-    full: bool
-    trigger: str = "request"
-    held: Held | None = None
-    """Who wants it, and releases it later; without one the answer goes to the request."""
-    final: bool = False
-    """Every query has ended: the cut is what each has committed."""
-
-
-@dataclass
-class _Flight:
-    """A pending checkpoint, with what the coordinator knows of it."""
-
-    state: Pending
-    trigger: str
-    full: bool
-    begun_at: str
-    wishes: list[_Wish]
-    phases: dict[str, float] = field(default_factory=dict)
-    barriers: dict[QueryName, float] = field(default_factory=dict)
-    """When each query's barrier was appended, in seconds after the trigger."""
-    found: dict[QueryName, Found] = field(default_factory=dict)
-    positions: dict[QueryName, Mapping[QueryName, Position]] = field(default_factory=dict)
-    """Where each query stood in its channels at its cut; read at once, before Spark purges it."""
-    queries: dict[QueryName, Future[QueryCut]] = field(default_factory=dict)
-    channels: dict[QueryName, Future[ChannelCut]] = field(default_factory=dict)
-    turned: bool = False
-
-    @property
-    def id(self) -> CheckpointId:
-        return self.state.id
 
 
 @dataclass(frozen=True)
@@ -145,10 +104,10 @@ class Coordinator:
         self._store = live.store
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._flights: dict[CheckpointId, _Flight] = {}
+        self._flights: dict[CheckpointId, Flight] = {}
         self._retained: dict[CheckpointId, Manifest] = {}
         self._last_id = CheckpointId(0)
-        self._wishes: list[_Wish] = []
+        self._wishes: list[Wish] = []
         self._held: set[CheckpointId] = set()
         """Completed checkpoints that somebody copies: they are not dropped."""
         self._records = 0
@@ -191,11 +150,11 @@ class Coordinator:
 
     def wish(self, request: str, full: bool) -> None:
         """Take a checkpoint as soon as one may begin; the answer goes to the request."""
-        self._add(_Wish(request, full))
+        self._add(Wish(request, full))
 
     def hold(self, held: Held, trigger: str = "savepoint") -> None:
         """Take a checkpoint as soon as one may begin, and keep it until it is released."""
-        self._add(_Wish("", full=False, trigger=trigger, held=held))
+        self._add(Wish("", full=False, trigger=trigger, held=held))
 
     def release(self, id: CheckpointId) -> None:
         """A held checkpoint is needed no more; it is dropped like any other. Safe to repeat."""
@@ -210,7 +169,7 @@ class Coordinator:
 
     def final_cut(self, held: Held) -> None:
         """Behind `rest`, when every query has ended: a checkpoint of exactly what is committed, held."""
-        self._add(_Wish("", full=False, trigger="stop", held=held, final=True))
+        self._add(Wish("", full=False, trigger="stop", held=held, final=True))
 
     def configure(self, values: Mapping[str, str]) -> Settings:
         """Change settings of the running job; raises for those that can't be changed so."""
@@ -272,7 +231,7 @@ class Coordinator:
         self._snapshots.drop(dropped, ())
         self._snapshots.sweep(self._retained.values())
 
-    def _add(self, wish: _Wish) -> None:
+    def _add(self, wish: Wish) -> None:
         with self._changed:
             if self._stopping:
                 self._refuse(wish, Refusal.STOPPING)
@@ -370,7 +329,7 @@ class Coordinator:
         full = not self._settings.execution_checkpointing_incremental
         self._begin(alignment, "interval" if due else "records", full, [], now)
 
-    def _grant(self, wish: _Wish, now: float) -> None:
+    def _grant(self, wish: Wish, now: float) -> None:
         alignment = Alignment.UNALIGNED if wish.final else self._alignment()
         refusal = may_trigger(replace(self._facts(now, alignment), last_ended_at=None))
         if refusal is Refusal.TOO_MANY:
@@ -381,10 +340,10 @@ class Coordinator:
         else:
             self._begin(alignment, wish.trigger, wish.full, [wish], now)
 
-    def _refuse(self, wish: _Wish, refusal: Refusal) -> None:
+    def _refuse(self, wish: Wish, refusal: Refusal) -> None:
         self._answer(wish, None, {"reason": refusal.value})
 
-    def _answer(self, wish: _Wish, manifest: Manifest | None, body: dict[str, Any]) -> None:
+    def _answer(self, wish: Wish, manifest: Manifest | None, body: dict[str, Any]) -> None:
         if wish.held is None:
             self._outside.report(m.Answered(wish.request, manifest is not None, body))
             return
@@ -392,12 +351,12 @@ class Coordinator:
             self._held.add(CheckpointId(manifest.id))
         wish.held(manifest, str(body.get("reason", "")))
 
-    def _begin(self, alignment: Alignment, trigger: str, full: bool, wishes: list[_Wish], now: float) -> None:
+    def _begin(self, alignment: Alignment, trigger: str, full: bool, wishes: list[Wish], now: float) -> None:
         self._lease.check()
         self._triggered_at, self._records = now, 0
         self._last_id = id = CheckpointId(self._last_id + 1)
         begun_at = self._clock.now().isoformat()
-        flight = _Flight(Pending(id, alignment, now, frozenset(self._order)), trigger, full, begun_at, wishes)
+        flight = Flight(Pending(id, alignment, now, frozenset(self._order)), trigger, full, begun_at, wishes)
         self._flights[id] = flight
         body = {"id": id, "alignment": alignment.value, "trigger": trigger, "begun_at": begun_at}
         try:
@@ -415,7 +374,7 @@ class Coordinator:
 
     # 2 barrier
 
-    def _send_barriers(self, flight: _Flight) -> None:
+    def _send_barriers(self, flight: Flight) -> None:
         if len(self._flights) == 1:  # another one may have its cut among what is committed now
             for vertex in self._vertices.values():
                 vertex.begin()
@@ -425,7 +384,7 @@ class Coordinator:
                 found = vertex.here() if vertex.writer is None else vertex.barrier(flight.id)
                 self._cut(flight, vertex, found)
 
-    def _cut_here(self, flight: _Flight, names: Sequence[QueryName]) -> None:
+    def _cut_here(self, flight: Flight, names: Sequence[QueryName]) -> None:
         """Take each query's last committed batch, downstream first: no reader is ahead of its writer."""
         for name in reversed(names):
             vertex = self._vertices[name]
@@ -439,7 +398,7 @@ class Coordinator:
 
     # 3 align
 
-    def _advance(self, flight: _Flight, now: float) -> None:
+    def _advance(self, flight: Flight, now: float) -> None:
         for name in self._order:
             if name not in flight.found:
                 found = self._vertices[name].aligned(flight.id)
@@ -465,30 +424,22 @@ class Coordinator:
 
     # 4 snapshot
 
-    def _cut(self, flight: _Flight, vertex: Vertex, found: Found) -> None:
+    def _cut(self, flight: Flight, vertex: Vertex, found: Found) -> None:
         flight.found[vertex.name] = found
         flight.positions[vertex.name] = vertex.positions(found.batch)
         flight.barriers[vertex.name] = self._since(flight)
         keep = partial(self._snapshots.of_query, full=flight.full)
         flight.queries[vertex.name] = self._submit(keep, flight.id, vertex, found)
 
-    def _keep_channels(self, flight: _Flight) -> None:
+    def _keep_channels(self, flight: Flight) -> None:
         for name in self._order:
             found = flight.found[name]
             if found.behind is not None:
-                readers = [self._position(flight, reader, name) for reader in self._readers[name]]
+                readers = [flight.goes_on(reader, name) for reader in self._readers[name]]
                 keep = partial(self._snapshots.of_channel, full=flight.full)
                 flight.channels[name] = self._submit(keep, flight.id, name, found, readers)
 
-    def _position(self, flight: _Flight, reader: QueryName, channel: QueryName) -> Position:
-        """Where the reader goes on after a restore of this checkpoint."""
-        position = flight.positions[reader][channel]
-        behind = flight.found[channel].behind
-        if flight.state.alignment is Alignment.AT_LEAST_ONCE and behind is not None:
-            return position if position.entry <= behind else Position(behind, flight.id)
-        return position
-
-    def _needs(self, flight: _Flight, name: QueryName, batch: BatchId) -> bool:
+    def _needs(self, flight: Flight, name: QueryName, batch: BatchId) -> bool:
         if name not in flight.found:
             return not self._vertices[name].caught_up(batch)
         return not flight.queries[name].done()
@@ -504,7 +455,7 @@ class Coordinator:
 
     # 5 ack
 
-    def _take_acks(self, flight: _Flight) -> None:
+    def _take_acks(self, flight: Flight) -> None:
         for name, future in flight.queries.items():
             if not future.done() or name in flight.state.cuts:
                 continue
@@ -526,7 +477,7 @@ class Coordinator:
 
     # 6 complete
 
-    def _complete(self, flight: _Flight) -> None:
+    def _complete(self, flight: Flight) -> None:
         since = self._clock.monotonic()
         self._lease.check()
         faults.point("checkpoint.completing")
@@ -551,26 +502,13 @@ class Coordinator:
         self._ended_at, self._failures = now, 0
         self._notify(flight, manifest)
 
-    def _manifest(self, flight: _Flight) -> Manifest:
-        queries = {}
-        for name, future in flight.queries.items():
-            cut = future.result()
-            places = {one: self._position(flight, name, QueryName(one)) for one in cut.positions}
-            back = {
-                one: (there.entry, there.barrier)
-                for one, there in places.items()
-                if there.entry < cut.positions[one][0]
-            }
-            inputs = self._vertices[name].inputs or (name,)
-            phases = {"barrier": max(flight.barriers[one] for one in inputs), **cut.phases}
-            queries[name] = cut.model_copy(update={"set_back": back, "phases": phases})
-        turned = flight.turned and flight.state.alignment is Alignment.ALIGNED
+    def _manifest(self, flight: Flight) -> Manifest:
         return Manifest(
             id=flight.id,
             job=self._live.job,
             generation=self._live.generation,
             attempt=self._lease.attempt,
-            alignment=Alignment.UNALIGNED if turned else flight.state.alignment,
+            alignment=flight.alignment,
             full=flight.full,
             trigger=flight.trigger,
             begun_at=flight.begun_at,
@@ -582,13 +520,13 @@ class Coordinator:
             spark=self._spark,
             weir=version("weir"),
             copied_to=self._snapshots.copied_to,
-            queries=queries,
+            queries=flight.cuts({name: vertex.inputs for name, vertex in self._vertices.items()}),
             channels={name: future.result() for name, future in flight.channels.items()},
         )
 
     # 7 notify
 
-    def _notify(self, flight: _Flight, manifest: Manifest) -> None:
+    def _notify(self, flight: Flight, manifest: Manifest) -> None:
         since = self._clock.monotonic()
         kept = self._settings.execution_checkpointing_num_retained
         needed = self._held | {self._wanted()}
@@ -600,29 +538,7 @@ class Coordinator:
         except ExternalError as error:
             self._outside.report(m.Noted(f"checkpoint {flight.id} is complete, but {error.text}"))
         flight.phases["notify"] = self._clock.monotonic() - since
-        flight.phases["barrier"] = max(flight.barriers.values(), default=0.0)
-        message = m.CheckpointCompleted(
-            id=flight.id,
-            alignment=manifest.alignment.value,
-            trigger=flight.trigger,
-            full=flight.full,
-            seconds=manifest.seconds,
-            new_bytes=manifest.new_bytes,
-            full_bytes=manifest.full_bytes,
-            phases=flight.phases,
-            queries={
-                name: {
-                    "batch": cut.batch,
-                    "unaligned": cut.unaligned,
-                    "new_bytes": cut.new_bytes,
-                    "full_bytes": cut.full_bytes,
-                    "phases": cut.phases,
-                }
-                for name, cut in manifest.queries.items()
-            },
-            subsumed=list(old),
-        )
-        self._outside.report(message)
+        self._outside.report(flight.completed(manifest, old))
         body = {"id": flight.id, "seconds": manifest.seconds}
         body |= {"new_bytes": manifest.new_bytes, "full_bytes": manifest.full_bytes}
         for wish in flight.wishes:
@@ -637,7 +553,7 @@ class Coordinator:
 
     # aborts and the rest
 
-    def _abort(self, flight: _Flight, reason: AbortReason, detail: str) -> None:
+    def _abort(self, flight: Flight, reason: AbortReason, detail: str) -> None:
         """Durable, with a reason. Its pins are swept when nothing else needs them."""
         self._flights.pop(flight.id, None)
         self._snapshots.release(flight.id)
@@ -675,7 +591,7 @@ class Coordinator:
                 self._store.create(mf.aborted_key(self._live.job, id), body)
                 del self._unmarked[id]
 
-    def _since(self, flight: _Flight) -> float:
+    def _since(self, flight: Flight) -> float:
         return self._clock.monotonic() - flight.state.begun_at
 
 

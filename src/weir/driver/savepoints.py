@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from weir.checkpoint.coordinator import Held
+from weir.checkpoint.flight import Held
 from weir.checkpoint.manifest import Manifest
 from weir.clock import Clock
 from weir.config import Settings

@@ -1,0 +1,107 @@
+"""A pending checkpoint on its way, as the coordinator knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from weir.channel.position import Position
+from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
+from weir.checkpoint.vertex import Found
+from weir.ids import CheckpointId, QueryName
+from weir.protocol.checkpoints import Alignment, Pending
+from weir.protocol.messages import CheckpointCompleted
+
+Held = Callable[[Manifest | None, str], None]
+"""Called once, and must return at once: with the checkpoint, or with None and why there is none."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A checkpoint that was asked for."""
+
+    request: str
+    full: bool
+    trigger: str = "request"
+    held: Held | None = None
+    """Who wants it, and releases it later; without one the answer goes to the request."""
+    final: bool = False
+    """Every query has ended: the cut is what each has committed."""
+
+
+@dataclass
+class Flight:
+    """A pending checkpoint, with what is known of it so far."""
+
+    state: Pending
+    trigger: str
+    full: bool
+    begun_at: str
+    wishes: list[Wish]
+    phases: dict[str, float] = field(default_factory=dict)
+    barriers: dict[QueryName, float] = field(default_factory=dict)
+    """When each query's barrier was appended, in seconds after the trigger."""
+    found: dict[QueryName, Found] = field(default_factory=dict)
+    positions: dict[QueryName, Mapping[QueryName, Position]] = field(default_factory=dict)
+    """Where each query stood in its channels at its cut; read at once, before Spark purges it."""
+    queries: dict[QueryName, Future[QueryCut]] = field(default_factory=dict)
+    channels: dict[QueryName, Future[ChannelCut]] = field(default_factory=dict)
+    turned: bool = False
+    """It began as aligned, and took too long."""
+
+    @property
+    def id(self) -> CheckpointId:
+        return self.state.id
+
+    @property
+    def alignment(self) -> Alignment:
+        """How the cut was found in the end."""
+        return Alignment.UNALIGNED if self.turned else self.state.alignment
+
+    def goes_on(self, reader: QueryName, channel: QueryName) -> Position:
+        """Where a reader goes on after a restore of this checkpoint."""
+        position = self.positions[reader][channel]
+        behind = self.found[channel].behind
+        if self.state.alignment is Alignment.AT_LEAST_ONCE and behind is not None:
+            return position if position.entry <= behind else Position(behind, self.id)
+        return position
+
+    def cuts(self, inputs: Mapping[QueryName, Sequence[QueryName]]) -> dict[str, QueryCut]:
+        """Every query's cut, when all have acked; `inputs` are the queries whose channels each reads."""
+        return {name: self._cut(name, inputs[name]) for name in self.queries}
+
+    def _cut(self, name: QueryName, inputs: Sequence[QueryName]) -> QueryCut:
+        cut = self.queries[name].result()
+        places = {one: self.goes_on(name, QueryName(one)) for one in cut.positions}
+        back = {
+            one: (there.entry, there.barrier)
+            for one, there in places.items()
+            if there.entry < cut.positions[one][0]
+        }
+        barrier = max(self.barriers[one] for one in inputs or (name,))
+        return cut.model_copy(update={"set_back": back, "phases": {"barrier": barrier, **cut.phases}})
+
+    def completed(self, manifest: Manifest, subsumed: Sequence[CheckpointId]) -> CheckpointCompleted:
+        """What is told of it when it is complete."""
+        return CheckpointCompleted(
+            id=self.id,
+            alignment=manifest.alignment.value,
+            trigger=self.trigger,
+            full=self.full,
+            seconds=manifest.seconds,
+            new_bytes=manifest.new_bytes,
+            full_bytes=manifest.full_bytes,
+            phases={**self.phases, "barrier": max(self.barriers.values(), default=0.0)},
+            queries={
+                name: {
+                    "batch": cut.batch,
+                    "unaligned": cut.unaligned,
+                    "new_bytes": cut.new_bytes,
+                    "full_bytes": cut.full_bytes,
+                    "phases": cut.phases,
+                }
+                for name, cut in manifest.queries.items()
+            },
+            subsumed=list(subsumed),
+        )
