@@ -55,8 +55,11 @@ class Texts:
         self._learn(plan)
 
     def fingerprint(self, physical: Any) -> Fingerprint:
-        """Of a stateful operator of the physical plan."""
-        logical = physical.logicalLink().get()
+        """Of a stateful operator of the physical plan; of one that Spark made up nothing is known."""
+        link = physical.logicalLink()
+        if not link.isDefined():
+            return Fingerprint((), (), (), ())
+        logical = link.get()
         below = list(logical_below(logical))
         said = below if _class(logical) in _SAID_BY_KEYS else [logical, *below]
         return Fingerprint(

@@ -10,6 +10,7 @@ compares the answer with what a query writes that really runs, per version of Sp
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from weir.ids import NO_BATCH, BatchId
 from weir.protocol.shapes import PlannedSource
-from weir.spark import fingerprints
+from weir.spark import cut, fingerprints
+from weir.spark.closure import closure
 from weir.spark.fingerprints import Fingerprint, Texts, sequence
 
 if TYPE_CHECKING:
@@ -65,21 +67,27 @@ def ask(frame: DataFrame, output_mode: str, folder: Path, pinned: Mapping[str, s
     return Answer(prints, tuple(sources))
 
 
-def refusal(
-    frame: DataFrame, output_mode: str, folder: Path, batch: BatchId, pinned: Mapping[str, str]
-) -> str:
-    """Why Spark would not go on behind a committed batch with this frame; "" when it would.
+def refusal(frame: DataFrame, output_mode: str, root: Path, batch: BatchId) -> str:
+    """Why Spark would not go on with this frame behind a committed batch of `root`; "" when it would.
 
-    The folder holds `offsets/<batch>` and the descriptions of the operators, and is the caller's to
-    throw away: Spark adds to it what it would add to a checkpointLocation.
+    Spark itself compares operators and schemas, on copies of their descriptions in a temporary folder:
+    a start that it refuses would have left a planned batch behind.
     """
     from pyspark.errors import PySparkException  # noqa: PLC0415  only with a JVM
 
-    try:
-        with _planning(frame, output_mode, folder, batch, pinned) as execution:
-            execution.executedPlan()
-    except PySparkException as error:
-        return str(error).partition("\n")[0]
+    with tempfile.TemporaryDirectory(prefix="weir-plan-") as name:
+        folder = Path(name)
+        for path in closure(root, batch).files:
+            if path.startswith("state/") and not cut.is_state(path):
+                data = (root / path).read_bytes()
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                described = cut.described(data.decode(), folder).encode() if cut.is_operator(path) else data
+                (folder / path).write_bytes(described)
+        try:
+            with _planning(frame, output_mode, folder, batch, cut.conf_of(root, batch)) as execution:
+                execution.executedPlan()
+        except PySparkException as error:
+            return str(error).partition("\n")[0]
     return ""
 
 
@@ -105,7 +113,7 @@ def _planning(
     if pinned is not None:
         stored = {"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": dict(pinned)}
         log.setSessionConf(log.apply(json.dumps(stored)), session.sessionState().conf())
-    # Spark looks here for the batch whose operators it describes.
+    # Spark looks here for the batches whose operators it reads and describes.
     (folder / "offsets").mkdir(parents=True, exist_ok=True)
     (folder / f"offsets/{last + 1}").touch()
     arguments = [
