@@ -1,7 +1,7 @@
 """What a state store holds, in numbers that do not depend on order and place: before and after must agree.
 
-Rows are counted, their hashes summed up and combined by exclusive or, for the keys alone and for keys
-with values. The same reading tells whether each row is in the partition where Spark will look for it.
+Rows are counted, and the hashes of all keys with their values are summed up and combined by exclusive
+or. The same reading tells whether each row is in the partition where Spark will look for it.
 Stores of two backends are compared by what Spark's state reader makes of their rows; else by the bytes.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, DataFrameReader, Row, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 
 from weir.ids import BatchId
@@ -23,9 +23,7 @@ class Content:
     """What one store holds."""
 
     rows: int
-    keys: str
-    """Of all keys."""
-    values: str
+    checksum: str
     """Of all keys with their values."""
 
 
@@ -47,36 +45,35 @@ def _reader(session: SparkSession, batch: BatchId, operator: int, store: str) ->
 
 def measures_of_bytes() -> list[Column]:
     """To be aggregated over the rows that `bytes_of` gives."""
-    key = F.xxhash64("column_family_name", "key_bytes")
-    return _measures(key, F.xxhash64("column_family_name", "key_bytes", "value_bytes"))
+    return _measures(F.xxhash64("column_family_name", "key_bytes", "value_bytes"))
 
 
 def measures_of_typed(frame: DataFrame) -> list[Column]:
     """To be aggregated over the rows that `typed` gives."""
-    return _measures(_hash(frame, "key"), _hash(frame, "key", "value"))
-
-
-def _hash(frame: DataFrame, *columns: str) -> Column:
+    columns = ["key", "value"]
     has_map = '"map"' in json.dumps(frame.select(*columns).schema.jsonValue())
-    return F.xxhash64(*(F.to_json(column) if has_map else F.col(column) for column in columns))
+    return _measures(F.xxhash64(*(F.to_json(column) if has_map else F.col(column) for column in columns)))
 
 
-def _measures(key: Column, value: Column) -> list[Column]:
-    def combined(hash: Column) -> Column:
-        added = F.sum(hash.cast("decimal(20,0)"))
-        return F.concat_ws(" ", F.hex(F.bit_xor(hash)), added.cast("string"))
-
+def _measures(hash: Column) -> list[Column]:
+    added = F.sum(hash.bitwiseAND(F.lit(0xFFFFFFFF)))  # no sum of so few bits overflows
     return [
         F.count(F.lit(1)).alias("rows"),
-        combined(key).alias("keys"),
-        combined(value).alias("values"),
+        F.bit_xor(hash).alias("crossed"),
+        added.alias("added"),
     ]
 
 
-def content_of(measured: Row | None) -> Content:
-    """From the one row of an aggregate of measures."""
-    assert measured is not None
-    return Content(int(measured["rows"]), str(measured["keys"]), str(measured["values"]))
+def content_of(rows: int, crossed: int | None, added: int | None) -> Content:
+    """From the values of the measures; a store without rows has neither hash."""
+    return Content(rows, f"{(crossed or 0) & 0xFFFFFFFFFFFFFFFF:016x}{added or 0:016x}")
+
+
+def measured(frame: DataFrame, measures: list[Column]) -> Content:
+    """Read all of a frame."""
+    row = frame.agg(*measures).first()
+    assert row is not None
+    return content_of(row["rows"], row["crossed"], row["added"])
 
 
 def misplaced(frame: DataFrame, columns: int | None, partitions: int) -> Column:
