@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.protocol import test_checkpoint_machine as machine
-from tests.protocol import world
+from tests.protocol.model import coordinator, driver, spark, world
 from weir.channel import facts, log, position, writer
 from weir.channel.log import Barrier, Entry, Segment
 from weir.channel.position import Facts, Mode, Position, Status, joint_barrier
@@ -101,26 +101,26 @@ def trim_goes_one_too_far() -> Iterable[Patch]:
 
 @mutation
 def trim_follows_the_fastest_reader() -> Iterable[Patch]:
-    yield world, "min", max
+    yield coordinator, "min", max
 
 
 @mutation
 def trim_does_not_wait_for_an_older_checkpoint() -> Iterable[Patch]:
-    true = world.Coordinator._trim
+    true = coordinator.Coordinator._trim
 
-    def mutated(self: world.Coordinator, manifest: world.Manifest) -> world.Steps:
+    def mutated(self: coordinator.Coordinator, manifest: world.Manifest) -> spark.Steps:
         flights, self.flights = self.flights, {}
         try:
             yield from true(self, manifest)
         finally:
             self.flights = flights
 
-    yield world.Coordinator, "_trim", mutated
+    yield coordinator.Coordinator, "_trim", mutated
 
 
 @mutation
 def unaligned_takes_upstream_first() -> Iterable[Patch]:
-    yield world, "downstream_first", lambda graph: graph.order
+    yield coordinator, "downstream_first", lambda graph: graph.order
 
 
 @mutation
@@ -183,53 +183,53 @@ def late_acks_are_taken() -> Iterable[Patch]:
 @mutation
 def one_ack_is_enough() -> Iterable[Patch]:
     yield Pending, "complete", property(lambda self: bool(self.cuts))
-    yield world, "len", lambda many: 0 if isinstance(many, dict) else len(many)
+    yield coordinator, "len", lambda many: 0 if isinstance(many, dict) else len(many)
 
 
 @mutation
 def a_turned_query_is_cut_where_it_is() -> Iterable[Patch]:
-    true = world.Coordinator._cut_here
+    true = coordinator.Coordinator._cut_here
 
-    def mutated(self: world.Coordinator, flight: world.Flight) -> world.Steps:
+    def mutated(self: coordinator.Coordinator, flight: coordinator.Flight) -> spark.Steps:
         with patch.object(self, "_reached", lambda *_: None):
             yield from true(self, flight)
 
-    yield world.Coordinator, "_cut_here", mutated
+    yield coordinator.Coordinator, "_cut_here", mutated
 
 
 @mutation
 def batches_are_skipped_at_each_begin() -> Iterable[Patch]:
-    def mutated(self: world.Coordinator) -> None:
+    def mutated(self: coordinator.Coordinator) -> None:
         for name in self.world.graph.leaves:
             self._examined[name] = self.world.last(name, "commits")
 
-    yield world.Coordinator, "_skip", mutated
+    yield coordinator.Coordinator, "_skip", mutated
 
 
 @mutation
 def what_was_begun_is_aborted_before_the_fences() -> Iterable[Patch]:
-    def mutated(self: world.Driver) -> world.Steps:
+    def mutated(self: driver.Driver) -> spark.Steps:
         yield from self.coordinator.prepare()
         for name in self.world.graph.order:
-            self.runs[name] = world.QueryRun(self.world, self, name, 1)
+            self.runs[name] = spark.QueryRun(self.world, self, name, 1)
             yield from self.runs[name].recover()
         for run in self.runs.values():
             run.start()
             yield
         self.running = True
 
-    yield world.Driver, "_start", mutated
+    yield driver.Driver, "_start", mutated
 
 
 @mutation
 def what_was_begun_is_not_aborted_at_a_start() -> Iterable[Patch]:
-    true = world.Coordinator.prepare
+    true = coordinator.Coordinator.prepare
 
-    def mutated(self: world.Coordinator) -> world.Steps:
+    def mutated(self: coordinator.Coordinator) -> spark.Steps:
         with patch.object(self.world.checkpoints, "create", lambda *_: Created.NOW):
             yield from true(self)
 
-    yield world.Coordinator, "prepare", mutated
+    yield coordinator.Coordinator, "prepare", mutated
 
 
 @mutation
@@ -293,14 +293,14 @@ def readers_are_not_set_back() -> Iterable[Patch]:
 
 @mutation
 def the_entry_in_front_of_the_slowest_is_not_kept() -> Iterable[Patch]:
-    yield world, "first_kept", lambda positions, behind: min([*positions, behind])
+    yield coordinator, "first_kept", lambda positions, behind: min([*positions, behind])
 
 
 @mutation
 def rows_of_a_channel_are_not_kept() -> Iterable[Patch]:
     true = log.cut_files
     yield (
-        world,
+        coordinator,
         "cut_files",
         lambda store, first, behind: [
             one for one in true(store, first, behind) if not one.startswith("data")

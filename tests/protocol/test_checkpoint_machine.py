@@ -1,7 +1,7 @@
 """Any order of steps of any number of actors, with crashes, zombies and failing storage: a completed
 checkpoint is a consistent cut that can be restored, and everything drains.
 
-The job, its drivers and what must hold at each step are in `world.py`. Here is the disturbance: which
+The job, its drivers and what must hold at each step are in `model/`. Here is the disturbance: which
 actor takes how many steps, and what goes wrong. In the end the job runs undisturbed: everything must
 come through, a new checkpoint must complete, and every retained one is restored and runs to its end.
 """
@@ -16,7 +16,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.protocol.world import Driver, Graph, Image, World, check_rows, quiet, restored
+from tests.protocol.model.driver import Driver, check_rows, quiet
+from tests.protocol.model.world import Graph, Image, World, restored
 from weir.channel.position import Mode, Status
 from weir.ids import CheckpointId
 from weir.protocol.checkpoints import Alignment

@@ -1,0 +1,231 @@
+"""What is stored of a job, and what no process can forget."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from weir.channel.log import (
+    Entry,
+    Segment,
+    Tail,
+    apply,
+    counts,
+    end_number,
+    entry_key,
+    first_number,
+    need_entry,
+)
+from weir.channel.position import Mode, Position, Status, positions_in, set_back
+from weir.ids import NO_BATCH, BatchId, CheckpointId
+from weir.protocol.checkpoints import Alignment
+from weir.storage import Store
+from weir.storage.objects import ObjectStore
+
+Words = list[str]
+
+
+class GoneError(Exception):
+    """Spark has purged what a cut needs."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """For each query the queries whose channels it reads; a stream comes before its readers."""
+
+    inputs: Mapping[str, Sequence[str]]
+
+    @property
+    def order(self) -> list[str]:
+        return list(self.inputs)
+
+    @property
+    def roots(self) -> list[str]:
+        return [name for name, inputs in self.inputs.items() if not inputs]
+
+    @property
+    def writers(self) -> list[str]:
+        return [name for name in self.inputs if self.readers(name)]
+
+    @property
+    def leaves(self) -> list[str]:
+        return [name for name in self.inputs if not self.readers(name)]
+
+    @property
+    def joins(self) -> bool:
+        """Some query has two inputs; without one, at-least-once is exact."""
+        return any(len(inputs) > 1 for inputs in self.inputs.values())
+
+    def readers(self, channel: str) -> list[str]:
+        return [name for name, inputs in self.inputs.items() if channel in inputs]
+
+    def emitted(self, name: str, rows: Mapping[str, int]) -> Counter[str]:
+        """What a query makes of so many rows of each root, once everything has come through."""
+        if not self.inputs[name]:
+            return Counter(f"{name}{number}" for number in range(rows[name]))
+        every: Counter[str] = Counter()
+        for number, channel in enumerate(self.inputs[name]):
+            every.update(f"{number}.{word}" for word in self.emitted(channel, rows).elements())
+        return every
+
+
+class World:
+    """What is stored, and what no process can forget."""
+
+    def __init__(self, graph: Graph, mode: Mode, retained: int) -> None:
+        self.graph = graph
+        self.mode = mode
+        self.retained = retained
+        self.queries: dict[str, Store] = {name: ObjectStore("memory://") for name in graph.order}
+        self.channels: dict[str, Store] = {name: ObjectStore("memory://") for name in graph.writers}
+        self.checkpoints: Store = ObjectStore("memory://")
+        self.pins: Store = ObjectStore("memory://")
+        self.rows = dict.fromkeys(graph.roots, 0)
+        self.attempts = 0
+        self.failures: dict[str, int] = {}
+        """For each channel: how many more entries can be created before one fails."""
+        self.interrupt: Callable[[], None] | None = None
+        self.countdown = 0
+        self.images: list[Image] = []
+        """Checkpoints in which somebody did not stand at the barrier, as they could be restored."""
+        self.history: dict[str, list[Entry]] = {name: [] for name in graph.writers}
+        """Every entry that a channel ever had, from where it began here."""
+        self.tails = dict.fromkeys(graph.writers, Tail())
+        self.begins = dict.fromkeys(graph.writers, 0)
+
+    def tick(self) -> None:
+        """Somebody reads; what was to come between two reads comes now."""
+        if self.interrupt is not None:
+            self.countdown -= 1
+            if self.countdown <= 0:
+                act, self.interrupt = self.interrupt, None
+                act()
+
+    # Spark's logs
+
+    def last(self, name: str, log: str) -> BatchId:
+        numbers = (int(key.rsplit("/", 1)[1]) for key in self.queries[name].list(log))
+        return BatchId(max(numbers, default=NO_BATCH))
+
+    def plan_of(self, name: str, batch: BatchId) -> str:
+        data = self.queries[name].get(f"offsets/{batch}")
+        if data is None:
+            raise GoneError(f"{name}/offsets/{batch}")
+        return data.decode()
+
+    def ends(self, name: str, batch: BatchId) -> list[Position]:
+        """The end positions of a batch, in the order of the query's inputs."""
+        if batch == NO_BATCH:
+            return [Position() for _ in self.graph.inputs[name]]
+        found = {
+            channel: iter(several) for channel, several in positions_in(self.plan_of(name, batch)).items()
+        }
+        return [next(found[channel]) for channel in self.graph.inputs[name]]
+
+    def state_key(self, name: str, batch: BatchId) -> str:
+        data = self.queries[name].get(f"commits/{batch}")
+        if data is None:
+            raise GoneError(f"{name}/commits/{batch}")
+        return str(json.loads(data.decode().split("\n")[1])["state"])
+
+    def state(self, name: str) -> Words:
+        """What the last committed batch of a query left."""
+        batch = self.last(name, "commits")
+        data = self.queries[name].get(self.state_key(name, batch)) if batch >= 0 else b"[]"
+        words: Words = json.loads(data or b"[]")
+        return words
+
+    # what is durable of checkpoints
+
+    def status(self, id: CheckpointId) -> Status:
+        ends = {Status.ABORTED: "aborted", Status.COMPLETED: "chk", Status.PENDING: "begun"}
+        there = (status for status, kind in ends.items() if self.checkpoints.exists(f"{kind}-{id}.json"))
+        return next(there, Status.UNKNOWN)
+
+    def ids(self, kind: str) -> set[CheckpointId]:
+        names = (key.removesuffix(".json").partition("-") for key in self.checkpoints.list(""))
+        return {CheckpointId(int(number)) for found, _, number in names if found == kind}
+
+    def completed(self) -> list[CheckpointId]:
+        return sorted(self.ids("chk") - self.ids("aborted"))
+
+    def manifest(self, id: CheckpointId) -> Manifest:
+        data = self.checkpoints.get(f"chk-{id}.json")
+        assert data is not None
+        return Manifest.parse(data)
+
+    def entered(self, name: str, key: str, entry: Entry) -> None:
+        """Keep the history of a channel; what no living writer may enter is an error."""
+        known, tail = self.history[name], self.tails[name]
+        if key != entry_key(self.begins[name] + len(known)):
+            return  # of a sleeper, where the head was: no reader comes there
+        known.append(entry)
+        if not counts(tail, entry):
+            assert entry.token < tail.fence, f"{name}: {entry} is there twice"
+        elif isinstance(entry, Segment):
+            assert entry.batch == tail.last + 1, f"{name}: {entry} behind {tail}"
+        self.tails[name] = apply(tail, entry)
+
+    def entries(self, name: str, behind: int) -> list[Entry]:
+        """The history of a channel in front of an entry."""
+        return self.history[name][: behind - self.begins[name]]
+
+
+@dataclass(frozen=True)
+class Image:
+    """A generation that was restored from a checkpoint and has not started yet."""
+
+    world: World
+    alignment: Alignment
+
+
+@dataclass
+class Manifest:
+    """A checkpoint as it is stored."""
+
+    id: CheckpointId
+    alignment: Alignment
+    batches: dict[str, BatchId] = field(default_factory=dict)
+    unaligned: dict[str, bool] = field(default_factory=dict)
+    positions: dict[str, list[Position]] = field(default_factory=dict)
+    behind: dict[str, int] = field(default_factory=dict)
+    files: list[str] = field(default_factory=list)
+
+    def dump(self) -> bytes:
+        positions = {name: [(p.entry, p.barrier) for p in many] for name, many in self.positions.items()}
+        return json.dumps({**vars(self), "positions": positions}).encode()
+
+    @classmethod
+    def parse(cls, data: bytes) -> Manifest:
+        made = cls(**json.loads(data))
+        made.alignment = Alignment(made.alignment)
+        stored: dict[str, list[tuple[int, CheckpointId]]] = made.positions  # type: ignore[assignment]
+        made.positions = {name: [Position(*one) for one in many] for name, many in stored.items()}
+        return made
+
+
+def restored(world: World, id: CheckpointId) -> World:
+    """A new generation at the cut of a checkpoint, made of what is kept for it."""
+    manifest = world.manifest(id)
+    made = World(world.graph, world.mode, world.retained)
+    for path in manifest.files:
+        kind, name, key = path.split("/", 2)
+        data = world.pins.get(path)
+        assert data is not None, f"checkpoint {id} refers to {path}, which is deleted"
+        if key.startswith("offsets/") and manifest.alignment is Alignment.AT_LEAST_ONCE:
+            back = {one: Position(entry, id) for one, entry in manifest.behind.items()}
+            data = set_back(data.decode(), back).encode()
+        (made.queries if kind == "queries" else made.channels)[name].create(key, data)
+    for old in world.ids("begun") | world.ids("chk") | world.ids("aborted"):
+        made.checkpoints.create(f"aborted-{old}.json", b"{}")  # ids go on; its pins are another's
+    made.rows, made.attempts = dict(world.rows), world.attempts
+    for name, store in made.channels.items():
+        made.begins[name] = first_number(store)
+        assert end_number(store) == manifest.behind[name]
+        for number in range(made.begins[name], manifest.behind[name]):
+            entry = need_entry(store, number)
+            made.history[name].append(entry)
+            made.tails[name] = apply(made.tails[name], entry)
+    return made
