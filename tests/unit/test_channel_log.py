@@ -233,6 +233,24 @@ def test_a_hole_behind_the_very_first_entry_stops_everybody(tmp_path: Path) -> N
         ChannelLog(store)
 
 
+class _Racing(LocalStore):
+    """A listing that misses an entry which is created while it goes on, the first time."""
+
+    _raced = False
+
+    def list(self, prefix: str) -> Iterator[str]:
+        missed = entry_key(5) if not self._raced else ""
+        self._raced = True
+        return iter([one for one in super().list(prefix) if one != missed])
+
+
+@pytest.mark.parametrize("low", [0, 4])
+def test_an_entry_that_came_while_the_log_was_listed_is_no_hole(tmp_path: Path, low: int) -> None:
+    store = written(tmp_path, LOG)
+    trim(store, low)
+    assert first_number(_Racing(tmp_path)) == first_number(store)
+
+
 def test_a_writer_that_slept_while_the_head_was_deleted_goes_on_at_what_is_left(tmp_path: Path) -> None:
     store = written(tmp_path, LOG[:2])
     slow = ChannelLog(store)

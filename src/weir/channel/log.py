@@ -202,10 +202,13 @@ def first_number(store: Store) -> int:
     deleted may have left an entry in front of it, which is none. Where the very first entry is
     there no head was deleted: then a gap is a hole, and `LostSegmentError` is raised.
     """
-    numbers = set(_numbers(store))
-    first = max(numbers, default=0)
-    while first - 1 in numbers:
-        first -= 1
+    while True:
+        numbers = set(_numbers(store))
+        first = max(numbers, default=0)
+        while first - 1 in numbers:
+            first -= 1
+        if not first or not store.exists(entry_key(first - 1)):  # else it came while we listed
+            break
     if first and 0 in numbers:
         raise LostSegmentError(file=f"{store.url}/{entry_key(first - 1)}")
     return first
