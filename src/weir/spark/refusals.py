@@ -64,6 +64,14 @@ def refusals(
     return [one for one in found if one is not None]
 
 
+def edit_refusal(operator: Operator, conf: Mapping[str, str]) -> Refusal | None:
+    """Why the rows of an operator can't be edited, whatever is to become of them."""
+    if operator.kind == LIMIT:
+        return _refusal(operator, "Spark keeps no schema of its state", "leave it as it is")
+    there = backend_of(conf)
+    return next(_Asked(conf, there, int(conf[PARTITIONS]), there).against(operator), None)
+
+
 def conversion_refusal(old: Operator, new: Operator) -> Refusal | None:
     """Why the values of an aggregation can't be made those of another, whatever becomes of its columns."""
     for schema in (old.stores[0].value_schema, new.stores[0].value_schema):

@@ -1,0 +1,138 @@
+"""State as a frame, through Spark's state reader.
+
+The reader needs settings that depend on the files, so each frame has a session of its own, beside
+that of the caller; frames of both can be joined. What it reads is a folder of links, which lives as
+long as the process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+from pyspark.sql import DataFrame, SparkSession
+
+from weir.errors import StateNotReadableError
+from weir.protocol.operators import Operator
+from weir.spark import cut
+from weir.spark.refusals import JOIN, LIMIT, TRANSFORM
+from weir.state.point import Point, find, unreadable
+
+Side = Literal["left", "right"]
+
+TIMERS = "timers"
+"""What `var` is called for the timers of transformWithState."""
+_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_TIME_ZONE = "spark.sql.session.timeZone"
+_LIST = "ListState"
+
+
+def read(
+    spark: SparkSession,
+    path: str | Path,
+    query: str | None = None,
+    operator: int = 0,
+    *,
+    store: str | None = None,
+    side: Side | None = None,
+    var: str | None = None,
+) -> DataFrame:
+    """The state of one operator of a query: one row for each key, with `key`, `value`, `partition_id`.
+
+    `path` is a savepoint, `<dir>/<job>` (its live files), `<dir>/<job>/chk-41`, or any checkpointLocation.
+    The query need not be named where it is the only one; operator 0 is the one nearest the sink. A join
+    has a `side`, or a `store` of its own kind; transformWithState has variables: `var` names one, or
+    "timers". Of a list variable a row has `list_value`, of a map variable `user_map_key` and
+    `user_map_value`. Raises `StateNotReadableError` for what is not there or can't be read.
+    """
+    point = find(str(path), query, lambda: scratch(spark, Path(str(path))))
+    return frame_of(spark, point, operator, store=store, side=side, var=var)
+
+
+def frame_of(
+    spark: SparkSession,
+    point: Point,
+    id: int,
+    *,
+    store: str | None = None,
+    side: str | None = None,
+    var: str | None = None,
+) -> DataFrame:
+    """The same of a point that is found already."""
+    operator = point.operator(id)
+    options = {"batchId": str(int(point.batch)), "operatorId": str(id)}
+    options |= _options(point, operator, store, side, var)
+    laid_out = cut.lay_out(point.root, point.batch, scratch(spark, point.root) / point.query)
+    session = spark.newSession()
+    session.conf.set(_FORMAT, str(cut.format_of(laid_out, point.batch)))
+    session.conf.set(_TIME_ZONE, spark.conf.get(_TIME_ZONE) or "UTC")
+    return session.read.format("statestore").options(**options).load(f"file:{laid_out}")
+
+
+def scratch(spark: SparkSession, near: Path) -> Path:
+    """A folder for links, until the process ends; where executors are elsewhere, beside the files."""
+    local = str(spark.sparkContext.master).startswith("local")
+    folder = Path(tempfile.mkdtemp(prefix="weir-state-")) if local else cut.scratch(near)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def variables(operator: Operator) -> dict[str, str]:
+    """The variables of a transformWithState, each with its kind."""
+    listed = operator.properties.get("stateVariables") or []
+    return {one["stateName"]: one["stateVariableType"] for one in listed if "$" not in one["stateName"]}
+
+
+def _options(
+    point: Point, operator: Operator, store: str | None, side: str | None, var: str | None
+) -> dict[str, str]:
+    """What Spark's reader must be told besides."""
+    if operator.kind == LIMIT:
+        raise _refused(point, operator, "Spark keeps no schema of what a limit has counted", "")
+    if operator.kind in TRANSFORM:
+        return _variable(point, operator, store or side, var)
+    if var is not None:
+        raise _refused(point, operator, "only transformWithState has variables", "leave var out")
+    if operator.kind == JOIN:
+        return _of_join(point, operator, store, side)
+    if side is not None or store not in (None, "default"):
+        raise _refused(point, operator, "only a join has sides and stores", "leave side and store out")
+    return {}
+
+
+def _variable(point: Point, operator: Operator, other: str | None, var: str | None) -> dict[str, str]:
+    known = variables(operator)
+    timed = str(operator.properties.get("timeMode", "")).lower() not in ("", "none", "notime")
+    choices = [*known, *([TIMERS] if timed else [])]
+    todo = f"name one: {', '.join(choices)}"
+    if other is not None:
+        raise _refused(point, operator, "it has variables instead of sides and stores", todo)
+    if var == TIMERS and timed and TIMERS not in known:
+        return {"readRegisteredTimers": "true"}
+    if var not in known:
+        reason = "it has several variables" if var is None else f"it has no variable {var!r}"
+        raise _refused(point, operator, reason, todo)
+    # one row a key: a list as a whole, a map by its own keys
+    return {"stateVarName": var, "flattenCollectionTypes": str(known[var] != _LIST).lower()}
+
+
+def _of_join(point: Point, operator: Operator, store: str | None, side: str | None) -> dict[str, str]:
+    families = [family.name for one in operator.stores for family in one.families]
+    stores = [one.name for one in operator.stores if one.name != "default"]
+    names = stores or [name for name in families if name != "default"]
+    if side in ("left", "right") and store is None:
+        return {"joinSide": side}
+    if side is None and store in names:
+        return {"storeName": store}
+    reason = "a join has two sides" if side is None and store is None else "it has no such side or store"
+    raise _refused(
+        point, operator, reason, f"name side left or right, or one of the stores {', '.join(names)}"
+    )
+
+
+def _refused(point: Point, operator: Operator, reason: str, todo: str) -> StateNotReadableError:
+    told = f"operator {operator.id} ({operator.kind}): {reason}"
+    return unreadable(point.path, point.query, told, todo)
