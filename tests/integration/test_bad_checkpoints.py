@@ -201,6 +201,12 @@ def torn_commit(live: Path) -> str:
     return f"commits/{newest.name}"
 
 
+def lost_commit(live: Path) -> str:
+    newest = max((live / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    newest.unlink()
+    return f"commits/{newest.name}"
+
+
 def lost_state(live: Path) -> str:
     newest = max(live.glob("state/0/0/*/*.changelog"), key=lambda path: int(path.name.partition("_")[0]))
     newest.unlink()
@@ -217,7 +223,9 @@ def spoil(diamond: Diamond, id: int) -> None:
     pin.write_bytes(data)
 
 
-@pytest.mark.parametrize(("damage", "spoilt", "found"), [(torn_commit, [], 2), (lost_state, [2], 1)])
+@pytest.mark.parametrize(
+    ("damage", "spoilt", "found"), [(torn_commit, [], 2), (lost_commit, [], 2), (lost_state, [2], 1)]
+)
 def test_damaged_live_files_are_replaced_by_the_last_whole_checkpoint_and_it_says_so(
     damage: Callable[[Path], str],
     spoilt: list[int],

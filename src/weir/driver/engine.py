@@ -9,7 +9,7 @@ are made of those.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +17,16 @@ from weir import faults
 from weir.channel.position import Mode
 from weir.channel.pressure import Pressure
 from weir.channel.schema import settle
+from weir.checkpoint import restore
 from weir.checkpoint.coordinator import Coordinator, Outside
+from weir.checkpoint.damage import Damage
 from weir.checkpoint.manifest import Manifest, QueryCut
 from weir.checkpoint.vertex import Vertex, no_files
 from weir.clock import Clock, Deadline
 from weir.config import CheckpointingMode, Config, Retention
 from weir.driver import savepoints
 from weir.driver.about import saved_sink, source_of
-from weir.driver.opening import From, Opened, open_generation
+from weir.driver.opening import From, Opened, open_generation, repair
 from weir.driver.progress import ProgressReports
 from weir.driver.savepoints import Savepoints, Wanted, words
 from weir.errors import NotRewindableError, PinnedStateError, WeirError
@@ -108,12 +110,17 @@ class Engine:
             self._origin = self._open_origin(names)
             runs = [self._build(name, Run(1)) for name in names]
         faults.point("start.graph")
+        delivered = {run.name: self._open_sink(run) for run in runs}
         if opened.manifest is not None:
             with self._timed("rewind sinks"):
-                self._go_live(opened, runs)
+                self._go_live(opened, runs, delivered)
+        elif lost := self._lost(delivered):
+            repair(self._store, self._name, lost, self._clock, self._note)
+            self.start()
+            return
         for run in runs:
             with self._timed("reset sinks", run.name):
-                run.recover(f"{self._name}/{run.name}", self._origin.lineage)
+                run.recover()
         if self._graph.receiving:
             with self._timed("reset sources"):
                 self._start_receivers(self._graph)
@@ -135,7 +142,8 @@ class Engine:
         old.close()
         run = self._build(name, Run(old.token.run + 1))
         with self._timed("reset sinks", name):
-            run.recover(f"{self._name}/{name}", self._origin.lineage)
+            self._open_sink(run)
+            run.recover()
         assert self._coordinator is not None
         self._coordinator.replace(self._vertex(run))
         self._start(run)
@@ -452,7 +460,19 @@ class Engine:
             self._coordinator.batch(message)
         self._report(message)
 
-    def _go_live(self, opened: Opened, runs: list[QueryRun]) -> None:
+    def _open_sink(self, run: QueryRun) -> BatchId:
+        return run.open(f"{self._name}/{run.name}", self._origin.lineage)
+
+    def _lost(self, delivered: Mapping[QueryName, BatchId]) -> list[Damage]:
+        """Batches that a sink holds and the live files know nothing of, if there is a way back."""
+        lost = [
+            Damage(name, f"commits/{last}", "is lost: its output was delivered")
+            for name, last in delivered.items()
+            if last > self._live.files(name).last_committed()
+        ]
+        return lost if lost and restore.candidates(self._store, self._name) else []
+
+    def _go_live(self, opened: Opened, runs: list[QueryRun], delivered: Mapping[QueryName, BatchId]) -> None:
         """Take the sinks back to the checkpoint; then, and not before, its generation is live."""
         manifest = opened.manifest
         assert manifest is not None
@@ -461,13 +481,13 @@ class Engine:
         before = Live(self._store, self._name, generations.live(self._store, self._name))
         for run in runs:
             cut = BatchId(cuts[run.name].batch) if run.name in cuts else NO_BATCH
-            beyond = before.files(run.name).last_committed() > cut
+            beyond = max(before.files(run.name).last_committed(), delivered[run.name]) > cut
             if beyond and not self._vertex(run).rewindable and not opened.accept_duplicates:
                 point = f"chk-{manifest.id}"
                 raise NotRewindableError(job=self._name, query=run.name, point=point)
         for run in runs:
             cut = BatchId(cuts[run.name].batch) if run.name in cuts else NO_BATCH
-            run.rewind(f"{self._name}/{run.name}", self._origin.lineage, cut)
+            run.rewind(cut)
         faults.point("restore.rewound")
         generations.mark_live(self._store, self._name, self._live.generation)
         faults.point("restore.live")

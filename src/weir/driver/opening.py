@@ -56,7 +56,7 @@ def open_generation(
         torn = damage.look(store, job, live.generation)
         if not torn:
             return Opened(live)
-        opening = _repair(store, job, torn, clock, note)
+        opening = repair(store, job, torn, clock, note)
     faults.point("restore.intended")
     manifest = restore.open_generation(store, job, opening)
     faults.point("restore.copied")
@@ -65,9 +65,10 @@ def open_generation(
     return Opened(Live(store, job, opening), manifest, origin.why, origin.accept_duplicates)
 
 
-def _repair(
+def repair(
     store: Store, job: JobName, torn: list[damage.Damage], clock: Clock, note: Callable[[str], None]
 ) -> Generation:
+    """Write down that the job goes on from its newest checkpoint that is whole; the generation to be."""
     words = "; ".join(one.text for one in torn)
     why = f"live files are damaged: {words}"
     for id in restore.candidates(store, job):

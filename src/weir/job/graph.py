@@ -7,6 +7,7 @@ starts by itself is refused. So is an exactly-once query over a source that can'
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from weir.job.sources import ReceivingSource
 
 Pipeline = Callable[["Env"], None]
+
+alone = threading.RLock()
+"""Held where a pipeline function is called and where weir starts a query: else the one that begins again
+by itself while another is built would be taken for a query that the pipeline has started."""
 
 
 @dataclass(frozen=True)
@@ -156,10 +161,11 @@ def _evaluate(
 ) -> Env:
     from weir.job.env import Env  # noqa: PLC0415  env needs QuerySpec
 
-    before = {query.runId for query in spark.streams.active}
     env = Env(job, spark, live, reader, mode)
-    _call(job, pipeline, env)
-    started = [query for query in spark.streams.active if query.runId not in before]
+    with alone:
+        before = {query.runId for query in spark.streams.active}
+        _call(job, pipeline, env)
+        started = [query for query in spark.streams.active if query.runId not in before]
     for query in started:
         query.stop()
     if started:

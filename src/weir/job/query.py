@@ -18,9 +18,9 @@ from py4j.protocol import Py4JError
 from weir import faults
 from weir.clock import Clock, Deadline
 from weir.errors import ExternalError, LostStagingError, SinkMismatchError
-from weir.ids import BatchId, QueryName, Token
+from weir.ids import NO_BATCH, BatchId, QueryName, Token
 from weir.job.committer import Committer
-from weir.job.graph import QuerySpec
+from weir.job.graph import QuerySpec, alone
 from weir.job.sinks import NativeSink, Outcome, StagingSink
 from weir.lease import Lease
 from weir.protocol.ledger import Staged, plan_start
@@ -79,41 +79,48 @@ class QueryRun:
         self._over = threading.Event()
         self._query: StreamingQuery | None = None
         self._committer: Committer | None = None
+        self._delivered = NO_BATCH
 
-    def rewind(self, owner: str, lineage: str, to: BatchId) -> None:
-        """Fence the sink and take back what it holds above a batch. Safe to repeat, and to be killed in."""
+    def open(self, owner: str, lineage: str) -> BatchId:
+        """Fence the sink; the newest batch that it holds, -1 without one. First of all, safe to repeat."""
         sink = self.spec.sink
         if isinstance(sink, StagingSink):
-            sink.open(owner, lineage, self.token)
+            self._delivered = sink.open(owner, lineage, self.token).last
+            faults.point("start.fenced")
+        return self._delivered
+
+    def rewind(self, to: BatchId) -> None:
+        """Take back what the sink holds above a batch. Safe to repeat, and to be killed in."""
+        sink = self.spec.sink
+        if isinstance(sink, StagingSink):
             for more in reversed(range(_TRIES)):
                 if sink.rewind(to) is not Outcome.UNKNOWN:
+                    self._delivered = min(self._delivered, to)
                     return
                 if not more:
                     raise ExternalError(
                         what=f"{sink.describe()} gave no answer to a rewind in {_TRIES} tries"
                     )
 
-    def recover(self, owner: str, lineage: str) -> int:
-        """Fence the sink, then deliver what Spark has committed and discard the rest.
+    def recover(self) -> int:
+        """Deliver what Spark has committed and discard the rest.
 
         Safe to repeat, and to be killed in. Returns the number of batches that were delivered.
         """
         sink = self.spec.sink
         if not isinstance(sink, StagingSink):
             return 0
-        ledger = sink.open(owner, lineage, self.token)
-        faults.point("start.fenced")
         last = self.files.last_committed()
-        if ledger.last > last:
+        if self._delivered > last:
             raise SinkMismatchError(
                 query=self.name,
                 path=sink.describe(),
-                reason=f"it holds batches up to {ledger.last}, the live files know only up to {last}",
+                reason=f"it holds batches up to {self._delivered}, the live files know only up to {last}",
                 todo="bring the job's directory back, or give this query a new folder",
             )
         staged = sink.staged()
         state = {s.batch: self.files.committed_state(s.batch) for s in staged}
-        plan = plan_start(ledger.last, last, staged, state)
+        plan = plan_start(self._delivered, last, staged, state)
         if plan.lost:
             raise LostStagingError(batch=plan.lost[0], query=self.name, path=sink.describe())
         sink.discard(last, plan.commit)
@@ -259,7 +266,8 @@ class QueryRun:
             self._query.stop()
 
     def _begin(self, began: Callable[[str], None]) -> None:
-        self._query = self._writer().start()
+        with alone:
+            self._query = self._writer().start()
         began(str(self._query.runId))
 
     def _watch(
