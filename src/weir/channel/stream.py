@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
-from weakref import WeakSet
 
 from weir.channel.event_time import CONTROL, continue_event_time, delays
 from weir.channel.position import Mode
+from weir.spark.sources import register
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
-
-_registered: WeakSet[SparkSession] = WeakSet()
-"""The sessions that know the data source; Spark warns of a second time."""
 
 
 def open_stream(
@@ -53,8 +50,6 @@ def open_stream(
         "tasks": str(tasks or spark.sparkContext.defaultParallelism),
         "batchRows": str(reader.BATCH_ROWS),
     }
-    if spark not in _registered:
-        spark.dataSource.register(reader.ChannelDataSource)
-        _registered.add(spark)
+    register(spark, reader.ChannelDataSource)
     frame = spark.readStream.format(reader.FORMAT).options(**options).load()
     return continue_event_time(frame, event_time) if event_time else frame

@@ -21,6 +21,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weir.spark.sources import register
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -97,7 +99,7 @@ class ScriptedSource:
         from weir.testing.reader import ScriptDataSource  # noqa: PLC0415  needs pyspark
 
         driver = os.getpid() if "weir.driver.main" in sys.modules else 0
-        spark.dataSource.register(ScriptDataSource)
+        register(spark, ScriptDataSource)
         stream = spark.readStream.format(FORMAT).schema(self._schema)
         return (
             stream.option("path", str(self.path))

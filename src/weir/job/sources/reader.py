@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakSet
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -30,22 +29,11 @@ from weir.storage import Store, open_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
 
 FORMAT = "weir-journal"
 SCHEMA = "value string"
 SMALLEST_SHARE = 1 << 20
 """Bytes that are worth a task of their own."""
-
-
-_registered: WeakSet[SparkSession] = WeakSet()
-
-
-def register(spark: SparkSession) -> None:
-    """Make the format known to the session; once, because Spark warns of a second time."""
-    if spark not in _registered:
-        spark.dataSource.register(JournalDataSource)
-        _registered.add(spark)
 
 
 class JournalDataSource(DataSource):

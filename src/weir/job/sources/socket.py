@@ -20,6 +20,7 @@ from weir.job.sources.contract import Place, ReadingQuery
 from weir.job.sources.journal import Journal
 from weir.job.sources.lines import Lines
 from weir.lease import Lease
+from weir.spark.sources import register
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,7 +72,7 @@ class SocketSource:
     def load(self, spark: SparkSession, place: Place) -> DataFrame:
         from weir.job.sources import reader  # noqa: PLC0415  needs pyspark
 
-        reader.register(spark)
+        register(spark, reader.JournalDataSource)
         stream = spark.readStream.format(reader.FORMAT)
         return (
             stream.option("location", place.url)
