@@ -164,6 +164,7 @@ def lives(
         life.end()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("faults", "rollbacks"),
     [
