@@ -1,8 +1,8 @@
 """The diamond under `weir run`, with checkpoints and rollbacks, killed at every point that it meets.
 
 Whatever is killed, every id comes out once, and nothing stalls: in the end new rows come through and a
-new checkpoint completes. In `make test` a dozen points are killed in three runs; each point by itself,
-at its first occurrence and at a later one, is `long`.
+new checkpoint completes. All of it is `long`: a dozen points are killed in three runs, then each point by
+itself, at its first occurrence and at a later one, then some by chance.
 """
 
 from __future__ import annotations
