@@ -262,9 +262,8 @@ def test_a_checkpoint_holds_the_value_of_its_cut_and_listeners_hear_of_it(
         )
 
     adding.before.clear()
-    go_back(accept_duplicates=False)
     with pytest.raises(NotRewindableError):
-        job.start(spark)
+        go_back(accept_duplicates=False)
     go_back(accept_duplicates=True)
     with job.start(spark) as run:
         run.process_all()
