@@ -330,12 +330,14 @@ def seconds_until_found(name: str, number: int, examples: int) -> float | None:
             stack.enter_context(patch.object(where, what, mutated, create=True))
         try:
             run_state_machine_as_test(seed(number)(machine.Checkpoints), settings=wanted)
-            for disturb, sizes in machine.DISTURBANCES:
-                machine.test_one_disturbance_in_any_step_of_two_checkpoints_changes_nothing(
-                    disturb, sizes, Mode.ALIGNED
-                )
+            for one in machine.USUAL:
+                machine.test_one_disturbance_in_any_step_of_two_checkpoints_changes_nothing(*one)
             for stopped in range(1, 15):
                 machine.test_a_driver_that_sleeps_in_any_step_of_a_checkpoint_changes_nothing(stopped)
+            for graph in ("twice", "chain"):
+                machine.test_a_newer_checkpoint_that_completes_first_leaves_the_older_one_what_it_needs(graph)
+            for slow in ("L", "R"):
+                machine.test_a_reader_that_has_not_looked_at_its_query_for_long_waits_all_the_same(slow)
         except Exception:
             return time.process_time() - began
     return None

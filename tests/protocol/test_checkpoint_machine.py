@@ -50,9 +50,14 @@ class Checkpoints(RuleBasedStateMachine):
         self.zombies: list[Driver] = []
         self.ended: dict[CheckpointId, Status] = {}
 
-    @initialize(graph=st.sampled_from(OFTEN), mode=st.sampled_from(MODES), retained=st.integers(1, 2))
-    def begin(self, graph: str, mode: Mode, retained: int) -> None:
-        self.world = World(GRAPHS[graph], mode, retained)
+    @initialize(
+        graph=st.sampled_from(OFTEN),
+        mode=st.sampled_from(MODES),
+        retained=st.integers(1, 2),
+        kept=st.sampled_from([2, 6]),
+    )
+    def begin(self, graph: str, mode: Mode, retained: int, kept: int) -> None:
+        self.world = World(GRAPHS[graph], mode, retained, kept)
         self.driver = Driver(self.world)
         self.driver.go_on(100)
 
@@ -296,14 +301,21 @@ DISTURBANCES = [
 ]
 
 
-@pytest.mark.parametrize("mode", [Mode.ALIGNED, *[pytest.param(m, marks=pytest.mark.long) for m in Mode][1:]])
-@pytest.mark.parametrize(("disturb", "sizes"), DISTURBANCES)
+USUAL = [
+    *((disturb, sizes, Mode.ALIGNED) for disturb, sizes in DISTURBANCES),
+    (everybody_gets_ahead, 3, Mode.AT_LEAST_ONCE),
+]
+ALL = [(disturb, sizes, mode) for disturb, sizes in DISTURBANCES for mode in Mode]
+RARE = [pytest.param(*one, marks=pytest.mark.long) for one in ALL if one not in USUAL]
+
+
+@pytest.mark.parametrize(("disturb", "sizes", "mode"), [*USUAL, *RARE])
 def test_one_disturbance_in_any_step_of_two_checkpoints_changes_nothing(
     disturb: Callable[[World, Driver, int], None], sizes: int, mode: Mode
 ) -> None:
     for before in range(18):
         for size in range(sizes):
-            world = World(GRAPHS["diamond"], mode, 2)
+            world = World(GRAPHS["diamond"], mode)
             driver = Driver(world)
             driver.go_on(100)
             for step in range(before):
@@ -328,7 +340,7 @@ def test_a_driver_that_sleeps_in_any_step_of_a_checkpoint_changes_nothing(stoppe
     """Its successor gets so far, then the sleeper takes some more steps of its coordinator."""
     for started in range(9):
         for late in range(1, 5):
-            world = World(GRAPHS["two roots"], Mode.ALIGNED, 2)
+            world = World(GRAPHS["two roots"], Mode.ALIGNED)
             old = Driver(world)
             old.go_on(100)
             for root in world.rows:
@@ -342,3 +354,41 @@ def test_a_driver_that_sleeps_in_any_step_of_a_checkpoint_changes_nothing(stoppe
             new.go_on(started)
             old.coordinate(late)
             check_the_end(world, new)
+
+
+@pytest.mark.parametrize("graph", ["twice", "chain"])
+def test_a_newer_checkpoint_that_completes_first_leaves_the_older_one_what_it_needs(graph: str) -> None:
+    """Whatever the coordinator looks at next when everybody has got to the barriers of both."""
+    for steps in range(2, 24):
+        world = World(GRAPHS[graph], Mode.ALIGNED)
+        driver = Driver(world)
+        driver.go_on(100)
+        for step in range(steps):
+            if step < 2:
+                driver.ask("trigger")
+            driver.coordinate(1)
+            for root in world.graph.roots if step < 12 else ():
+                world.rows[root] += 1
+                driver.whole_batch(root)
+        everybody_gets_ahead(world, driver, 3)
+        check_the_end(world, driver)
+
+
+@pytest.mark.parametrize("slow", ["L", "R"])
+def test_a_reader_that_has_not_looked_at_its_query_for_long_waits_all_the_same(slow: str) -> None:
+    """Spark has purged what was the newest entry of the offset log when it looked."""
+    for steps in (10, 20, 30):
+        world = World(GRAPHS["diamond"], Mode.ALIGNED, kept=2)
+        driver = Driver(world)
+        driver.go_on(100)
+        for turn in range(32):
+            if turn % 16 == 0:
+                driver.ask("trigger")
+            world.rows["S"] += 1
+            waits = slow if turn % 16 < 3 else ""
+            for name in world.graph.order:
+                if name != waits:
+                    driver.whole_batch(name)
+            driver.coordinate(steps)
+        assert world.completed() == [1, 2]
+        check_the_end(world, driver)

@@ -250,10 +250,16 @@ class Coordinator:
         """Where the readers of a channel stand in the checkpoint."""
         places = []
         for reader in self.world.graph.readers(channel):
-            ends = self.world.ends(reader, flight.found[reader].batch)
+            ends = self._positions(reader, flight.found[reader].batch)
             inputs = self.world.graph.inputs[reader]
             places += [end.entry for end, one in zip(ends, inputs, strict=True) if one == channel]
         return places
+
+    def _positions(self, name: str, batch: BatchId) -> list[Position]:
+        """Where a query stood behind a batch, as its kept files say; Spark may have purged its own."""
+        text = self.world.pins.get(f"queries/{name}/offsets/{batch}") or b""
+        several = {channel: iter(many) for channel, many in positions_in(text.decode()).items()}
+        return [next(several[one]) if several else Position() for one in self.world.graph.inputs[name]]
 
     def _pin(self, flight: Flight, folder: str, store: Store, names: Sequence[str]) -> None:
         for name in names:
@@ -303,10 +309,7 @@ class Coordinator:
         made = Manifest(flight.id, flight.state.alignment)
         for name, found in flight.found.items():
             made.batches[name], made.unaligned[name] = found.batch, found.unaligned
-            text = self.world.pins.get(f"queries/{name}/offsets/{found.batch}") or b""
-            several = {c: iter(many) for c, many in positions_in(text.decode()).items()}
-            inputs = self.world.graph.inputs[name]
-            made.positions[name] = [next(several[one]) if several else Position() for one in inputs]
+            made.positions[name] = self._positions(name, found.batch)
             if found.behind is not None:
                 made.behind[name] = found.behind
         made.files = [file for files in flight.kept.values() for file in files]

@@ -23,8 +23,6 @@ from weir.storage import Created
 
 Steps = Iterator[None]
 """What an actor does; it stops in front of every step that others can see."""
-BATCHES_KEPT = 2
-"""Spark purges its logs behind so many batches."""
 MAX_PENDING = 2
 """So many batches wait for the committer; then the next one waits, and nothing that it needs is purged."""
 
@@ -210,5 +208,5 @@ class QueryRun:
 
     def _purge(self, batch: BatchId) -> None:
         for key in list(self.store.list("")):
-            if int(key.rsplit("/", 1)[1].partition("_")[0]) <= batch - BATCHES_KEPT:
+            if int(key.rsplit("/", 1)[1].partition("_")[0]) <= batch - self.world.kept:
                 self.store.delete(key)

@@ -74,10 +74,12 @@ class Graph:
 class World:
     """What is stored, and what no process can forget."""
 
-    def __init__(self, graph: Graph, mode: Mode, retained: int) -> None:
+    def __init__(self, graph: Graph, mode: Mode, retained: int = 2, kept: int = 6) -> None:
         self.graph = graph
         self.mode = mode
         self.retained = retained
+        self.kept = kept
+        """Spark purges its logs behind so many batches."""
         self.queries: dict[str, Store] = {name: ObjectStore("memory://") for name in graph.order}
         self.channels: dict[str, Store] = {name: ObjectStore("memory://") for name in graph.writers}
         self.checkpoints: Store = ObjectStore("memory://")
@@ -209,7 +211,7 @@ class Manifest:
 def restored(world: World, id: CheckpointId) -> World:
     """A new generation at the cut of a checkpoint, made of what is kept for it."""
     manifest = world.manifest(id)
-    made = World(world.graph, world.mode, world.retained)
+    made = World(world.graph, world.mode, world.retained, world.kept)
     for path in manifest.files:
         kind, name, key = path.split("/", 2)
         data = world.pins.get(path)
