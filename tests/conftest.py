@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 from weir.testing import QUICK
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FLAGS = "spark.driver.extraJavaOptions"
+
+hypothesis.settings.register_profile("any machine", deadline=None)  # speed is not tested here
+hypothesis.settings.load_profile("any machine")
 
 
 @contextmanager

@@ -336,8 +336,15 @@ def seconds_until_found(name: str, number: int, examples: int) -> float | None:
                 machine.test_a_driver_that_sleeps_in_any_step_of_a_checkpoint_changes_nothing(stopped)
             for graph in ("twice", "chain"):
                 machine.test_a_newer_checkpoint_that_completes_first_leaves_the_older_one_what_it_needs(graph)
-            for slow in ("L", "R"):
-                machine.test_a_reader_that_has_not_looked_at_its_query_for_long_waits_all_the_same(slow)
+            for mode, kept in ((Mode.ALIGNED, 2), (Mode.AT_LEAST_ONCE, 6)):
+                machine.test_a_reader_whose_other_channel_is_slow_is_cut_and_restored_at_the_barrier(
+                    "L", mode, kept
+                )
+            for name in ("S", "M"):
+                machine.test_a_batch_that_a_sleeper_decides_while_its_successor_starts_comes_through_once(
+                    name
+                )
+            machine.test_what_a_sleeper_enters_where_the_head_of_its_channel_was_changes_nothing()
         except Exception:
             return time.process_time() - began
     return None

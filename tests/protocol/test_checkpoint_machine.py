@@ -374,21 +374,81 @@ def test_a_newer_checkpoint_that_completes_first_leaves_the_older_one_what_it_ne
         check_the_end(world, driver)
 
 
-@pytest.mark.parametrize("slow", ["L", "R"])
-def test_a_reader_that_has_not_looked_at_its_query_for_long_waits_all_the_same(slow: str) -> None:
-    """Spark has purged what was the newest entry of the offset log when it looked."""
+@pytest.mark.parametrize(
+    ("slow", "mode", "kept"),
+    [
+        ("L", Mode.ALIGNED, 2),
+        ("R", Mode.ALIGNED, 2),
+        ("L", Mode.AT_LEAST_ONCE, 6),
+        ("R", Mode.AT_LEAST_ONCE, 6),
+    ],
+)
+def test_a_reader_whose_other_channel_is_slow_is_cut_and_restored_at_the_barrier(
+    slow: str, mode: Mode, kept: int
+) -> None:
+    """Aligned it waits, though Spark has purged the offsets that it saw last; else it is set back."""
     for steps in (10, 20, 30):
-        world = World(GRAPHS["diamond"], Mode.ALIGNED, kept=2)
+        world = World(GRAPHS["diamond"], mode, kept=kept)
         driver = Driver(world)
         driver.go_on(100)
         for turn in range(32):
             if turn % 16 == 0:
                 driver.ask("trigger")
             world.rows["S"] += 1
-            waits = slow if turn % 16 < 3 else ""
             for name in world.graph.order:
-                if name != waits:
+                if name != slow or turn % 16 >= 3:
                     driver.whole_batch(name)
             driver.coordinate(steps)
         assert world.completed() == [1, 2]
         check_the_end(world, driver)
+
+
+def sleeping(name: str, steps: int) -> tuple[World, Driver]:
+    """A chain, and a driver that falls asleep after so many steps of a batch of one query."""
+    world = World(GRAPHS["chain"], Mode.ALIGNED)
+    old = Driver(world)
+    old.go_on(100)
+    for _ in range(2):
+        world.rows["S"] += 3
+        everybody_gets_ahead(world, old, 1)
+    world.rows["S"] += 3
+    if name != "S":
+        old.whole_batch("S")
+    for _ in range(steps):
+        old.step("spark", name)
+        old.step("committer", name)
+    old.leased = False
+    return world, old
+
+
+@pytest.mark.parametrize("name", ["S", "M"])
+def test_a_batch_that_a_sleeper_decides_while_its_successor_starts_comes_through_once(name: str) -> None:
+    for steps in range(1, 11):
+        for started in range(12):
+            world, old = sleeping(name, steps)
+            new = Driver(world)
+            new.go_on(started)
+            for _ in range(4):
+                old.step("spark", name)
+            check_the_end(world, new)
+
+
+def test_what_a_sleeper_enters_where_the_head_of_its_channel_was_changes_nothing() -> None:
+    """Its successor has trimmed the channel; the next driver must not take the entry for the head."""
+    for steps in range(1, 8):
+        world, old = sleeping("S", 0)
+        old.leased = True
+        old.ask("trigger")
+        old.coordinate(steps)
+        old.leased = False
+        new = Driver(world)
+        new.go_on(100)
+        for _ in range(3):
+            new.ask("trigger")
+            world.rows["S"] += 2
+            new.coordinate(9)
+            everybody_gets_ahead(world, new, 2)
+            new.coordinate(40)
+        old.coordinate(6)
+        new.leased = False
+        check_the_end(world, Driver(world))
