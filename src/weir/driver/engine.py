@@ -344,6 +344,7 @@ class Engine:
             self._lease,
             self._config.settings.sink_max_pending_batches,
             self._hold_of(spec),
+            lambda: self._coordinator.oldest_cut(name) if self._coordinator is not None else None,
         )
 
     def _hold_of(self, spec: graph.QuerySpec) -> Callable[[BatchId, Callable[[], bool]], None]:
@@ -482,7 +483,8 @@ class Engine:
         for run in runs:
             cut = BatchId(cuts[run.name].batch) if run.name in cuts else NO_BATCH
             beyond = max(before.files(run.name).last_committed(), delivered[run.name]) > cut
-            if beyond and not self._vertex(run).rewindable and not opened.accept_duplicates:
+            possible = self._vertex(run).rewindable and run.floor <= cut
+            if beyond and not possible and not opened.accept_duplicates:
                 point = f"chk-{manifest.id}"
                 raise NotRewindableError(job=self._name, query=run.name, point=point)
         for run in runs:

@@ -10,11 +10,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from weir import faults
 from weir.clock import Deadline
 from weir.errors import ExternalError, FencedError
+from weir.ids import NO_BATCH, BatchId
 from weir.job.sinks import Outcome, StagingSink
+from weir.job.sinks.contract import ForgettingSink
 from weir.lease import Lease
 from weir.protocol.ledger import Staged, decided_by
 from weir.spark.layout import QueryFiles
@@ -34,12 +37,15 @@ class Committer:
         lease: Lease,
         max_pending: int,
         failed: Callable[[Exception], None],
+        oldest: Callable[[], BatchId | None] = lambda: None,
     ) -> None:
         self._sink = sink
         self._files = files
         self._lease = lease
         self._max_pending = max_pending
         self._failed = failed
+        self._oldest = oldest
+        self._forgotten = NO_BATCH
         self._pending: deque[Staged] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -81,11 +87,23 @@ class Committer:
                     with self._changed:
                         self._pending.popleft()
                         self._changed.notify_all()
+                    self._forget()
         except Exception as error:  # whatever it is, the query must not go on without it
             with self._changed:
                 self._closed = True
                 self._changed.notify_all()
             self._failed(error)
+
+    def _forget(self) -> None:
+        """Let the sink drop what it keeps for a rewind that no checkpoint asks for any more."""
+        inner = getattr(self._sink, "inner", self._sink)
+        if not isinstance(inner, ForgettingSink):
+            return
+        upto = self._oldest()
+        if upto is not None and upto > self._forgotten:
+            with suppress(ExternalError):  # it is done with a later batch
+                inner.forget(upto)
+                self._forgotten = upto
 
     def _next(self) -> Staged | None:
         with self._changed:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
@@ -22,6 +23,7 @@ from weir.ids import NO_BATCH, BatchId, QueryName, Token
 from weir.job.committer import Committer
 from weir.job.graph import QuerySpec, alone
 from weir.job.sinks import NativeSink, Outcome, StagingSink
+from weir.job.sinks.contract import FittedSink
 from weir.lease import Lease
 from weir.protocol.ledger import Staged, plan_start
 from weir.spark.failure import is_late_worker
@@ -47,6 +49,8 @@ class StoppingError(Exception):
 
 Hold = Callable[[BatchId, Callable[[], bool]], None]
 """Called in front of a batch; returns when it may begin, at once when the given function says so."""
+Oldest = Callable[[], "BatchId | None"]
+"""The oldest batch that a checkpoint may lead back to; None when that is not known."""
 
 
 class QueryRun:
@@ -60,6 +64,7 @@ class QueryRun:
         lease: Lease,
         max_pending: int,
         hold: Hold,
+        oldest: Oldest = lambda: None,
     ) -> None:
         self.name: QueryName = spec.name
         self.token = token
@@ -69,7 +74,10 @@ class QueryRun:
         self.error: Exception | None = None
         """What went wrong on the Python side, as it was raised."""
         self.spec = spec
+        self.floor = NO_BATCH
+        """The oldest batch that the sink can be rewound to; known once it is open."""
         self._hold = hold
+        self._oldest = oldest
         self._ending = threading.Event()
         self._lease = lease
         self._max_pending = max_pending
@@ -83,9 +91,13 @@ class QueryRun:
 
     def open(self, owner: str, lineage: str) -> BatchId:
         """Fence the sink; the newest batch that it holds, -1 without one. First of all, safe to repeat."""
-        sink = self.spec.sink
+        sink, state = self.spec.sink, self.spec.user_state
         if isinstance(sink, StagingSink):
-            self._delivered = sink.open(owner, lineage, self.token).last
+            inner = state.inner if state is not None else sink
+            if isinstance(inner, FittedSink):
+                inner.expect(self.spec.plan.schema)
+            ledger = sink.open(owner, lineage, self.token)
+            self._delivered, self.floor = ledger.last, ledger.floor
             faults.point("start.fenced")
         return self._delivered
 
@@ -93,14 +105,8 @@ class QueryRun:
         """Take back what the sink holds above a batch. Safe to repeat, and to be killed in."""
         sink = self.spec.sink
         if isinstance(sink, StagingSink):
-            for more in reversed(range(_TRIES)):
-                if sink.rewind(to) is not Outcome.UNKNOWN:
-                    self._delivered = min(self._delivered, to)
-                    return
-                if not more:
-                    raise ExternalError(
-                        what=f"{sink.describe()} gave no answer to a rewind in {_TRIES} tries"
-                    )
+            _until_known(lambda: sink.rewind(to), f"{sink.describe()} gave no answer to a rewind")
+            self._delivered = min(self._delivered, to)
 
     def recover(self) -> int:
         """Deliver what Spark has committed and discard the rest.
@@ -125,7 +131,8 @@ class QueryRun:
             raise LostStagingError(batch=plan.lost[0], query=self.name, path=sink.describe())
         sink.discard(last, plan.commit)
         for one in plan.commit:
-            sink.commit(one)
+            unknown = f"{sink.describe()} gave no answer for batch {one.batch}"
+            _until_known(partial(sink.commit, one), unknown)
         faults.point("start.recovered")
         return len(plan.commit)
 
@@ -139,7 +146,9 @@ class QueryRun:
         """
         sink = self.spec.sink
         if isinstance(sink, StagingSink):
-            self._committer = Committer(sink, self.files, self._lease, self._max_pending, self._fail)
+            self._committer = Committer(
+                sink, self.files, self._lease, self._max_pending, self._fail, self._oldest
+            )
         self._begin(began)
         faults.point("start.query")
         threading.Thread(
@@ -296,6 +305,13 @@ class QueryRun:
         except Exception as error:
             return error
         return None
+
+
+def _until_known(step: Callable[[], Outcome], unknown: str) -> None:
+    for _ in range(_TRIES):
+        if step() is not Outcome.UNKNOWN:
+            return
+    raise ExternalError(what=f"{unknown} in {_TRIES} tries")
 
 
 def _process_all(query: StreamingQuery) -> None:

@@ -35,6 +35,8 @@ class Ledger:
     fence: Token = Token(Attempt(0), Run(0))
     last: BatchId = NO_BATCH
     """The newest batch that counts."""
+    floor: BatchId = NO_BATCH
+    """The oldest batch that the sink can be rewound to."""
 
 
 def opened(owner: str, lineage: str) -> dict[str, Any]:

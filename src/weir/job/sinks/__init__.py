@@ -4,6 +4,7 @@ from weir.job.sinks.contract import NativeSink, Outcome, StagingSink
 from weir.job.sinks.files import committed_files, files
 from weir.job.sinks.function import Function, function
 from weir.job.sinks.looking import console, memory
+from weir.job.sinks.postgres import postgres
 
 __all__ = [
     "Function",
@@ -15,4 +16,5 @@ __all__ = [
     "files",
     "function",
     "memory",
+    "postgres",
 ]

@@ -18,6 +18,7 @@ from weir.protocol.ledger import Ledger, Staged
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming import DataStreamWriter
+    from pyspark.sql.types import StructType
 
 
 class Outcome(str, Enum):
@@ -71,6 +72,22 @@ class StagingSink(Protocol):
 
     def rewind(self, to: BatchId) -> Outcome:
         """Take back every batch above `to`."""
+
+
+@runtime_checkable
+class FittedSink(Protocol):
+    """A sink whose target must fit the frame."""
+
+    def expect(self, schema: StructType) -> None:
+        """Called before `open`, which then raises `SinkMismatchError` for a target that does not fit."""
+
+
+@runtime_checkable
+class ForgettingSink(Protocol):
+    """A sink that keeps something for the sake of a rewind."""
+
+    def forget(self, upto: BatchId) -> None:
+        """Called now and then, beside `commit`: no checkpoint leads back to a batch below this one."""
 
 
 @runtime_checkable

@@ -1,0 +1,63 @@
+"""PostgreSQL: each batch once, in one table; appended, or merged by a key.
+
+database.py    connections, transactions, and what errors mean
+types.py       Spark's types and PostgreSQL's
+catalogue.py   the user's table, looked at or created
+tables.py      weir's own tables beside it, and the statements that move a batch
+copying.py     what the executors do
+sink.py        the contract
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from weir.job.sinks.postgres.sink import PostgresSink
+
+
+def postgres(
+    url: str,
+    table: str | Sequence[str],
+    key: str | Sequence[str] | None = None,
+    *,
+    columns: Mapping[str, str] | Sequence[str] | None = None,
+    delete: str | None = None,
+    create: bool = False,
+    dead_letter: str | Sequence[str] | None = None,
+    batch_column: str | None = "weir_batch",
+    schema: str = "weir",
+) -> PostgresSink:
+    """Write each batch to a table of PostgreSQL, exactly once.
+
+    Without `key` rows are appended, and `batch_column` of the table tells their batch, by which a
+    rollback finds them; with None there is no such column and no rollback. With `key` (the table's
+    columns, which a unique index must cover) a row replaces the one with its key, and of several in one
+    batch the last counts; where the boolean column `delete` of the frame is true, it is deleted.
+    `columns` names the frame's columns to write, or maps them to the table's. `create` creates the table
+    if it is missing, and adds the batch column. A row that the database does not take fails the
+    batch; with `dead_letter` it goes to that table, and the rest goes on.
+
+    weir's own tables are in `schema` of the same database. `table` is "table", "schema.table" or
+    ("schema", "table"), taken exactly as written.
+    """
+    # loads pyspark, which a process that only looks at a job must not need
+    from weir.job.sinks.postgres import catalogue  # noqa: PLC0415
+    from weir.job.sinks.postgres.catalogue import Name, Wanted, written_columns  # noqa: PLC0415
+    from weir.job.sinks.postgres.database import Address  # noqa: PLC0415
+    from weir.job.sinks.postgres.sink import PostgresSink  # noqa: PLC0415
+
+    keys = (key,) if isinstance(key, str) else tuple(key or ())
+    if delete and not keys:
+        catalogue.refuse("?", repr(table), "delete= needs a key", "give the table's key: key=[...]")
+    wanted = Wanted(
+        table=Name.parse(table),
+        key=keys,
+        columns=written_columns(columns),
+        delete=delete or "",
+        create=create,
+        batch_column=batch_column or "",
+    )
+    letters = Name.parse(dead_letter) if dead_letter else None
+    return PostgresSink(Address.parse(url), wanted, letters, schema)

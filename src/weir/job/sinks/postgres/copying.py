@@ -1,0 +1,259 @@
+"""The executors' side: Arrow becomes CSV becomes rows of a staging table.
+
+Each task copies its rows under its own task id, in transactions of some ten thousand rows. Which tasks
+count the driver decides: a task that ran twice, or died half-way, leaves rows that nobody moves. A
+chunk with a row that the database does not take is halved until that row stands alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from weir.job.sinks.postgres.database import Address, connect, refuses_row, scrubbed, translate
+from weir.job.sinks.postgres.types import Form
+
+if TYPE_CHECKING:
+    import psycopg
+    import pyarrow as pa
+
+    from weir.job.sinks.postgres.database import Connection
+
+CHUNK_ROWS = 50_000
+DONE = "partition int, task long, rows long, refused long, refusal string"
+"""What a task reports, as Spark's DDL."""
+_SHOWN_VALUE, _SHOWN_ROW = 200, 2_000
+_CONTEXT = re.compile(r'column (\S+|"[^"]*"): "(.*)"$')
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A row that the database does not take, and why."""
+
+    reason: str
+    column: str
+    value: str
+    row: str
+    """All of it, as JSON."""
+
+    @classmethod
+    def of(
+        cls, error: psycopg.Error, row: dict[str, Any], address: Address, connection: Connection
+    ) -> Refusal:
+        """From the error that came for this row alone; the connection is in no failed transaction."""
+        diag = error.diag
+        detail = f"; {diag.message_detail}" if diag.message_detail else ""
+        columns = [diag.column_name] if diag.column_name else _columns_of_constraint(error, connection)
+        if not columns and (found := _CONTEXT.search((diag.context or "").partition("\n")[0])):
+            columns = [found[1].strip('"')]
+        if not columns:  # of a byte that no text may have, PostgreSQL does not say the column
+            columns = [name for name, value in row.items() if isinstance(value, str) and "\0" in value]
+        value = ", ".join(_json(row[column]) for column in columns if column in row)
+        reason = scrubbed((diag.message_primary or str(error)) + detail.replace("\n", " "), address)
+        return cls(reason, ", ".join(columns) or "unknown", value[:_SHOWN_VALUE] or "unknown", _json(row))
+
+    def shown(self) -> dict[str, str]:
+        """For an error's fields: with the row shortened."""
+        return {**vars(self), "row": self.row[:_SHOWN_ROW]}
+
+
+@dataclass(frozen=True)
+class Staging:
+    """All that a task must know to copy its rows."""
+
+    address: Address
+    copy: str
+    """The COPY statement; its columns are the task's id, the row's number if wanted, then the frame's."""
+    refuse: str
+    """The INSERT of a refused row: task, reason, column, value, row."""
+    names: tuple[str, ...]
+    """The frame's columns, in order, under their names in the table."""
+    forms: tuple[Form, ...]
+    numbered: bool
+    keep_refused: bool
+    """Refused rows are kept apart; otherwise the first one is reported, and ends the task."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """For `mapInArrow`: copy a partition, give one row of `DONE`."""
+        import pyarrow as pa  # noqa: PLC0415
+        from pyspark import TaskContext  # noqa: PLC0415
+
+        context = TaskContext.get()
+        assert context is not None, "this runs in a task of Spark's"
+        done = Task(self, context.taskAttemptId()).copy(batches)
+        refusal = json.dumps(done.refusal.shown()) if done.refusal else None
+        yield pa.RecordBatch.from_pydict(
+            {
+                "partition": pa.array([context.partitionId()], pa.int32()),
+                "task": pa.array([done.task], pa.int64()),
+                "rows": pa.array([done.rows], pa.int64()),
+                "refused": pa.array([done.refused], pa.int64()),
+                "refusal": pa.array([refusal], pa.string()),
+            }
+        )
+
+
+class Task:
+    """One task's copying into one staging table."""
+
+    def __init__(self, staging: Staging, task: int) -> None:
+        self._staging = staging
+        self.task = task
+        self.rows = 0
+        self.refused = 0
+        self.refusal: Refusal | None = None
+        """The row that ended it."""
+        self._connection: Connection | None = None
+
+    def copy(self, batches: Iterable[pa.RecordBatch]) -> Task:
+        """Copy them all; the last transaction makes all before it durable."""
+        import psycopg  # noqa: PLC0415
+
+        chunk: list[pa.RecordBatch] = []
+        try:
+            for batch in batches:
+                if sum(one.num_rows for one in chunk) >= CHUNK_ROWS:
+                    self._take(chunk, last=False)
+                    chunk = []
+                if self.refusal is not None:
+                    return self
+                if batch.num_rows:
+                    chunk.append(batch)
+            self._take(chunk, last=True)
+        except psycopg.Error as error:
+            raise translate(error, self._staging.address, "copy rows") from error
+        finally:
+            if self._connection is not None:
+                self._connection.close()
+        return self
+
+    def _take(self, chunk: Sequence[pa.RecordBatch], *, last: bool) -> None:
+        import psycopg  # noqa: PLC0415
+
+        if not chunk or self.refusal is not None:
+            return
+        if self._connection is None:
+            self._connection = connect(self._staging.address, "copy rows")
+        connection = self._connection
+        try:
+            if not last:  # flushed with the last one; a crash in between breaks this connection
+                connection.execute("SET LOCAL synchronous_commit = off")
+            with connection.cursor().copy(self._staging.copy.encode()) as copy:
+                first = self.rows + self.refused
+                for batch in chunk:
+                    copy.write(self._csv(batch, first))
+                    first += batch.num_rows
+            connection.commit()
+            self.rows += sum(batch.num_rows for batch in chunk)
+        except psycopg.Error as error:
+            connection.rollback()
+            if not refuses_row(error):
+                raise
+            for half in _halves(chunk):
+                self._take(half, last=last)
+            if sum(batch.num_rows for batch in chunk) == 1:
+                row, address = self._row(chunk[0]), self._staging.address
+                self._refuse(connection, Refusal.of(error, row, address, connection))
+
+    def _refuse(self, connection: Connection, refusal: Refusal) -> None:
+        if not self._staging.keep_refused:
+            self.refusal = refusal
+            return
+        values = (self.task, refusal.reason, refusal.column, refusal.value, refusal.row)
+        connection.execute(self._staging.refuse.encode(), values)
+        connection.commit()
+        self.refused += 1
+
+    def _row(self, batch: pa.RecordBatch) -> dict[str, Any]:
+        return dict(zip(self._staging.names, batch.to_pylist()[0].values(), strict=True))
+
+    def _csv(self, batch: pa.RecordBatch, first: int) -> memoryview:
+        import pyarrow as pa  # noqa: PLC0415
+        from pyarrow import csv  # noqa: PLC0415
+
+        columns = [pa.repeat(pa.scalar(self.task, pa.int64()), batch.num_rows)]
+        if self._staging.numbered:
+            columns.append(pa.array(range(first, first + batch.num_rows), pa.int64()))
+        columns += [
+            _written(column, form) for column, form in zip(batch.columns, self._staging.forms, strict=True)
+        ]
+        made = pa.RecordBatch.from_arrays(columns, [str(number) for number in range(len(columns))])
+        out = pa.BufferOutputStream()
+        # texts are always quoted and null never is, so an empty text is no null; a backslash is itself
+        csv.write_csv(made, out, csv.WriteOptions(include_header=False, quoting_style="needed"))
+        return memoryview(out.getvalue())
+
+
+def _written(column: pa.Array, form: Form) -> pa.Array:
+    """The column as COPY reads it."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    if form is Form.UTC:
+        return column.cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us"))
+    if form is Form.NOTHING:
+        return pa.nulls(len(column), pa.string())
+    if form is Form.HEX:
+        return pa.array((None if v is None else f"\\x{v.hex()}" for v in column.to_pylist()), pa.string())
+    if form in (Form.ARRAY, Form.BYTES_ARRAY):
+        return pa.array((None if v is None else array_literal(v) for v in column.to_pylist()), pa.string())
+    return column
+
+
+def array_literal(values: Iterable[Any]) -> str:
+    """An array as PostgreSQL writes it: {"a",NULL}."""
+    return "{" + ",".join(_element(value) for value in values) + "}"
+
+
+def _element(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, bytes):
+        value = f"\\x{value.hex()}"
+    elif isinstance(value, bool):
+        value = "true" if value else "false"
+    text = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'
+
+
+def _columns_of_constraint(error: psycopg.Error, connection: Connection) -> list[str]:
+    found = connection.execute(
+        "SELECT a.attname FROM pg_constraint c JOIN pg_attribute a "
+        "ON a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey) "
+        "WHERE c.conname = %s AND c.conrelid = to_regclass(format('%%I.%%I', %s::text, %s::text)) "
+        "ORDER BY array_position(c.conkey, a.attnum)",
+        (error.diag.constraint_name, error.diag.schema_name, error.diag.table_name),
+    ).fetchall()
+    return [str(name) for (name,) in found]
+
+
+def _halves(chunk: Sequence[pa.RecordBatch]) -> list[Sequence[pa.RecordBatch]]:
+    if len(chunk) > 1:
+        return [chunk[: len(chunk) // 2], chunk[len(chunk) // 2 :]]
+    half = chunk[0].num_rows // 2
+    return [[chunk[0].slice(0, half)], [chunk[0].slice(half)]] if half else []
+
+
+def _json(value: Any) -> str:
+    return json.dumps(_plain(value), ensure_ascii=True)
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON has; numbers that are not finite, times and decimals as texts."""
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, str):
+        return value.replace("\0", "\\u0000")  # a text that PostgreSQL takes
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return str(value)

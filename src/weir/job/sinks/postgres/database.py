@@ -1,0 +1,212 @@
+"""Connections to the database of a sink, and what its errors mean.
+
+Every step is one transaction. When it raises before its COMMIT was sent, nothing of it happened; when
+the answer to the COMMIT is lost, `OutcomeUnknownError` says so. The password is in the url only: no
+text that leaves this module has it.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from weir.errors import (
+    DatabaseError,
+    LoginRefusedError,
+    OutcomeUnknownError,
+    PreflightError,
+    SinkMismatchError,
+    WeirError,
+)
+
+if TYPE_CHECKING:
+    import psycopg
+
+    Connection = psycopg.Connection[tuple[Any, ...]]
+
+SESSION = {
+    "timezone": "UTC",  # timestamps are copied as UTC, without a zone
+    "datestyle": "ISO, YMD",
+    "client_encoding": "UTF8",
+    "idle_in_transaction_session_timeout": "30s",  # a driver that is frozen in a commit lets go then
+}
+_HOSTS, _PORTS = re.compile(r"[\w.,:/\-]*"), re.compile(r"[\d,]*")
+_CONNECT_SECONDS = 10
+_IDLE_KEPT = 2
+_REFUSES_ROWS = ("22", "23", "44", "P0")
+"""Classes of SQLSTATE that speak of a row: data, integrity, a view's check, an error raised by a trigger."""
+_REFUSES_US = ("28", "3D")
+_MISFITS = ("0A", "3F", "42")
+_REFUSED_LOGIN = re.compile(
+    r"authentication failed|no password supplied|no pg_hba\.conf entry|"
+    r'(role|database|user) ".*" (does not exist|is not permitted)|permission denied for database'
+)
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the database is; only `url` has the password."""
+
+    url: str = field(repr=False)
+    place: str
+    user: str
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        """Raises `SinkMismatchError` for what libpq can't read."""
+        parts = _parts(url)
+        if parts is None:
+            raise SinkMismatchError(
+                query="?",
+                path="PostgreSQL",
+                reason="its url can't be read",
+                todo="write postgresql://user:password@host:port/database, with signs in the password "
+                "percent-encoded; or leave the password to ~/.pgpass",
+            )
+        user = parts.get("user", "")
+        at = f"{user}@" if user else ""
+        port = f":{parts['port']}" if "port" in parts else ""
+        host = parts.get("host", parts.get("hostaddr", ""))
+        where = f"{host}{port}/{parts.get('dbname', '')}"
+        return cls(url, f"postgresql://{at}{where}", user)
+
+
+def _parts(url: str) -> dict[str, str] | None:
+    """What the url says; None where a part of a password may have been taken for something else."""
+    psycopg = _psycopg()
+    try:
+        parts = {key: str(value) for key, value in psycopg.conninfo.conninfo_to_dict(url).items()}
+    except psycopg.Error:
+        return None
+    shown = [parts.get(key, "") for key in ("host", "hostaddr", "user", "dbname")]
+    strange = any("@" in part for part in shown) or not _HOSTS.fullmatch(parts.get("host", ""))
+    return None if strange or not _PORTS.fullmatch(parts.get("port", "")) else parts
+
+
+def connect(address: Address, verb: str) -> Connection:
+    """A new connection with the settings that every step counts on; no transaction is open."""
+    psycopg = _psycopg()
+    try:
+        connection: Connection = psycopg.connect(
+            address.url,
+            connect_timeout=_CONNECT_SECONDS,
+            application_name="weir",
+            options=" ".join(
+                f"-c {key}={value.replace(' ', chr(92) + ' ')}" for key, value in SESSION.items()
+            ),
+        )
+    except psycopg.Error as error:
+        raise translate(error, address, verb) from None
+    connection.prepare_threshold = None  # tables come and go
+    return connection
+
+
+def translate(error: psycopg.Error, address: Address, verb: str) -> WeirError:
+    """What an error of the database means for the sink, without secrets."""
+    state, reason = error.sqlstate or "", scrubbed(str(error), address)
+    if state[:2] in _REFUSES_US or (not state and _REFUSED_LOGIN.search(reason)):
+        return LoginRefusedError(place=address.place, reason=reason)
+    if state[:2] in _MISFITS or state[:2] in _REFUSES_ROWS:
+        todo = "mend the table or the rights of the user, then start again"
+        return SinkMismatchError(query="?", path=address.place, reason=f"{verb}: {reason}", todo=todo)
+    return DatabaseError(verb=verb, place=address.place, reason=reason)
+
+
+def refuses_row(error: psycopg.Error) -> bool:
+    """Whether the database speaks of a row that it does not take."""
+    return (error.sqlstate or "")[:2] in _REFUSES_ROWS
+
+
+def scrubbed(text: str, address: Address) -> str:
+    """The first line of a text, without the password, should it ever be in it."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "no reason was given")
+    with suppress(Exception):
+        word = _psycopg().conninfo.conninfo_to_dict(address.url).get("password")
+        line = line.replace(str(word), "***") if word else line
+    return line
+
+
+class Database:
+    """A few connections that are used again. For any thread."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._lock = threading.Lock()
+        self._idle: list[Connection] = []
+        weakref.finalize(self, _close, self._idle)  # a sink ends with the run that it was made for
+
+    @contextmanager
+    def transaction(self, verb: str) -> Iterator[Connection]:
+        """One transaction, committed at the end of the block; rolled back when the block raises.
+
+        Raises `DatabaseError` when it did not happen, `OutcomeUnknownError` when nobody knows.
+        """
+        psycopg = _psycopg()
+        connection = self._begin(verb)
+        try:
+            yield connection
+        except psycopg.Error as error:
+            self._give_back(connection)
+            raise translate(error, self.address, verb) from error
+        except BaseException:
+            self._give_back(connection)
+            raise
+        self._commit(connection, verb)
+        self._give_back(connection)
+
+    def _commit(self, connection: Connection, verb: str) -> None:
+        psycopg = _psycopg()
+        try:
+            connection.commit()
+        except psycopg.Error as error:
+            connection.close()
+            if error.sqlstate and error.sqlstate[:2] != "57":  # it answered that it did not
+                raise translate(error, self.address, verb) from error
+            reason = scrubbed(str(error), self.address)
+            raise OutcomeUnknownError(verb=verb, path=self.address.place, reason=reason) from error
+
+    def _begin(self, verb: str) -> Connection:
+        """A connection that has answered just now; one that has died since it was used last is replaced."""
+        psycopg = _psycopg()
+        while True:
+            with self._lock:
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                return connect(self.address, verb)
+            try:
+                connection.execute("SELECT 1")
+                return connection
+            except psycopg.Error:
+                connection.close()
+
+    def _give_back(self, connection: Connection) -> None:
+        with suppress(Exception):
+            connection.rollback()
+        with self._lock:
+            if not connection.closed and len(self._idle) < _IDLE_KEPT:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+
+def _close(connections: list[Connection]) -> None:
+    for connection in connections:
+        connection.close()
+
+
+def _psycopg() -> Any:
+    try:
+        import psycopg  # noqa: PLC0415  an extra
+        import psycopg.conninfo  # noqa: PLC0415
+    except ImportError as error:
+        raise PreflightError(
+            what="weir.sinks.postgres can't be used",
+            why=f"psycopg is missing: {error}",
+            todo="pip install 'weir[postgres]'",
+        ) from error
+    return psycopg

@@ -1,0 +1,360 @@
+"""The sink itself: the contract of `StagingSink` over one table of a PostgreSQL database.
+
+    stage    the executors copy the batch into a staging table of its own
+    record   one row says which tasks of it count
+    commit   one transaction: the fence is checked, the rows are moved, the ledger is written
+    rewind   one transaction: appended rows are found by their batch, replaced rows by their images
+
+The row of the ledger is locked wherever something becomes visible, so an announced token and an older
+commit can't pass each other.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from weir import faults
+from weir.errors import (
+    FencedError,
+    LostStagingError,
+    OutcomeUnknownError,
+    RefusedRowError,
+    SinkMismatchError,
+    WeirError,
+)
+from weir.ids import Attempt, BatchId, Run, Token
+from weir.job.sinks.contract import Outcome
+from weir.job.sinks.postgres import catalogue
+from weir.job.sinks.postgres.catalogue import Name, Target, Wanted
+from weir.job.sinks.postgres.copying import DONE, Refusal, Staging
+from weir.job.sinks.postgres.database import Address, Database, refuses_row
+from weir.job.sinks.postgres.tables import DEAD_LETTERS, Recorded, Tables, beside_values, of_places, of_tasks
+from weir.job.sinks.postgres.types import Form
+from weir.protocol.ledger import Ledger, Staged
+
+if TYPE_CHECKING:
+    import psycopg
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from weir.job.sinks.postgres.database import Connection
+
+_UPSERT, _APPEND = "upsert", "append"
+
+
+class PostgresSink:
+    """See the module's docstring; keeps the contract of `StagingSink`."""
+
+    def __init__(
+        self,
+        address: Address,
+        wanted: Wanted,
+        dead_letter: Name | None,
+        schema: str,
+        database: Database | None = None,
+    ) -> None:
+        self._address = address
+        self._wanted = wanted
+        self._dead_letter = dead_letter
+        self._database = database or Database(address)
+        self._tables = Tables(schema)
+        self._expected: StructType | None = None
+        self._target: Target | None = None
+        self._written: dict[tuple[BatchId, Token], Recorded] = {}
+        self._ledger = Ledger()
+        self._token = Token(Attempt(0), Run(0))
+
+    @property
+    def rewindable(self) -> bool:
+        """Whether what was delivered can be taken back."""
+        return bool(self._wanted.key or self._wanted.extra)
+
+    def describe(self) -> str:
+        return f"table {self._wanted.table} in {self._address.place}"
+
+    def __repr__(self) -> str:
+        return f"PostgresSink({self.describe()})"
+
+    def expect(self, schema: StructType) -> None:
+        """What the batches will look like: `open` then refuses a table that does not fit."""
+        self._expected = schema
+
+    def open(self, owner: str, lineage: str, token: Token) -> Ledger:
+        self._token = token
+        with self._database.transaction("open the sink") as connection:
+            self._tables.create(connection)
+            name = catalogue.resolve(connection, self._wanted.table)
+            mode = _UPSERT if self._wanted.key else _APPEND
+            self._tables.enter(connection, name, owner, lineage, mode)
+            self._ledger = self._tables.ledger(connection, lock=True)
+            self._check_owner(owner, lineage)
+            self._check_fence()
+            self._tables.announce(connection, token)
+            self._ledger = self._tables.ledger(connection, lock=True)
+            if self._expected is not None:
+                self._target = self._fit(connection, self._expected)
+        return self._ledger
+
+    def stage(self, frame: DataFrame, batch: BatchId, token: Token) -> None:
+        with self._database.transaction("make a staging table") as connection:
+            if self._target is None:
+                self._target = self._fit(connection, frame.schema)
+            self._tables.create_staging(connection, self._target, batch, token)
+        staging = self._staging(self._target, batch, token)
+        over = threading.Event()
+        faults.watch("batch.writing", lambda: self._writing(batch, token), over)
+        try:
+            tasks = _projected(frame, self._target).mapInArrow(staging, DONE).collect()
+        finally:
+            over.set()
+        for task in tasks:
+            if task["refusal"]:
+                raise self._refused(json.loads(task["refusal"]))
+        counted = sorted((task["partition"], task["task"]) for task in tasks)
+        self._written[batch, token] = Recorded(
+            sum(task["rows"] for task in tasks),
+            sum(task["refused"] for task in tasks),
+            tuple(task for _, task in counted),
+        )
+
+    def record(self, staged: Staged) -> None:
+        written = self._written.get((staged.batch, staged.token))
+        with self._database.transaction("record a staging") as connection:
+            self._ledger = self._tables.ledger(connection, lock=False)
+            self._check_fence()
+            if written is None:
+                raise self._lost(staged)
+            self._tables.record(connection, staged, written)
+        self._written.pop((staged.batch, staged.token), None)
+
+    def staged(self) -> Sequence[Staged]:
+        with self._database.transaction("look for stagings") as connection:
+            return self._tables.recorded(connection)
+
+    def commit(self, staged: Staged) -> Outcome:
+        try:
+            with self._database.transaction("commit a batch") as connection:
+                done = self._deliver(connection, staged)
+                self._tables.forget_staging(connection, staged)
+        except OutcomeUnknownError:
+            return Outcome.UNKNOWN
+        if done is Outcome.DONE_NOW:
+            faults.point("sink.committed")
+        return done
+
+    def discard(self, upto: BatchId, keep: Sequence[Staged]) -> None:
+        kept = {(one.batch, one.token) for one in keep}
+        with self._database.transaction("discard stagings") as connection:
+            recorded = {(one.batch, one.token) for one in self._tables.recorded(connection)}
+            there = {(batch, token) for _, batch, token in self._tables.stagings(connection)}
+        for batch, token in sorted(there | recorded):
+            if batch <= upto and (batch, token) not in kept:
+                with self._database.transaction("discard a staging") as connection:
+                    self._tables.forget_staging(connection, Staged(batch, token))
+
+    def rewind(self, to: BatchId) -> Outcome:
+        try:
+            with self._database.transaction("take back batches") as connection:
+                self._ledger = self._tables.ledger(connection, lock=True)
+                self._check_fence()
+                if self._ledger.last <= to:
+                    return Outcome.ALREADY_DONE
+                assert self._target is not None, "a sink is rewound behind `open`, which knows the table"
+                self._tables.take_back(connection, self._wanted, self._target, to)
+                if self._dead_letter is not None:
+                    connection.execute(
+                        f"DELETE FROM {beside_values(str(self._dead_letter))} "
+                        "WHERE query = %s AND batch > %s".encode(),
+                        (self._ledger.owner, to),
+                    )
+        except OutcomeUnknownError:
+            return Outcome.UNKNOWN
+        return Outcome.DONE_NOW
+
+    def forget(self, upto: BatchId) -> None:
+        """No checkpoint leads back to a batch below this one: what only such a rewind would need may go."""
+        with self._database.transaction("forget old batches") as connection:
+            self._ledger = self._tables.ledger(connection, lock=True)
+            self._check_fence()
+            self._tables.forget(connection, upto, images=bool(self._wanted.key))
+
+    # a batch
+
+    def _deliver(self, connection: Connection, staged: Staged) -> Outcome:
+        self._ledger = self._tables.ledger(connection, lock=True)
+        self._check_fence()
+        if self._ledger.last >= staged.batch:
+            return Outcome.ALREADY_DONE
+        recorded = self._tables.find(connection, staged)
+        if recorded is None:
+            raise self._lost(staged)
+        if self._ledger.last < staged.batch - 1:  # the next start finds its staging
+            missing = f"batch {self._ledger.last + 1}, decided by another run after this one had begun, which"
+            raise FencedError(who=f"run {self._token}", by=missing)
+        assert self._target is not None or not recorded.rows, "a staging has rows of a table that is known"
+        refused = recorded.refused
+        if recorded.rows:
+            refused += self._move(connection, staged, recorded)
+        if recorded.refused and self._dead_letter is not None:
+            letters = self._tables.refusals(self._dead_letter, staged, recorded.tasks)
+            connection.execute(letters, (self._ledger.owner,))
+        rows = recorded.rows + recorded.refused - refused
+        self._tables.deliver(connection, staged.batch, self._token, rows, refused)
+        return Outcome.DONE_NOW
+
+    def _move(self, connection: Connection, staged: Staged, recorded: Recorded) -> int:
+        """Move the rows that count; the number of those that only the table itself has refused."""
+        import psycopg  # noqa: PLC0415
+
+        try:
+            with connection.transaction():
+                connection.execute(self._moving(staged, recorded, of_tasks(recorded.tasks)))
+            return 0
+        except psycopg.Error as error:
+            if not refuses_row(error):
+                raise
+        if self._wanted.key:
+            find = self._tables.last_of_each_key(self._wanted, staged, recorded.tasks)
+        else:
+            table = self._tables.staging(staged.batch, staged.token)
+            find = f"SELECT ctid::text FROM {table} WHERE {of_tasks(recorded.tasks)}".encode()
+        places = [str(place) for (place,) in connection.execute(find).fetchall()]
+        return self._move_apart(connection, staged, recorded, places)
+
+    def _move_apart(
+        self, connection: Connection, staged: Staged, recorded: Recorded, places: list[str]
+    ) -> int:
+        """Move what the table takes; halve what it does not, until each refused row stands alone."""
+        import psycopg  # noqa: PLC0415
+
+        try:
+            with connection.transaction():
+                connection.execute(self._moving(staged, recorded, of_places(places)))
+            return 0
+        except psycopg.Error as error:
+            if not refuses_row(error):
+                raise
+            if len(places) == 1:
+                self._keep_refused(connection, staged, places[0], error)
+                return 1
+        half = len(places) // 2
+        return sum(
+            self._move_apart(connection, staged, recorded, part) for part in (places[:half], places[half:])
+        )
+
+    def _moving(self, staged: Staged, recorded: Recorded, rows: str) -> bytes:
+        assert self._target is not None
+        if self._wanted.key:
+            return self._tables.upsert(self._wanted, self._target, staged, rows, recorded.tasks)
+        return self._tables.append(self._wanted, self._target, staged, rows)
+
+    def _keep_refused(self, connection: Connection, staged: Staged, place: str, error: psycopg.Error) -> None:
+        assert self._target is not None
+        names = [column.name for column in self._target.staged]
+        table = self._tables.staging(staged.batch, staged.token)
+        found = connection.execute(
+            f"SELECT {catalogue.quoted(names)} FROM {table} WHERE {of_places([place])}".encode()
+        ).fetchone()
+        refusal = Refusal.of(error, dict(zip(names, found or (), strict=False)), self._address, connection)
+        if self._dead_letter is None:
+            raise self._refused(refusal.shown())
+        connection.execute(
+            f"INSERT INTO {beside_values(str(self._dead_letter))} "
+            "(query, batch, reason, column_name, value, row) VALUES (%s, %s, %s, %s, %s, %s)".encode(),
+            (
+                *(self._ledger.owner, staged.batch, refusal.reason, refusal.column),
+                *(refusal.value, refusal.row),
+            ),
+        )
+
+    # what is known and checked
+
+    def _fit(self, connection: Connection, schema: StructType) -> Target:
+        target = catalogue.fit(connection, self._wanted, schema, self._query)
+        if self._wanted.key:
+            self._tables.create_images(connection, target)
+        if self._dead_letter is not None:
+            self._create_dead_letter(connection, self._dead_letter)
+        return target
+
+    def _create_dead_letter(self, connection: Connection, name: Name) -> None:
+        found = connection.execute(
+            "SELECT (SELECT array_agg(attname::text) FROM pg_attribute WHERE attrelid = c.oid) "
+            "FROM pg_class c WHERE c.oid = to_regclass(%s)",
+            (str(name),),
+        ).fetchone()
+        if found is None:
+            connection.execute(f"CREATE TABLE {name} ({DEAD_LETTERS})".encode())
+            return
+        needed = {column.strip().split(" ")[0] for column in DEAD_LETTERS.split(",")}
+        if not needed <= set(found[0]):
+            catalogue.refuse(
+                self._query,
+                f"table {name}",
+                f"as a dead-letter table it lacks the columns {', '.join(sorted(needed - set(found[0])))}",
+                f"let weir create one under another name; or: CREATE TABLE ... ({DEAD_LETTERS})",
+            )
+
+    def _staging(self, target: Target, batch: BatchId, token: Token) -> Staging:
+        numbered = bool(self._wanted.key)
+        return Staging(
+            self._address,
+            self._tables.copy(target, batch, token, numbered=numbered),
+            self._tables.refuse(batch, token),
+            tuple(column.name for column in target.staged),
+            tuple(column.form for column in target.staged),
+            numbered,
+            keep_refused=self._dead_letter is not None,
+        )
+
+    def _writing(self, batch: BatchId, token: Token) -> bool:
+        """Whether rows are arriving in the staging table; for a fault that waits for that."""
+        with self._database.transaction("look at a staging") as connection:
+            table = self._tables.staging(batch, token)
+            found = connection.execute("SELECT pg_relation_size(to_regclass(%s))", (table,)).fetchone()
+        return bool(found and found[0])
+
+    @property
+    def _query(self) -> str:
+        return self._ledger.owner.split("/", 1)[-1] or "?"
+
+    def _refused(self, refusal: dict[str, str]) -> WeirError:
+        return RefusedRowError(table=str(self._wanted.table), query=self._query, **refusal)
+
+    def _lost(self, staged: Staged) -> LostStagingError:
+        return LostStagingError(batch=staged.batch, query=self._ledger.owner, path=self.describe())
+
+    def _check_fence(self) -> None:
+        if self._ledger.fence > self._token:
+            raise FencedError(who=f"attempt {self._token}", by=f"attempt {self._ledger.fence}")
+
+    def _check_owner(self, owner: str, lineage: str) -> None:
+        if self._ledger.owner != owner:
+            reason = f"it holds the output of {self._ledger.owner!r}"
+            todo = "give this query a table of its own"
+        elif self._ledger.lineage != lineage:
+            reason = "it was written by live files that are gone; a fresh start would skip or double batches"
+            todo = "bring the job's directory back, or give this query a new table"
+        else:
+            return
+        raise SinkMismatchError(query=owner.split("/", 1)[1], path=self.describe(), reason=reason, todo=todo)
+
+
+def _projected(frame: DataFrame, target: Target) -> DataFrame:
+    """The columns that are written, in order; what becomes JSON as the text that Spark makes of it."""
+    made = {
+        Form.JSON: "to_json({}, map('ignoreNullFields', 'false'))",
+        Form.NOTHING: "CAST({} AS STRING)",
+    }
+    names = ["`" + column.frame.replace("`", "``") + "`" for column in target.staged]
+    forms = [made.get(column.form, "{}") for column in target.staged]
+    if [column.frame for column in target.staged] == frame.schema.names and not set(forms) & set(
+        made.values()
+    ):
+        return frame
+    return frame.selectExpr(
+        *(f"{form.format(name)} AS {name}" for form, name in zip(forms, names, strict=True))
+    )

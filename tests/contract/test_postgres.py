@@ -1,0 +1,522 @@
+"""The PostgreSQL sink against a real server, beyond the contract suite; no Spark but its types."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import types as T
+
+from tests.cutting_proxy import CuttingProxy
+from tests.local_frame import LocalFrame
+from tests.postgres_server import PASSWORD, PostgresServer
+from weir import sinks
+from weir.errors import DatabaseError, FencedError, LoginRefusedError, RefusedRowError, SinkMismatchError
+from weir.ids import Attempt, BatchId, Run, Token
+from weir.job.sinks import Outcome
+from weir.job.sinks.postgres.database import SESSION, Address, connect
+from weir.job.sinks.postgres.sink import PostgresSink
+from weir.protocol.ledger import Ledger, Staged
+
+Row = Mapping[str, Any]
+KV = T.StructType([T.StructField("k", T.StringType()), T.StructField("v", T.LongType())])
+TOKEN = Token(Attempt(1), Run(1))
+
+
+def opened(sink: PostgresSink, schema: T.StructType = KV, attempt: int = 1) -> PostgresSink:
+    sink.expect(schema)
+    sink.open("job/query", "lineage", Token(Attempt(attempt), Run(1)))
+    return sink
+
+
+def staged(sink: PostgresSink, batch: int, *rows: Row, schema: T.StructType = KV, attempt: int = 1) -> Staged:
+    one = Staged(BatchId(batch), Token(Attempt(attempt), Run(1)))
+    sink.stage(LocalFrame(schema, [rows[::2], rows[1::2]]), one.batch, one.token)  # type: ignore[arg-type]
+    sink.record(one)
+    return one
+
+
+def deliver(sink: PostgresSink, batch: int, *rows: Row, schema: T.StructType = KV) -> None:
+    assert sink.commit(staged(sink, batch, *rows, schema=schema)) is Outcome.DONE_NOW
+
+
+def kv(k: str | None, v: int | None) -> Row:
+    return {"k": k, "v": v}
+
+
+def query(url: str, text: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(url, options="-c timezone=UTC") as connection:
+        done = connection.execute(text.encode())
+        return done.fetchall() if done.description else []
+
+
+# types and names
+
+SIMPLE: list[tuple[T.DataType, str, list[Any]]] = [
+    (T.ByteType(), "smallint", [-128, 127]),
+    (T.ShortType(), "smallint", [-32768, 32767]),
+    (T.IntegerType(), "integer", [-(2**31), 2**31 - 1]),
+    (T.LongType(), "bigint", [-(2**63), 2**63 - 1]),
+    (T.FloatType(), "real", [1.5, float("inf")]),
+    (T.DoubleType(), "double precision", [0.1 + 0.2, -float("inf"), 5e-324]),
+    (T.DecimalType(38, 10), "numeric(38,10)", [Decimal("-1234567890123456789012345678.0123456789")]),
+    (T.StringType(), "text", ["", "a'b\"c\\d", "x\n\\.\ny", "\\.", "\\N", "NULL", "é漢🦆", "\t,;\r\n"]),
+    (T.BooleanType(), "boolean", [True, False]),
+    (T.DateType(), "date", [date(1, 1, 1), date(9999, 12, 31)]),
+    (
+        T.TimestampType(),
+        "timestamp with time zone",
+        [datetime(2024, 3, 31, 1, 30, 0, 1, timezone.utc), datetime(1900, 1, 1, tzinfo=timezone.utc)],
+    ),
+    (T.TimestampNTZType(), "timestamp without time zone", [datetime(2024, 3, 31, 2, 30, 0, 999999)]),
+    (T.BinaryType(), "bytea", [b"", b"\x00\xff\\x41"]),
+    (T.ArrayType(T.IntegerType()), "integer[]", [[], [1, None, -3]]),
+    (T.ArrayType(T.StringType()), "text[]", [["", 'a"b\\c', None, "NULL", "{,}", " "]]),
+    (T.ArrayType(T.BinaryType()), "bytea[]", [[b"\x00", b""]]),
+    (T.ArrayType(T.DoubleType()), "double precision[]", [[0.1, float("inf")]]),
+    (T.ArrayType(T.BooleanType()), "boolean[]", [[True, None]]),
+    (T.ArrayType(T.DateType()), "date[]", [[date(2024, 2, 29)]]),
+    (T.ArrayType(T.DecimalType(5, 2)), "numeric[]", [[Decimal("1.10")]]),
+    (
+        T.ArrayType(T.TimestampType()),
+        "timestamp with time zone[]",
+        [[datetime(2024, 3, 31, 1, 30, tzinfo=timezone.utc)]],
+    ),
+]
+
+
+@pytest.mark.parametrize(("spark", "sql", "values"), SIMPLE, ids=lambda one: str(one).partition("(")[0])
+def test_a_type_arrives_as_it_is(database: str, spark: T.DataType, sql: str, values: list[Any]) -> None:
+    schema = T.StructType([T.StructField("n", T.IntegerType()), T.StructField("x", spark)])
+    sink = opened(sinks.postgres(database, "typed", create=True), schema)
+    rows: list[Row] = [{"n": number, "x": value} for number, value in enumerate([*values, None])]
+    deliver(sink, 0, *rows, schema=schema)
+    found = query(database, "SELECT x FROM typed ORDER BY n")
+    assert [value for (value,) in found] == [*values, None]
+    named = query(
+        database, "SELECT format_type(atttypid, -1) FROM pg_attribute WHERE attname = 'x' AND attnum = 2"
+    )
+    assert named == [(sql.partition("(")[0] + ("[]" if sql.endswith("[]") and "(" in sql else ""),)]
+
+
+def test_identifiers_with_quotes_are_only_names(database: str) -> None:
+    evil = 'we"ird %s ; DROP TABLE x; --'
+    query(database, 'CREATE SCHEMA "s""c%"; CREATE TABLE x (a int)')
+    schema = T.StructType(
+        [T.StructField(f"k{evil}", T.StringType()), T.StructField(f"v{evil}", T.LongType())]
+    )
+    rows: list[Row] = [{f"k{evil}": "a", f"v{evil}": 1}, {f"k{evil}": "b", f"v{evil}": None}]
+    for key in (None, f"k{evil}"):
+        table = ('s"c%', f"{evil}{key is None}")
+        letters = ("public", f"{evil} letters")
+        sink = opened(
+            sinks.postgres(database, table, key, create=True, dead_letter=letters, schema='w"%s'), schema
+        )
+        deliver(sink, 0, *rows, schema=schema)
+        deliver(sink, 1, rows[0], schema=schema)
+        assert sink.rewind(BatchId(0)) is Outcome.DONE_NOW
+        quoted = ".".join('"' + part.replace('"', '""') + '"' for part in table)
+        assert sorted(row[:2] for row in query(database, f"SELECT * FROM {quoted}")) == [
+            ("a", 1),
+            ("b", None),
+        ]
+    assert query(database, "SELECT * FROM x") == []
+
+
+@pytest.mark.parametrize(
+    ("ddl", "options", "words"),
+    [
+        ("", {}, "there is no such table"),
+        ("CREATE TABLE t (k text, weir_batch bigint)", {}, "has no column 'v'"),
+        ("CREATE TABLE t (k text, v int, w text NOT NULL, weir_batch bigint)", {}, "'w' may not be null"),
+        ("CREATE TABLE t (k text, v text, weir_batch bigint)", {}, "'v' is text, which does not take bigint"),
+        ("CREATE TABLE t (k bytea, v int, weir_batch bigint)", {}, "does not take string"),
+        ("CREATE TABLE t (k name, v int, weir_batch bigint)", {}, "does not take string"),
+        ("CREATE TABLE t (k text, v real, weir_batch bigint)", {}, "does not take bigint"),
+        ("CREATE TABLE t (k text, v bigint)", {}, 'ALTER TABLE "public"."t" ADD COLUMN "weir_batch"'),
+        ("CREATE TABLE t (k text, v bigint, weir_batch text)", {}, "no bigint"),
+        ("CREATE TABLE t (k text, v bigint)", {"key": "k"}, "no unique index"),
+        ("CREATE TABLE t (k text, v bigint, PRIMARY KEY (k, v))", {"key": "k"}, "no unique index"),
+        ("CREATE TABLE t (k text PRIMARY KEY, v bigint)", {"key": "z"}, "key column 'z'"),
+        ("CREATE TABLE t (k text PRIMARY KEY, v bigint)", {"key": "k", "delete": "v"}, "must be boolean"),
+        (
+            "CREATE TABLE t (k text PRIMARY KEY, v bigint)",
+            {"key": "k", "columns": ["k", "q"]},
+            "no column 'q'",
+        ),
+        ("CREATE VIEW t AS SELECT ''::text k, 1::bigint v", {}, "no table"),
+        (
+            "CREATE TABLE t (k text, v bigint GENERATED ALWAYS AS (1) STORED, weir_batch bigint)",
+            {},
+            "generated",
+        ),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused_before_the_first_batch(
+    database: str, ddl: str, options: dict[str, Any], words: str
+) -> None:
+    if ddl:
+        query(database, ddl)
+    with pytest.raises(SinkMismatchError) as caught:
+        opened(sinks.postgres(database, "t", **options))
+    assert words in caught.value.text
+    assert caught.value.hint
+    assert query(database, "SELECT to_regclass('weir.ledger')") == [(None,)], "nothing was left behind"
+
+
+@pytest.mark.parametrize(
+    ("spark", "column"),
+    [
+        (T.DecimalType(10, 4), "numeric(10,2)"),
+        (T.DoubleType(), "real"),
+        (T.DoubleType(), "numeric(10,2)"),
+        (T.TimestampType(), "timestamp"),
+        (T.TimestampNTZType(), "timestamptz"),
+        (T.TimestampType(), "timestamptz(3)"),
+        (T.DateType(), "timestamptz"),
+        (T.ArrayType(T.DoubleType()), "real[]"),
+        (T.ArrayType(T.LongType()), "bigint"),
+        (T.DayTimeIntervalType(), "interval"),
+    ],
+    ids=str,
+)
+def test_what_would_change_a_value_without_a_word_is_refused(
+    database: str, spark: T.DataType, column: str
+) -> None:
+    query(database, f"CREATE TABLE t (x {column}, weir_batch bigint)")
+    with pytest.raises(SinkMismatchError):
+        opened(sinks.postgres(database, "t"), T.StructType([T.StructField("x", spark)]))
+
+
+def test_other_types_that_take_the_values_are_taken(database: str) -> None:
+    query(
+        database,
+        "CREATE DOMAIN age AS integer CHECK (VALUE >= 0); CREATE TYPE mood AS ENUM ('ok', 'bad'); "
+        "CREATE TABLE t (id uuid, a age, m mood, d numeric, j jsonb, s varchar(3), weir_batch bigint)",
+    )
+    text = T.StringType()
+    kinds = [
+        ("id", text),
+        ("a", T.LongType()),
+        ("m", text),
+        ("d", T.DecimalType(9, 3)),
+        ("j", text),
+        ("s", text),
+    ]
+    schema = T.StructType([T.StructField(name, kind) for name, kind in kinds])
+    sink = opened(sinks.postgres(database, "t"), schema)
+    id = "00000000-0000-4000-8000-000000000001"
+    row = {"id": id, "a": 7, "m": "ok", "d": Decimal("1.5"), "j": '{"x": [1]}', "s": "abc"}
+    deliver(sink, 0, row, schema=schema)
+    assert query(database, "SELECT id::text, a, m::text, d, j, s FROM t") == [
+        (id, 7, "ok", Decimal("1.500"), {"x": [1]}, "abc")
+    ]
+
+
+def test_columns_can_be_chosen_and_renamed(database: str) -> None:
+    query(database, "CREATE TABLE t (name text, at int DEFAULT 5, weir_batch bigint)")
+    deliver(opened(sinks.postgres(database, "t", columns={"k": "name"})), 0, kv("a", 1))
+    assert query(database, "SELECT * FROM t") == [("a", 5, 0)]
+    deliver(opened(sinks.postgres(database, "u", columns=["v"], create=True)), 0, kv("a", 1))
+    assert query(database, "SELECT * FROM u") == [(1, 0)]
+
+
+# keys
+
+
+def test_of_several_rows_with_one_key_the_last_counts(database: str) -> None:
+    sink = opened(sinks.postgres(database, "t", "k", create=True))
+    one = Staged(BatchId(0), TOKEN)
+    rows = [kv("a", number) for number in range(20)]
+    sink.stage(LocalFrame(KV, [[kv("a", 99), kv("b", 1)], rows]), one.batch, one.token)  # type: ignore[arg-type]
+    sink.record(one)
+    sink.commit(one)
+    assert query(database, "SELECT * FROM t ORDER BY k") == [("a", 19), ("b", 1)]
+
+
+MARKED = T.StructType([*KV.fields, T.StructField("gone", T.BooleanType())])
+
+
+def marked(k: str, v: int | None, gone: bool | None = None) -> Row:
+    return {"k": k, "v": v, "gone": gone}
+
+
+def test_a_marked_row_is_deleted_and_a_rewind_brings_all_back(database: str) -> None:
+    query(
+        database,
+        "CREATE TABLE t (k text PRIMARY KEY, v bigint NOT NULL, note text DEFAULT 'mine', "
+        "id int GENERATED ALWAYS AS IDENTITY, twice bigint GENERATED ALWAYS AS (v * 2) STORED); "
+        "INSERT INTO t (k, v, note) VALUES ('theirs', 1, 'kept')",
+    )
+    sink = opened(sinks.postgres(database, "t", "k", delete="gone"), MARKED)
+    deliver(sink, 0, marked("a", 1), marked("b", 2, gone=False), schema=MARKED)
+    query(database, "UPDATE t SET note = 'changed' WHERE k = 'a'")
+    before = query(database, "SELECT * FROM t ORDER BY k")
+    assert len(before) == 3
+    deliver(sink, 1, marked("a", None, gone=True), marked("theirs", 5), marked("c", 3), schema=MARKED)
+    deliver(sink, 2, marked("b", 9), marked("c", 0, gone=True), marked("never", 0, gone=True), schema=MARKED)
+    deliver(sink, 3, marked("a", 7), marked("theirs", 0, gone=True), schema=MARKED)
+    assert query(database, "SELECT k, v FROM t ORDER BY k") == [("a", 7), ("b", 9)]
+    assert sink.rewind(BatchId(0)) is Outcome.DONE_NOW
+    assert query(database, "SELECT * FROM t ORDER BY k") == before
+    deliver(sink, 1, marked("a", 8), schema=MARKED)
+    assert query(database, "SELECT v, note FROM t WHERE k = 'a'") == [(8, "changed")]
+
+
+def test_images_are_kept_as_long_as_a_checkpoint_may_need_them(database: str) -> None:
+    sink = opened(sinks.postgres(database, "t", "k", create=True))
+    for batch in range(4):
+        deliver(sink, batch, kv("a", batch))
+    sink.forget(BatchId(1))
+    assert query(database, 'SELECT "weir:batch" FROM weir.before_1 ORDER BY 1') == [(2,), (3,)]
+    assert query(database, "SELECT batch FROM weir.delivered ORDER BY 1") == [(2,), (3,)]
+    after = sinks.postgres(database, "t", "k")
+    after.expect(KV)
+    ledger: Ledger = after.open("job/query", "lineage", Token(Attempt(2), Run(1)))
+    assert (ledger.last, ledger.floor) == (3, 1)
+    assert after.rewind(BatchId(1)) is Outcome.DONE_NOW
+    assert query(database, "SELECT * FROM t") == [("a", 1)]
+    with pytest.raises(FencedError):
+        sink.forget(BatchId(3))
+
+
+def test_what_was_appended_is_not_taken_for_rows_with_a_key(database: str) -> None:
+    sink = opened(sinks.postgres(database, "t", create=True))
+    deliver(sink, 0, kv("a", 1))
+    query(database, "ALTER TABLE t ADD PRIMARY KEY (k)")
+    changed = sinks.postgres(database, "t", "k")
+    changed.expect(KV)
+    assert changed.open("job/query", "lineage", Token(Attempt(2), Run(1))).floor == 0
+
+
+def test_a_table_without_a_batch_column_can_be_appended_to_and_not_rewound(database: str) -> None:
+    query(database, "CREATE TABLE t (k text, v bigint)")
+    sink = opened(sinks.postgres(database, "t", batch_column=None))
+    assert not sink.rewindable
+    deliver(sink, 0, kv("a", 1))
+    assert query(database, "SELECT * FROM t") == [("a", 1)]
+
+
+# rows that are refused
+
+CHECKED = (
+    "CREATE TABLE t (k varchar(3) NOT NULL, v smallint CONSTRAINT positive CHECK (v > 0), weir_batch bigint, "
+    "UNIQUE (k))"
+)
+
+
+@pytest.mark.parametrize(
+    ("bad", "column", "value"),
+    [
+        (kv("long", 1), "k", '"long"'),
+        (kv("c", 100_000), "v", "100000"),
+        (kv(None, 1), "k", "null"),
+        (kv("c", -1), "v", "-1"),
+        (kv("a\0b", 1), "k", r'"a\\u0000b"'),
+        (kv("a", 2), "k", '"a"'),
+    ],
+    ids=["too long", "out of range", "null", "check", "zero byte", "unique"],
+)
+def test_a_row_that_is_refused_fails_the_batch_or_goes_to_the_dead_letters(
+    database: str, bad: Row, column: str, value: str
+) -> None:
+    query(database, CHECKED)
+    good = [kv(f"x{number}", number + 1) for number in range(9)]
+    rows = [kv("a", 1), *good[:5], bad, *good[5:]]
+    sink = opened(sinks.postgres(database, "t"))
+    with pytest.raises(RefusedRowError) as caught:
+        sink.commit(staged(sink, 0, *rows))
+    fields = caught.value.fields
+    assert (fields["table"], fields["column"], fields["value"]) == ('"t"', column, value)
+    assert "dead_letter" in caught.value.hint
+    assert caught.value.why.count('"v"') >= 1, "the row is shown"
+    assert query(database, "SELECT * FROM t") == []
+    keeping = opened(sinks.postgres(database, "t", dead_letter="letters"), attempt=2)
+    keeping.commit(staged(keeping, 0, *rows, attempt=2))
+    assert len(query(database, "SELECT * FROM t")) == 10
+    found = query(database, "SELECT query, batch, column_name, value, row->>'v' FROM letters")
+    assert found == [("job/query", 0, column, value, str(bad["v"]))]
+    assert query(database, "SELECT rows, refused FROM weir.delivered") == [(10, 1)]
+    keeping.rewind(BatchId(-1))
+    assert query(database, "SELECT * FROM letters") == []
+
+
+def test_many_refused_rows_are_each_found(database: str) -> None:
+    query(database, CHECKED)
+    sink = opened(sinks.postgres(database, "t", dead_letter="letters"))
+    rows = [kv(f"{number:03}", -number if number % 7 == 0 else 1) for number in range(100)]
+    deliver(sink, 0, *rows)
+    assert len(query(database, "SELECT * FROM t")) == 85
+    bad = query(database, "SELECT (row->>'v')::int FROM letters ORDER BY 1 DESC")
+    assert [value for (value,) in bad] == [-number for number in range(0, 100, 7)]
+
+
+# what goes wrong outside
+
+
+def no_secret(text: str) -> None:
+    assert PASSWORD not in text and PASSWORD.replace("#", "%23") not in text
+
+
+def test_the_password_is_in_no_text(database: str, postgres: PostgresServer) -> None:
+    sink = opened(sinks.postgres(database, "t", create=True))
+    no_secret(sink.describe() + repr(sink) + repr(Address.parse(database)) + str(vars(sink)))
+    wrong = postgres.url(password="Sesame#2")
+    with pytest.raises(LoginRefusedError) as refused:
+        opened(sinks.postgres(wrong, "t"))
+    assert "Sesame" not in refused.value.text
+    assert not refused.value.retry
+    with pytest.raises(LoginRefusedError):
+        opened(sinks.postgres(postgres.url("missing"), "t"))
+    for broken in (
+        "postgresql://u:p@Sesame#1@host:x/x",
+        "postgresql://u:Se/same#1@h/db",
+        "user=u password='Sesame",
+    ):
+        with pytest.raises(SinkMismatchError) as unreadable:
+            sinks.postgres(broken, "t")
+        assert "Se" not in unreadable.value.text
+        assert unreadable.value.__cause__ is unreadable.value.__context__ is None
+
+
+def test_a_database_that_is_down_is_an_error_that_a_retry_mends(postgres: PostgresServer) -> None:
+    with pytest.raises(DatabaseError) as caught:
+        opened(sinks.postgres(postgres.url(port=1), "t"))
+    assert caught.value.retry
+    no_secret(caught.value.text)
+
+
+@pytest.fixture
+def proxy(postgres: PostgresServer) -> Iterator[CuttingProxy]:
+    made = CuttingProxy(postgres.port)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("upsert", [False, True], ids=["append", "upsert"])
+@pytest.mark.parametrize("heard", [False, True], ids=["lost", "heard"])
+def test_a_commit_whose_answer_is_lost_is_decided_by_the_ledger(
+    database: str, proxy: CuttingProxy, upsert: bool, heard: bool
+) -> None:
+    through = database.rpartition("@")[0] + f"@127.0.0.1:{proxy.port}/" + database.rpartition("/")[2]
+    sink = opened(sinks.postgres(through, "t", "k" if upsert else None, create=True))
+    one = staged(sink, 0, kv("a", 1), kv("b", 2))
+    proxy.cut_at(b"COMMIT", heard=heard)
+    assert sink.commit(one) is Outcome.UNKNOWN
+    assert proxy.cuts == 1
+    assert len(query(database, "SELECT * FROM t")) == (2 if heard else 0)
+    assert sink.commit(one) is (Outcome.ALREADY_DONE if heard else Outcome.DONE_NOW)
+    assert [row[:2] for row in query(database, "SELECT * FROM t ORDER BY k")] == [("a", 1), ("b", 2)]
+
+
+def test_a_connection_that_breaks_while_rows_are_copied_leaves_nothing_that_counts(
+    database: str, proxy: CuttingProxy
+) -> None:
+    through = database.rpartition("@")[0] + f"@127.0.0.1:{proxy.port}/" + database.rpartition("/")[2]
+    sink = opened(sinks.postgres(through, "t", create=True))
+    proxy.cut_at(b"the word", heard=False)
+    with pytest.raises(DatabaseError):
+        staged(sink, 0, kv("a", 1), kv("b", 2), kv("the word", 3))
+    deliver(sink, 0, kv("a", 1))
+    assert query(database, "SELECT k, v FROM t") == [("a", 1)]
+
+
+def test_what_is_staged_outlives_a_crash_of_the_server(database: str, postgres: PostgresServer) -> None:
+    sink = opened(sinks.postgres(database, "t", create=True))
+    one = staged(sink, 0, kv("a", 1))
+    postgres.kill()
+    with pytest.raises(DatabaseError):
+        sink.commit(one)
+    postgres.start()
+    assert sink.commit(one) is Outcome.DONE_NOW
+    assert query(database, "SELECT k, v FROM t") == [("a", 1)]
+
+
+def test_a_driver_that_is_frozen_in_a_commit_does_not_hold_its_successor_for_ever(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = opened(sinks.postgres(database, "t", create=True))
+    one = staged(old, 0, kv("a", 1))
+    inside, let_go = threading.Event(), threading.Event()
+    move = old._move
+
+    def freeze(*args: Any) -> int:
+        moved = move(*args)
+        args[0].execute("SET LOCAL idle_in_transaction_session_timeout = '1s'")
+        inside.set()
+        let_go.wait(60)
+        return moved
+
+    monkeypatch.setattr(old, "_move", freeze)
+    outcome: list[object] = []
+
+    def commit() -> None:
+        try:
+            outcome.append(old.commit(one))
+        except Exception as error:
+            outcome.append(error)
+
+    zombie = threading.Thread(target=commit)
+    zombie.start()
+    assert inside.wait(30)
+    new = opened(sinks.postgres(database, "t"), attempt=2)
+    let_go.set()
+    zombie.join(30)
+    assert isinstance(outcome[0], DatabaseError)
+    assert query(database, "SELECT * FROM t") == []
+    with pytest.raises(FencedError):
+        old.commit(one)
+    assert new.commit(one) is Outcome.DONE_NOW
+    with connect(Address.parse(database), "look") as connection:
+        asked = connection.execute("SHOW idle_in_transaction_session_timeout").fetchone()
+    assert asked == (SESSION["idle_in_transaction_session_timeout"],)
+
+
+def test_a_table_and_its_ledger_are_in_one_transaction(database: str) -> None:
+    """A reader that sees a batch in the ledger sees its rows, and the other way round."""
+    sink = opened(sinks.postgres(database, "t", create=True))
+    stop, wrong = threading.Event(), []
+
+    def read() -> None:
+        with psycopg.connect(database) as connection:
+            while not stop.is_set():
+                text = "SELECT (SELECT last FROM weir.ledger), (SELECT coalesce(max(weir_batch), -1) FROM t)"
+                found = connection.execute(text).fetchone()
+                connection.rollback()
+                if found is None or found[0] != found[1]:
+                    wrong.append(found)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for batch in range(10):
+        deliver(sink, batch, kv("a", batch))
+    stop.set()
+    reader.join()
+    assert not wrong
+
+
+def test_a_staging_that_a_stray_task_still_writes_to_does_not_hold_up_the_commit(database: str) -> None:
+    sink = opened(sinks.postgres(database, "t", create=True))
+    one = staged(sink, 0, kv("a", 1))
+    with psycopg.connect(database) as stray:
+        stray.execute('INSERT INTO weir.s1_0_1_1 ("weir:task", k) VALUES (7, $$stray$$)')
+        assert sink.commit(one) is Outcome.DONE_NOW
+    assert query(database, "SELECT k FROM t") == [("a",)]
+    after = opened(sinks.postgres(database, "t"), attempt=2)
+    after.discard(BatchId(0), [])
+    assert query(database, "SELECT to_regclass('weir.s1_0_1_1')") == [(None,)]
+
+
+def test_times_are_those_of_the_frame_whatever_the_zones(database: str) -> None:
+    schema = T.StructType([T.StructField("at", T.TimestampType())])
+    moment = datetime(2024, 10, 27, 1, 30, tzinfo=timezone(timedelta(hours=2)))
+    sink = opened(
+        sinks.postgres(f"{database}?options=-c%20timezone%3DAmerica/New_York", "t", create=True), schema
+    )
+    deliver(sink, 0, {"at": moment}, schema=schema)
+    assert query(database, "SELECT at FROM t") == [(moment,)]
