@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,3 +87,14 @@ def test_an_error_of_weirs_own_that_comes_from_a_worker_as_a_text_keeps_what_it_
     assert (failure.domain, failure.error, failure.exit_code) == (Domain.INTERNAL, "LostSegmentError", 4)
     raised.args = ("weir.errors.NoSuchClass: that is no error of weir's",)
     assert from_exception(raised, "job").domain is Domain.USER
+
+
+def test_no_password_is_in_a_failure_though_a_line_of_the_job_file_has_it(tmp_path: Path) -> None:
+    file = tmp_path / "job.py"
+    file.write_text('raise ValueError("postgresql://me:s3cret@db:5432/x and password=s3cret user=me")\n')
+    with pytest.raises(ValueError) as caught:
+        exec(compile(file.read_text(), str(file), "exec"), {})
+    failure = from_exception(caught.value, "job")
+    told = f"{failure.what} {failure.why} {failure.hint} {failure.stack}"
+    assert "s3cret" not in told
+    assert "postgresql://me:***@db:5432/x and password=*** user=me" in failure.stack

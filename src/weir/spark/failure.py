@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import re
 import traceback
+from dataclasses import replace
 from typing import Any
 
 from weir import errors
@@ -27,11 +28,29 @@ _USER = {
 }
 _FATAL = {"java.lang.OutOfMemoryError", "java.lang.StackOverflowError"}
 _EXTERNAL = ("java.io.", "java.net.", "java.nio.", "org.apache.hadoop.", "org.apache.kafka.")
+_SECRETS = (
+    (re.compile(r"(://[^\s:/@'\"]*):[^\s'\"]+@"), r"\1:***@"),
+    (re.compile(r"(?i)(password\s*=\s*)('[^']*'|\"[^\"]*\"|[^\s'\",)]+)"), r"\1***"),
+)
 _OWN = re.compile(r"^weir\.errors\.(\w+): (.+)$", re.MULTILINE)
 
 
 def from_exception(error: BaseException, job: str) -> Failure:
-    """The failure behind an exception, as the supervisor and the journal take it."""
+    """The failure behind an exception, as the supervisor and the journal take it; without passwords."""
+    made = _from_exception(error, job)
+    return replace(
+        made, what=hidden(made.what), why=hidden(made.why), hint=hidden(made.hint), stack=hidden(made.stack)
+    )
+
+
+def hidden(text: str) -> str:
+    """The text without the passwords of urls and of settings; a stack shows lines of the job's own file."""
+    for secret, shown in _SECRETS:
+        text = secret.sub(shown, text)
+    return text
+
+
+def _from_exception(error: BaseException, job: str) -> Failure:
     stack = "".join(traceback.format_exception(error))
     if isinstance(error, WeirError):
         fenced = isinstance(error, FencedError)
