@@ -226,6 +226,24 @@ def test_columns_can_be_chosen_and_renamed(database: str) -> None:
     assert query(database, "SELECT * FROM u") == [(1, 0)]
 
 
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_the_deliveries_are_told_apart_by_a_batch_that_runs_twice(database: str, delivery: Any) -> None:
+    query(database, "CREATE TABLE t (k varchar(3), v bigint, weir_batch bigint)")
+    sink = opened(sinks.postgres(database, "t", delivery=delivery, dead_letter="letters"))
+    sink.stage(LocalFrame(KV, [[kv("a", 1)], [kv("long", 2)]]), BatchId(0), TOKEN)  # type: ignore[arg-type]
+    seen_at_once = query(database, "SELECT k FROM t")
+    again = opened(sinks.postgres(database, "t", delivery=delivery, dead_letter="letters"), attempt=2)
+    again.discard(BatchId(-1), [])
+    again.commit(staged(again, 0, kv("a", 1), kv("long", 2), attempt=2))
+    twice = delivery == "at_least_once"
+    assert len(seen_at_once) == twice
+    assert query(database, "SELECT k, weir_batch FROM t") == [("a", 0)] * (1 + twice)
+    assert query(database, "SELECT value FROM letters") == [('"long"',)]
+    assert query(database, "SELECT rows, refused FROM weir.delivered") == [(1, 1)]
+    again.rewind(BatchId(-1))
+    assert query(database, "SELECT * FROM t") == []
+
+
 # keys
 
 

@@ -11,7 +11,7 @@ sink.py        the contract
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from weir.job.sinks.postgres.sink import PostgresSink
@@ -27,9 +27,10 @@ def postgres(
     create: bool = False,
     dead_letter: str | Sequence[str] | None = None,
     batch_column: str | None = "weir_batch",
+    delivery: Literal["exactly_once", "at_least_once"] = "exactly_once",
     schema: str = "weir",
 ) -> PostgresSink:
-    """Write each batch to a table of PostgreSQL, exactly once.
+    """Write each batch to a table of PostgreSQL, by default exactly once.
 
     Without `key` rows are appended, and `batch_column` of the table tells their batch, by which a
     rollback finds them; with None there is no such column and no rollback. With `key` (the table's
@@ -38,6 +39,9 @@ def postgres(
     `columns` names the frame's columns to write, or maps them to the table's. `create` creates the table
     if it is missing, and adds the batch column. A row that the database does not take fails the
     batch; with `dead_letter` it goes to that table, and the rest goes on.
+
+    With `delivery="at_least_once"` the executors append to the table itself, inside the batch: sooner and
+    cheaper, but readers see half a batch, and a batch that runs again is there twice.
 
     weir's own tables are in `schema` of the same database. `table` is "table", "schema.table" or
     ("schema", "table"), taken exactly as written.
@@ -51,6 +55,11 @@ def postgres(
     keys = (key,) if isinstance(key, str) else tuple(key or ())
     if delete and not keys:
         catalogue.refuse("?", repr(table), "delete= needs a key", "give the table's key: key=[...]")
+    if delivery not in ("exactly_once", "at_least_once"):
+        catalogue.refuse("?", repr(table), f"there is no delivery {delivery!r}", 'use "exactly_once"')
+    if delivery == "at_least_once" and keys:
+        todo = "leave delivery= out: merging by a key is exactly once"
+        catalogue.refuse("?", repr(table), "rows with a key are not merged inside the batch", todo)
     wanted = Wanted(
         table=Name.parse(table),
         key=keys,
@@ -58,6 +67,7 @@ def postgres(
         delete=delete or "",
         create=create,
         batch_column=batch_column or "",
+        at_once=delivery == "at_least_once",
     )
     letters = Name.parse(dead_letter) if dead_letter else None
     return PostgresSink(Address.parse(url), wanted, letters, schema)

@@ -58,6 +58,8 @@ class Wanted:
     create: bool = False
     batch_column: str = "weir_batch"
     """The table's column for the batch of an appended row; "" for none."""
+    at_once: bool = False
+    """At least once: the executors append to the table itself, inside the batch."""
 
     @property
     def extra(self) -> str:

@@ -68,12 +68,14 @@ class Staging:
 
     address: Address
     copy: str
-    """The COPY statement; its columns are the task's id, the row's number if wanted, then the frame's."""
+    """The COPY statement; its columns: those of `leads`, the row's number if wanted, then the frame's."""
     refuse: str
     """The INSERT of a refused row: task, reason, column, value, row."""
     names: tuple[str, ...]
     """The frame's columns, in order, under their names in the table."""
     forms: tuple[Form, ...]
+    leads: tuple[int, ...] | None
+    """What stands in front of each row; None: the task's id."""
     numbered: bool
     keep_refused: bool
     """Refused rows are kept apart; otherwise the first one is reported, and ends the task."""
@@ -176,7 +178,8 @@ class Task:
         import pyarrow as pa  # noqa: PLC0415
         from pyarrow import csv  # noqa: PLC0415
 
-        columns = [pa.repeat(pa.scalar(self.task, pa.int64()), batch.num_rows)]
+        leads = (self.task,) if self._staging.leads is None else self._staging.leads
+        columns = [pa.repeat(pa.scalar(lead, pa.int64()), batch.num_rows) for lead in leads]
         if self._staging.numbered:
             columns.append(pa.array(range(first, first + batch.num_rows), pa.int64()))
         columns += [

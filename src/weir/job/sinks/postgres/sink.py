@@ -102,12 +102,14 @@ class PostgresSink:
         with self._database.transaction("make a staging table") as connection:
             if self._target is None:
                 self._target = self._fit(connection, frame.schema)
-            self._tables.create_staging(connection, self._target, batch, token)
-        staging = self._staging(self._target, batch, token)
+            if not self._wanted.at_once:
+                self._tables.create_staging(connection, self._target, batch, token)
+        target = self._target
+        staging = self._staging(target, batch, token)
         over = threading.Event()
-        faults.watch("batch.writing", lambda: self._writing(batch, token), over)
+        faults.watch("batch.writing", lambda: self._writing(target, batch, token), over)
         try:
-            tasks = _projected(frame, self._target).mapInArrow(staging, DONE).collect()
+            tasks = _projected(frame, target).mapInArrow(staging, DONE).collect()
         finally:
             over.set()
         for task in tasks:
@@ -196,7 +198,7 @@ class PostgresSink:
             raise FencedError(who=f"run {self._token}", by=missing)
         assert self._target is not None or not recorded.rows, "a staging has rows of a table that is known"
         refused = recorded.refused
-        if recorded.rows:
+        if recorded.rows and not self._wanted.at_once:
             refused += self._move(connection, staged, recorded)
         if recorded.refused and self._dead_letter is not None:
             letters = self._tables.refusals(self._dead_letter, staged, recorded.tasks)
@@ -299,21 +301,28 @@ class PostgresSink:
             )
 
     def _staging(self, target: Target, batch: BatchId, token: Token) -> Staging:
-        numbered = bool(self._wanted.key)
+        numbered, leads = bool(self._wanted.key), None
+        copy = self._tables.copy(target, batch, token, numbered=numbered)
+        if self._wanted.at_once:
+            copy, leads = (
+                self._tables.copy_at_once(self._wanted, target),
+                (batch,) if self._wanted.extra else (),
+            )
         return Staging(
             self._address,
-            self._tables.copy(target, batch, token, numbered=numbered),
+            copy,
             self._tables.refuse(batch, token),
             tuple(column.name for column in target.staged),
             tuple(column.form for column in target.staged),
+            leads,
             numbered,
             keep_refused=self._dead_letter is not None,
         )
 
-    def _writing(self, batch: BatchId, token: Token) -> bool:
-        """Whether rows are arriving in the staging table; for a fault that waits for that."""
+    def _writing(self, target: Target, batch: BatchId, token: Token) -> bool:
+        """Whether rows are arriving; for a fault that waits for that."""
         with self._database.transaction("look at a staging") as connection:
-            table = self._tables.staging(batch, token)
+            table = str(target.name) if self._wanted.at_once else self._tables.staging(batch, token)
             found = connection.execute("SELECT pg_relation_size(to_regclass(%s))", (table,)).fetchone()
         return bool(found and found[0])
 

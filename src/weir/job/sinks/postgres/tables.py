@@ -83,7 +83,7 @@ class Tables:
             (
                 "delivered",
                 f"{of}, {token}, rows bigint NOT NULL, refused bigint NOT NULL, "
-                "at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (target, batch)",
+                "at timestamptz NOT NULL DEFAULT clock_timestamp(), PRIMARY KEY (target, batch)",
             ),
             (
                 "staged",
@@ -171,6 +171,11 @@ class Tables:
         own = f"{TASK}, {ROW}" if numbered else TASK
         names = quoted(c.name for c in target.staged)
         return f"COPY {self.staging(batch, token)} ({own}, {names}) FROM STDIN (FORMAT csv)"
+
+    def copy_at_once(self, wanted: Wanted, target: Target) -> str:
+        """The COPY of a task whose rows are seen at once."""
+        names = [*filter(None, [wanted.extra]), *(c.name for c in target.columns)]
+        return f"COPY {target.name} ({quoted(names)}) FROM STDIN (FORMAT csv)"
 
     def refuse(self, batch: BatchId, token: Token) -> str:
         """The INSERT of a row that was refused in a task; its values: task, reason, column, value, row."""
