@@ -48,10 +48,11 @@ def binaries() -> Path | None:
 class PostgresServer:
     """One server. `kill` and `start` again is a crash and its recovery."""
 
-    def __init__(self, bin: Path) -> None:
+    def __init__(self, bin: Path, **settings: str) -> None:
+        self._settings = {**_SETTINGS, **settings}
         self.folder = Path(tempfile.mkdtemp(prefix="weir-pg-"))
         self._account = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
-        self._bin = self._reachable(bin)
+        self.bin = self._reachable(bin)
         self._process: subprocess.Popen[bytes] | None = None
         self.port = _free_port()
         self._own(self.folder)
@@ -71,10 +72,10 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start it and wait until it takes connections."""
-        options = [f"{key}={value}" for key, value in _SETTINGS.items()]
+        options = [f"{key}={value}" for key, value in self._settings.items()]
         options += [f"port={self.port}", "listen_addresses=127.0.0.1"]
         options.append(f"unix_socket_directories={self.folder}")
-        command = [self._bin / "postgres", "-D", self.folder / "data"]
+        command = [self.bin / "postgres", "-D", self.folder / "data"]
         with open(self.folder / "log", "ab") as log:
             self._process = subprocess.Popen(
                 [*map(str, command), *(word for option in options for word in ("-c", option))],
@@ -116,7 +117,7 @@ class PostgresServer:
         return True
 
     def _run(self, name: str, *args: object) -> None:
-        command = [str(self._bin / name), *map(str, args)]
+        command = [str(self.bin / name), *map(str, args)]
         done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, **self._as_account())
         assert done.returncode == 0, done.stdout + done.stderr
 

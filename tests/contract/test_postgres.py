@@ -19,7 +19,7 @@ from weir import sinks
 from weir.errors import DatabaseError, FencedError, LoginRefusedError, RefusedRowError, SinkMismatchError
 from weir.ids import Attempt, BatchId, Run, Token
 from weir.job.sinks import Outcome
-from weir.job.sinks.postgres.database import SESSION, Address, connect
+from weir.job.sinks.postgres.database import SETTINGS, Address, Database
 from weir.job.sinks.postgres.sink import PostgresSink
 from weir.protocol.ledger import Ledger, Staged
 
@@ -303,6 +303,17 @@ def test_images_are_kept_as_long_as_a_checkpoint_may_need_them(database: str) ->
         sink.forget(BatchId(3))
 
 
+def test_images_follow_a_table_that_changes(database: str) -> None:
+    query(database, "CREATE TABLE t (k text PRIMARY KEY, v int)")
+    deliver(opened(sinks.postgres(database, "t", "k")), 0, kv("a", 1))
+    query(database, "ALTER TABLE t ALTER v TYPE bigint, ADD COLUMN note text DEFAULT 'new'")
+    sink = opened(sinks.postgres(database, "t", "k"), attempt=2)
+    for batch, value in ((1, 2**40), (2, 2**41)):
+        sink.commit(staged(sink, batch, kv("a", value), attempt=2))
+    assert sink.rewind(BatchId(1)) is Outcome.DONE_NOW
+    assert query(database, "SELECT * FROM t") == [("a", 2**40, "new")]
+
+
 def test_what_was_appended_is_not_taken_for_rows_with_a_key(database: str) -> None:
     sink = opened(sinks.postgres(database, "t", create=True))
     deliver(sink, 0, kv("a", 1))
@@ -362,6 +373,17 @@ def test_a_row_that_is_refused_fails_the_batch_or_goes_to_the_dead_letters(
     assert query(database, "SELECT rows, refused FROM weir.delivered") == [(10, 1)]
     keeping.rewind(BatchId(-1))
     assert query(database, "SELECT * FROM letters") == []
+
+
+def test_refused_rows_that_are_staged_are_not_dropped_with_the_option(database: str) -> None:
+    query(database, CHECKED)
+    one = staged(opened(sinks.postgres(database, "t", dead_letter="letters")), 0, kv("a", 1), kv("b", -1))
+    with pytest.raises(SinkMismatchError) as caught:
+        opened(sinks.postgres(database, "t"), attempt=2).commit(one)
+    assert "dead_letter" in caught.value.hint
+    sink = opened(sinks.postgres(database, "t", dead_letter="letters"), attempt=3)
+    assert sink.commit(one) is Outcome.DONE_NOW
+    assert query(database, "SELECT value FROM letters") == [("-1",)]
 
 
 def test_many_refused_rows_are_each_found(database: str) -> None:
@@ -490,9 +512,9 @@ def test_a_driver_that_is_frozen_in_a_commit_does_not_hold_its_successor_for_eve
     with pytest.raises(FencedError):
         old.commit(one)
     assert new.commit(one) is Outcome.DONE_NOW
-    with connect(Address.parse(database), "look") as connection:
+    with Database(Address.parse(database)).transaction("look") as connection:
         asked = connection.execute("SHOW idle_in_transaction_session_timeout").fetchone()
-    assert asked == (SESSION["idle_in_transaction_session_timeout"],)
+    assert asked == (SETTINGS["idle_in_transaction_session_timeout"],)
 
 
 def test_a_table_and_its_ledger_are_in_one_transaction(database: str) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from weir.job.sinks.postgres.database import Address, connect, refuses_row, scrubbed, translate
+from weir.job.sinks.postgres.database import Address, begin, connect, refuses_row, scrubbed, translate
 from weir.job.sinks.postgres.types import Form
 
 if TYPE_CHECKING:
@@ -143,6 +143,7 @@ class Task:
             self._connection = connect(self._staging.address, "copy rows")
         connection = self._connection
         try:
+            begin(connection)
             if not last:  # flushed with the last one; a crash in between breaks this connection
                 connection.execute("SET LOCAL synchronous_commit = off")
             with connection.cursor().copy(self._staging.copy.encode()) as copy:

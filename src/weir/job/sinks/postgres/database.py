@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[tuple[Any, ...]]
 
-SESSION = {
+SETTINGS = {
     "timezone": "UTC",  # timestamps are copied as UTC, without a zone
     "datestyle": "ISO, YMD",
-    "client_encoding": "UTF8",
     "idle_in_transaction_session_timeout": "30s",  # a driver that is frozen in a commit lets go then
 }
+"""What every transaction counts on; not of the session, which a pooler may share."""
 _HOSTS, _PORTS = re.compile(r"[\w.,:/\-]*"), re.compile(r"[\d,]*")
 _CONNECT_SECONDS = 10
 _IDLE_KEPT = 2
@@ -89,21 +89,24 @@ def _parts(url: str) -> dict[str, str] | None:
 
 
 def connect(address: Address, verb: str) -> Connection:
-    """A new connection with the settings that every step counts on; no transaction is open."""
+    """A new connection; no transaction is open."""
     psycopg = _psycopg()
     try:
         connection: Connection = psycopg.connect(
             address.url,
             connect_timeout=_CONNECT_SECONDS,
+            client_encoding="utf8",
             application_name="weir",
-            options=" ".join(
-                f"-c {key}={value.replace(' ', chr(92) + ' ')}" for key, value in SESSION.items()
-            ),
         )
     except psycopg.Error as error:
         raise translate(error, address, verb) from None
     connection.prepare_threshold = None  # tables come and go
     return connection
+
+
+def begin(connection: Connection) -> None:
+    """Begin a transaction with the settings that every step counts on; raises what psycopg raises."""
+    connection.execute("; ".join(f"SET LOCAL {key} = '{value}'" for key, value in SETTINGS.items()).encode())
 
 
 def translate(error: psycopg.Error, address: Address, verb: str) -> WeirError:
@@ -171,18 +174,19 @@ class Database:
             raise OutcomeUnknownError(verb=verb, path=self.address.place, reason=reason) from error
 
     def _begin(self, verb: str) -> Connection:
-        """A connection that has answered just now; one that has died since it was used last is replaced."""
+        """A connection in a new transaction; one that has died since it was used last is replaced."""
         psycopg = _psycopg()
         while True:
             with self._lock:
-                connection = self._idle.pop() if self._idle else None
-            if connection is None:
-                return connect(self.address, verb)
+                used = self._idle.pop() if self._idle else None
+            connection = used or connect(self.address, verb)
             try:
-                connection.execute("SELECT 1")
+                begin(connection)
                 return connection
-            except psycopg.Error:
+            except psycopg.Error as error:
                 connection.close()
+                if used is None:
+                    raise translate(error, self.address, verb) from error
 
     def _give_back(self, connection: Connection) -> None:
         with suppress(Exception):

@@ -200,7 +200,10 @@ class PostgresSink:
         refused = recorded.refused
         if recorded.rows and not self._wanted.at_once:
             refused += self._move(connection, staged, recorded)
-        if recorded.refused and self._dead_letter is not None:
+        if recorded.refused:
+            if self._dead_letter is None:
+                reason = f"rows of batch {staged.batch} were refused and kept for a dead-letter table"
+                raise self._unfit(reason, "name that table once more: dead_letter=<table>")
             letters = self._tables.refusals(self._dead_letter, staged, recorded.tasks)
             connection.execute(letters, (self._ledger.owner,))
         rows = recorded.rows + recorded.refused - refused
@@ -333,6 +336,9 @@ class PostgresSink:
     def _refused(self, refusal: dict[str, str]) -> WeirError:
         return RefusedRowError(table=str(self._wanted.table), query=self._query, **refusal)
 
+    def _unfit(self, reason: str, todo: str) -> SinkMismatchError:
+        return SinkMismatchError(query=self._query, path=self.describe(), reason=reason, todo=todo)
+
     def _lost(self, staged: Staged) -> LostStagingError:
         return LostStagingError(batch=staged.batch, query=self._ledger.owner, path=self.describe())
 
@@ -349,7 +355,8 @@ class PostgresSink:
             todo = "bring the job's directory back, or give this query a new table"
         else:
             return
-        raise SinkMismatchError(query=owner.split("/", 1)[1], path=self.describe(), reason=reason, todo=todo)
+        query = owner.split("/", 1)[1]
+        raise SinkMismatchError(query=query, path=self.describe(), reason=reason, todo=todo)
 
 
 def _projected(frame: DataFrame, target: Target) -> DataFrame:

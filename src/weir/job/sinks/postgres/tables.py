@@ -258,13 +258,20 @@ class Tables:
             f"CREATE TABLE IF NOT EXISTS {self.before} "
             f"({BATCH} bigint NOT NULL, {EXISTED} boolean NOT NULL{columns})".encode()
         )
-        connection.execute(
-            f"CREATE INDEX IF NOT EXISTS before_{self.id}_batch ON {self.before} ({BATCH})".encode()
-        )
-        for name, kind in target.all:
-            connection.execute(
-                f"ALTER TABLE {self.before} ADD COLUMN IF NOT EXISTS {quoted([name])} {kind}".encode()
-            )
+        index = f"before_{self.id}_batch ON {self.before} USING brin ({BATCH})"
+        connection.execute(f"CREATE INDEX IF NOT EXISTS {index}".encode())
+        found = connection.execute(
+            "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
+            "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
+            (self.before,),
+        ).fetchall()
+        there = {str(name): str(kind) for name, kind in found}
+        for name, kind in target.all:  # the user's table may have changed since
+            if there.get(name) != kind:
+                change = (
+                    f"ALTER COLUMN {quoted([name])} TYPE" if name in there else f"ADD COLUMN {quoted([name])}"
+                )
+                connection.execute(f"ALTER TABLE {self.before} {change} {kind}".encode())
 
     def append(self, wanted: Wanted, target: Target, staged: Staged, rows: str) -> bytes:
         """The statement that moves these rows of a staging; `rows` is a condition."""
