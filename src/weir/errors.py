@@ -8,7 +8,10 @@
     |   |-- JobFileError            a job file without a job, with two, or that raises
     |   |-- PipelineError           a pipeline function that does more than build frames
     |   |-- PinnedStateError        a setting that Spark would silently ignore on these live files
+    |   |-- ChangedQueryError       a query that is not what its live files are of
+    |   |-- RestorePlanError        a point that the job, as it is now, can't go on from
     |   |-- SinkMismatchError       output of another job, or ahead of this job's live files
+    |   |-- SinkTakenError          output that the same job has written from another directory
     |   |-- ChannelSchemaError      a stream whose channel holds rows of another schema
     |   |-- CheckpointTooLargeError more than the checkpoint storage `memory` takes
     |   |-- CopiesMismatchError     a copy-dir that holds the checkpoints of another life of the job
@@ -179,7 +182,25 @@ class PinnedStateError(UserError):
 
     what_form = "query {query!r} keeps its state with {setting}={live}, but {setting}={asked} was asked for"
     why_form = "Spark fixes this at the first batch and would go on with {live} without a word"
-    hint_form = "set {setting}={live} for this job, or give the job a new name to start with empty state"
+    hint_form = "set {setting}={live} for this job, or have its state changed: weir run FILE -s latest -D {setting}={asked}"
+
+
+class ChangedQueryError(UserError):
+    """A query whose live files are those of another one: Spark would fail, or mix up its state."""
+
+    what_form = "query {query!r} has changed, and its live files are those of the query as it was"
+    why_form = "{reason}"
+    hint_form = (
+        "to carry its state over: weir run FILE -s latest; what will become of it: weir plan FILE -s latest"
+    )
+
+
+class RestorePlanError(UserError):
+    """A point that the job, as it is now, can't go on from; nothing was touched."""
+
+    what_form = "job {job!r} can't go on from {point}"
+    why_form = "{reason}"
+    hint_form = "'weir plan FILE -s {point}' says what becomes of everything, and what would make it fit"
 
 
 class SinkMismatchError(UserError):
@@ -188,6 +209,18 @@ class SinkMismatchError(UserError):
     what_form = "the sink of query {query!r} can't be used: {path}"
     why_form = "{reason}"
     hint_form = "{todo}"
+
+
+class SinkTakenError(UserError):
+    """Output that the same job has written from other live files, which may still do so."""
+
+    what_form = "the sink of query {query!r} was taken by attempt {attempt} of this job: {path}"
+    why_form = (
+        "this directory knows of attempts up to {own} only, so the job has run elsewhere, and may still do so"
+    )
+    hint_form = (
+        "make sure that it has ended there for good, then: weir run FILE -s POINT --take-over {attempt}"
+    )
 
 
 class ChannelSchemaError(UserError):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from tests.faults.jobs import counted
@@ -50,10 +51,12 @@ class Counted:
         assert not run.failures, run.failures
 
     def as_process(self, settings: Mapping[str, str], longest: float) -> None:
-        """Run it with `weir run`, and send SIGTERM at a random moment of its life."""
+        """Run it with `weir run`, and send SIGTERM at a random moment, once its driver is started."""
         with JobProcess(FILE, self.folder / "weir", args=self.args, settings=settings) as process:
             if self.dice.random() < 0.75:
                 process.wait_for_state(JobState.RUNNING)
+            else:
+                process.wait_for("a driver", psutil.Process(process.pid).children)
             time.sleep(self.dice.uniform(0, longest))
             process.send(self.dice.choice([signal.SIGTERM, signal.SIGINT]))
             run = process.wait()

@@ -82,7 +82,9 @@ def test_a_driver_that_is_frozen_is_killed_and_started_again(
     by_itself = f"ended with exit code {FencedError.exit_code}"
     words = ("has not answered for",) if frozen == "the driver" else ("has not answered for", by_itself)
     assert any(word in run.failures[0]["what"] for word in words)
-    assert TIMEOUT - 1 < run.recoveries[0]["parts"]["detect"] < TIMEOUT + SLACK
+    noticed = run.recoveries[0]["parts"]["detect"]
+    assert noticed < TIMEOUT + SLACK
+    assert noticed > TIMEOUT - 1 or by_itself in run.failures[0]["what"]
     assert not psutil.pid_exists(driver)
     feed.check(out)
 

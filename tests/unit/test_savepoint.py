@@ -375,7 +375,8 @@ def test_what_was_received_and_not_read_goes_with_it_and_comes_back(job: KeptJob
     assert len(unread_entries(job.store, idle)) == 8
     fresh = tmp_path / "fresh" / "wordcount"
     there = write(fresh / unread[2], "another life's")
-    bring_back(Place(done.place), fresh / "generations" / "0001")
+    generation = fresh / "generations" / "0001"
+    bring_back(Place(done.place), generation, lambda path: generation / path)
     assert [(fresh / path).read_text() for path in unread[:2]] == ["lines 3", "lines 4"]
     assert there.read_text() == "another life's"
     assert (fresh / "generations/0001/user-state/counts/1.json").exists()

@@ -44,7 +44,7 @@ class Driver:
     scripts: list[Script]
     """What each driver does besides; the last one goes for all that follow."""
 
-    def __init__(self, file: Path, arguments: list[str], heard: Heard, show: object) -> None:
+    def __init__(self, file: Path, arguments: list[str], name: str, heard: Heard, show: object) -> None:
         self.heard = heard
         self.got: list[m.Message] = []
         self.group = 0

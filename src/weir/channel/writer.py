@@ -261,7 +261,8 @@ class ChannelWriter:
 
     def _check_fence(self) -> None:
         if self._tail.fence > self._token:
-            raise FencedError(who=f"attempt {self._token}", by=f"attempt {self._tail.fence}")
+            fence = self._tail.fence
+            raise FencedError(who=f"attempt {self._token}", by=f"attempt {fence}", attempt=fence.attempt)
 
     def _check_owner(self, owner: str, lineage: str) -> None:
         if not self._tail.owner or (self._tail.owner, self._tail.lineage) == (owner, lineage):

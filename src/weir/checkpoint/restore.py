@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -34,10 +36,53 @@ PassedOver = Callable[[CheckpointId, str], None]
 """Told of each newer checkpoint that is damaged, and what is wrong with it."""
 
 
+Target = Callable[[str], "Path | None"]
+"""Where a file of the point goes; None for one that nothing in the job needs."""
+
+
 def _silently(_id: CheckpointId, _damage: str) -> None: ...
 
 
-def find(store: Store, job: JobName, point: str, passed_over: PassedOver = _silently) -> Manifest:
+@dataclass(frozen=True)
+class Changes:
+    """What a restore changes on the way, as the user said it; by default nothing."""
+
+    maps: tuple[str, ...] = ()
+    allow_dropped: bool = False
+    parallelism: int | None = None
+    """None: as the point has it."""
+    backend: str | None = None
+    offsets: Mapping[str, str] = field(default_factory=dict)
+    claim: bool = False
+    forked_from: str = ""
+    """The job that the point is of, where it is another one than the job that goes on."""
+
+
+@dataclass(frozen=True)
+class From:
+    """A checkpoint or savepoint that a start was told to go on from."""
+
+    point: str
+    accept_duplicates: bool = False
+    changes: Changes = field(default_factory=Changes)
+
+    def to_wire(self) -> dict[str, Any]:
+        """As a message carries it."""
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, body: Mapping[str, Any]) -> From:
+        changes = dict(body["changes"])
+        return cls(
+            body["point"],
+            body["accept_duplicates"],
+            Changes(**changes | {"maps": tuple(changes["maps"])}),
+        )
+
+
+def find(
+    store: Store, job: JobName, point: str, passed_over: PassedOver = _silently, forked_from: str = ""
+) -> Manifest:
     """The checkpoint or savepoint that a user means, when every file of it is whole.
 
     `point` is "latest" (the newest checkpoint on the way to the live files that is whole), "chk-41",
@@ -48,9 +93,9 @@ def find(store: Store, job: JobName, point: str, passed_over: PassedOver = _sile
     if point == LATEST:
         return _latest(store, job, passed_over)
     if is_place(point):
-        return saved.find(point, job)[1]
+        return saved.find(point, job, forked_from)[1]
     elsewhere = _ELSEWHERE.fullmatch(point)
-    manifest = _from_copies(job, point, elsewhere) if elsewhere else _named(store, job, point)
+    manifest = _from_copies(job, point, elsewhere) if elsewhere else named(store, job, point)
     damage = verify(store, manifest)
     if damage:
         raise _damaged(job, manifest.id, damage[0])
@@ -60,6 +105,11 @@ def find(store: Store, job: JobName, point: str, passed_over: PassedOver = _sile
 def is_place(point: str) -> bool:
     """Whether it is the place of a savepoint, and not the name of a checkpoint."""
     return "/" in point and _ELSEWHERE.fullmatch(point) is None
+
+
+def attempt_of(point: str) -> int:
+    """Above which attempt a job goes on from a point: what a savepoint holds is fenced by its own."""
+    return Place(point).read().attempt if is_place(point) else 0
 
 
 def candidates(store: Store, job: JobName) -> list[CheckpointId]:
@@ -94,29 +144,39 @@ def verify_id(store: Store, job: JobName, id: CheckpointId) -> list[str]:
 
 
 def intend(
-    store: Store, job: JobName, point: str, *, accept_duplicates: bool, clock: Clock, why: str
+    store: Store,
+    job: JobName,
+    point: str,
+    *,
+    accept_duplicates: bool,
+    clock: Clock,
+    why: str,
+    changes: Changes | None = None,
+    found: Manifest | None = None,
 ) -> Generation:
     """Write down, durably, that the next start goes on from a checkpoint; the generation it will be.
 
-    The checkpoint is verified first. To ask again for what is intended already changes nothing. One
-    of a copy-dir is entered among the job's own checkpoints. One of another timeline is refused: the
-    sinks were taken back behind it, and what they hold since is not what it knows of.
+    The checkpoint is verified first, unless it was `found` a moment ago. To ask again for what is
+    intended already changes nothing. One of a copy-dir is entered among the job's own checkpoints. One
+    of another timeline is refused: the sinks were taken back behind it, and what they hold since is not
+    what it knows of.
     """
-    manifest = find(store, job, point)
+    changes = changes or Changes()
+    manifest = found or find(store, job, point, forked_from=changes.forked_from)
     place = Place(point).url if is_place(point) else ""
     if _ELSEWHERE.fullmatch(point):
         _enter(store, job, manifest)
     if not accept_duplicates:
         _check_rewindable(store, job, manifest)
     if not place:
-        _named(store, job, f"chk-{manifest.id}")  # to verify takes its time; it may be dropped by now
-        if not _is_on(_way(store, job), manifest):
-            reason = "the job was taken back behind it, and what it had delivered by then is gone"
-            raise NoSuchCheckpointError(job=job, point=point, reason=reason)
+        named(store, job, f"chk-{manifest.id}")  # to verify takes its time; it may be dropped by now
+    if not changes.forked_from and _is_of(store, job, manifest) and not _is_on(_way(store, job), manifest):
+        reason = "the job was taken back behind it, and what it had delivered by then is gone"
+        raise NoSuchCheckpointError(job=job, point=point, reason=reason)
     origin = Origin(
         lineage=manifest.lineage,
-        backend=manifest.backend,
-        parallelism=manifest.parallelism,
+        backend=changes.backend or manifest.backend,
+        parallelism=changes.parallelism or manifest.parallelism,
         spark=manifest.spark,
         created_at=clock.now().isoformat(),
         restored_from=place or f"chk-{manifest.id}",
@@ -124,6 +184,11 @@ def intend(
         parent=manifest.generation,
         accept_duplicates=accept_duplicates,
         why=why,
+        maps=changes.maps,
+        allow_dropped=changes.allow_dropped,
+        offsets=dict(changes.offsets),
+        claim=changes.claim,
+        forked_from=changes.forked_from or _forked_from(store, job),
     )
     opening = generations.opening(store, job)
     there = read_origin(store, job, opening) if opening else None
@@ -135,23 +200,34 @@ def intend(
     return Generation(number)
 
 
-def open_generation(store: Store, job: JobName, generation: Generation) -> Manifest:
+def open_generation(
+    store: Store,
+    job: JobName,
+    generation: Generation,
+    target: Target | None = None,
+    change: Callable[[], None] | None = None,
+) -> Manifest:
     """Bring every file of the intended checkpoint to its place in the generation; the checkpoint.
 
-    Safe to repeat, and to be killed in: `copied.json` is written last, and only what is whole is
-    brought. Raises `DamagedCheckpointError`, and `NoSuchCheckpointError` when it was dropped since.
+    With `target` a file may go elsewhere, or nowhere; `change` is called when all of them are there,
+    and does what a changed job needs. Safe to repeat, and to be killed in: `copied.json` is written
+    last, and only what is whole is brought. Raises `DamagedCheckpointError`, and
+    `NoSuchCheckpointError` when it was dropped since.
     """
     origin = read_origin(store, job, generation)
     assert origin is not None and origin.checkpoint is not None, "only a restore is opened"
     root = files.folder_of(store) / paths.generation(job, generation)
     there = store.exists(paths.copied(job, generation))
+    to = target or (lambda path: root / path)
     if origin.saved:
         place = Place(origin.restored_from)
-        manifest = saved.facts(place.read()) if there else saved.bring_back(place, root)
+        manifest = saved.facts(place.read()) if there else saved.bring_back(place, root, to)
     else:
-        manifest = _named(store, job, origin.restored_from)
+        manifest = named(store, job, origin.restored_from)
         if not there:
-            _bring_back(store, manifest, root)
+            _bring_back(store, manifest, root, to)
+    if not there and change is not None:
+        change()
     if not there:
         body = {"from": origin.restored_from, "bytes": manifest.full_bytes}
         store.create(paths.copied(job, generation), json.dumps(body).encode())
@@ -171,6 +247,18 @@ def _is_on(way: _Way | None, manifest: Manifest) -> bool:
     return last is None or manifest.id <= last
 
 
+def _is_of(store: Store, job: JobName, manifest: Manifest) -> bool:
+    """Whether it was taken in this life of the job; a savepoint may come from another one."""
+    live = read_origin(store, job, generations.live(store, job))
+    return live is None or live.lineage == manifest.lineage
+
+
+def _forked_from(store: Store, job: JobName) -> str:
+    """A fork stays one: its channels were begun under the other name."""
+    live = read_origin(store, job, generations.live(store, job))
+    return live.forked_from if live is not None else ""
+
+
 def _check_rewindable(store: Store, job: JobName, manifest: Manifest) -> None:
     """Refuse to go behind output that can't be taken back."""
     live = generations.live(store, job)
@@ -180,16 +268,16 @@ def _check_rewindable(store: Store, job: JobName, manifest: Manifest) -> None:
             raise NotRewindableError(job=job, query=name, point=f"chk-{manifest.id}")
 
 
-def _bring_back(store: Store, manifest: Manifest, root: Path) -> None:
+def _bring_back(store: Store, manifest: Manifest, root: Path, to: Target) -> None:
     kept = KeptFiles(store, manifest)
-    targets = {file.path: root / file.path for file in manifest.files()}
+    targets = {file.path: at for file in manifest.files() if (at := to(file.path)) is not None}
     folders = {target.parent for target in targets.values()}
     try:
         for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
         files.parallel(
             lambda file: kept.bring_back(file, targets[file.path], edit_of(manifest, file.path, root)),
-            manifest.files(),
+            [file for file in manifest.files() if file.path in targets],
         )
         for folder in folders:
             for left in filter(lambda path: files.is_temporary(path.name), list(folder.iterdir())):
@@ -205,7 +293,7 @@ def _latest(store: Store, job: JobName, passed_over: PassedOver) -> Manifest:
     for id in candidates(store, job):
         damage = verify_id(store, job, id)
         if not damage:
-            return _named(store, job, f"chk-{id}")
+            return named(store, job, f"chk-{id}")
         passed_over(id, damage[0])
         first = first or f"chk-{id} {damage[0]}"
     if first:
@@ -213,7 +301,8 @@ def _latest(store: Store, job: JobName, passed_over: PassedOver) -> Manifest:
     raise NoSuchCheckpointError(job=job, point=LATEST, reason="it has no completed checkpoint")
 
 
-def _named(store: Store, job: JobName, point: str) -> Manifest:
+def named(store: Store, job: JobName, point: str) -> Manifest:
+    """A completed checkpoint by its name, whole or not; raises `NoSuchCheckpointError`."""
     number = point.removeprefix("chk-")
     there = mf.completed(store, job)
     if not number.isdigit() or int(number) not in there:
@@ -264,8 +353,9 @@ def _read(store: Store, job: JobName, id: CheckpointId) -> Manifest | None:
         return None
 
 
-def _intention(origin: Origin) -> tuple[str, bool]:
-    return origin.restored_from, origin.accept_duplicates
+def _intention(origin: Origin) -> Origin:
+    """What was asked for, whenever and by whomever."""
+    return replace(origin, created_at="", why="")
 
 
 def _damaged(job: JobName, id: int, damage: str) -> DamagedCheckpointError:

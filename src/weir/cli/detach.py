@@ -17,6 +17,7 @@ import tempfile
 from contextlib import suppress
 from typing import IO, Any
 
+from weir.checkpoint.restore import From
 from weir.cli import say
 from weir.cli.options import command
 from weir.clock import Clock
@@ -139,11 +140,22 @@ def _command(inputs: Inputs) -> list[str]:
     settings = [f"-D{key}={value}" for key, value in inputs.overrides.items()]
     if inputs.settings_file:
         settings += ["--config", str(inputs.settings_file)]
-    if inputs.point:
-        settings += ["--from-savepoint", inputs.point]
-    if inputs.accept_duplicates:
-        settings += ["--accept-duplicates"]
+    settings += ["--as", inputs.name] if inputs.name else []
+    settings += ["--take-over", str(inputs.above)] if inputs.above else []
+    settings += _from(inputs.wanted) if inputs.wanted else []
     return [sys.executable, "-m", "weir", "run", *settings, "--", str(inputs.file), *inputs.arguments]
+
+
+def _from(wanted: From) -> list[str]:
+    changes = wanted.changes
+    flags = {
+        "--accept-duplicates": wanted.accept_duplicates,
+        "--allow-non-restored-state": changes.allow_dropped,
+        "--claim": changes.claim,
+    }
+    maps = [part for given in changes.maps for part in ("--map", given)]
+    offsets = [part for key, value in changes.offsets.items() for part in ("--set-offsets", f"{key}={value}")]
+    return ["-s", wanted.point, *(flag for flag, given in flags.items() if given), *maps, *offsets]
 
 
 def _wait(pipe: IO[bytes], inputs: Inputs) -> dict[str, Any] | None:

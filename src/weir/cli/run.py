@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from weir.checkpoint.restore import Changes, From, attempt_of
 from weir.cli import say
 from weir.cli.detach import Ready, start_detached
 from weir.cli.options import AsJson, Define, Directory, SettingsFile, overrides, settings_file
@@ -15,6 +16,7 @@ from weir.cli.restore import AcceptDuplicates, as_point
 from weir.cli.watch import Terminal, terminal
 from weir.clock import Clock
 from weir.errors import JobFileError
+from weir.ids import job_name
 from weir.preflight import require_java
 from weir.protocol.messages import Failure
 from weir.protocol.states import JobState
@@ -37,13 +39,52 @@ Master = Annotated[
 Detached = Annotated[
     bool, typer.Option("-d", "--detached", help="Return when the job is running, and leave it running.")
 ]
-From = Annotated[
+Point = Annotated[
     str | None,
     typer.Option(
         "-s",
         "--from-savepoint",
         metavar="POINT",
         help="Go on from a savepoint's directory, chk-41 or latest, instead of the live files.",
+    ),
+]
+AllowDropped = Annotated[
+    bool,
+    typer.Option("-n", "--allow-non-restored-state", help="With -s: state that nothing takes may be lost."),
+]
+Maps = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map",
+        metavar="QUERY/OLD=NEW",
+        help="With -s: which operator becomes which (@OLD for a source; NEW may be none). Repeatable.",
+    ),
+]
+Parallelism = Annotated[
+    int | None,
+    typer.Option("--parallelism", metavar="N", help="Partitions of keyed state; with -s it is rescaled."),
+]
+Backend = Annotated[
+    str | None,
+    typer.Option("--state-backend", metavar="NAME", help="rocksdb or hashmap; with -s state is converted."),
+]
+Claim = Annotated[
+    bool,
+    typer.Option(
+        "--claim/--no-claim",
+        help="With -s: delete the savepoint when a later checkpoint makes up for it.",
+    ),
+]
+As = Annotated[
+    str | None,
+    typer.Option("--as", metavar="NAME", help="Run it under another name; with -s that is a fork."),
+]
+TakeOver = Annotated[
+    int | None,
+    typer.Option(
+        "--take-over",
+        metavar="ATTEMPT",
+        help="The job has ended elsewhere for good: go on above this attempt of it.",
     ),
 ]
 
@@ -57,8 +98,15 @@ def run(
     dir: Directory = None,
     config: SettingsFile = None,
     detached: Detached = False,
-    from_savepoint: From = None,
+    from_savepoint: Point = None,
+    allow_dropped: AllowDropped = False,
+    map: Maps = None,
+    parallelism: Parallelism = None,
+    state_backend: Backend = None,
     accept_duplicates: AcceptDuplicates = False,
+    claim: Claim = False,
+    name: As = None,
+    take_over: TakeOver = None,
     json: AsJson = False,
 ) -> None:
     """Run a job, and start it again when it fails.
@@ -68,18 +116,30 @@ def run(
     for 'weir logs'. Settings: defaults < weir.yaml (in this directory, else beside the job file) <
     the job file < WEIR_* environment < -D.
 
+    With -s the job goes on from a savepoint or checkpoint, into its code, parallelism and state
+    backend as they are now. What becomes of every piece of state is shown first; where it does not
+    fit, nothing is touched ('weir plan' shows it alone).
+
     \b
     Example: weir run wordcount.py --master 'local[4]' -D state.backend.type=hashmap
+             weir run wordcount.py -s savepoints/wordcount-12 --parallelism 8
     """
     if not file.is_file():
         raise JobFileError(file=file, reason="there is no such file", todo="check the path")
-    given = overrides(define, conf=conf, master=master, dir=dir)
+    given = overrides(define, conf=conf, master=master, dir=dir) | shape_of(parallelism, state_backend)
     require_java()
     ready = Ready.inherited()
-    found = settings_file(config, beside=file)
-    point = as_point(from_savepoint) if from_savepoint else ""
+    changes = Changes(maps=tuple(map or ()), allow_dropped=allow_dropped, claim=claim)
+    wanted = From(as_point(from_savepoint), accept_duplicates, changes) if from_savepoint else None
     inputs = Inputs(
-        file.absolute(), arguments or [], found, dict(os.environ), given, point, accept_duplicates
+        file.absolute(),
+        arguments or [],
+        settings_file(config, beside=file),
+        dict(os.environ),
+        given,
+        wanted,
+        job_name(name) if name else "",
+        max(take_over or 0, attempt_of(wanted.point) if wanted else 0),
     )
     if ready is not None:
         raise typer.Exit(ready.supervise(inputs))
@@ -87,6 +147,12 @@ def run(
         start_detached(inputs)
     else:
         raise typer.Exit(_foreground(inputs))
+
+
+def shape_of(parallelism: int | None, backend: str | None) -> dict[str, str]:
+    """The settings that give state another shape."""
+    given = {"parallelism.default": parallelism, "state.backend.type": backend}
+    return {key: str(value) for key, value in given.items() if value is not None}
 
 
 def _foreground(inputs: Inputs) -> int:

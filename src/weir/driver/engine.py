@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,15 +22,17 @@ from weir.checkpoint import restore
 from weir.checkpoint.coordinator import Coordinator, Outside
 from weir.checkpoint.damage import Damage
 from weir.checkpoint.manifest import Manifest, QueryCut
+from weir.checkpoint.restore import Changes, From
 from weir.checkpoint.vertex import Vertex, no_files
 from weir.clock import Clock, Deadline
 from weir.config import CheckpointingMode, Config, Retention
-from weir.driver import savepoints
+from weir.driver import replan, savepoints
 from weir.driver.about import saved_sink, source_of
-from weir.driver.opening import From, Opened, open_generation, repair
+from weir.driver.opening import Opened, Opening
 from weir.driver.progress import ProgressReports
+from weir.driver.replan import Replan, Shapes
 from weir.driver.savepoints import Savepoints, Wanted, words
-from weir.errors import NotRewindableError, PinnedStateError, WeirError
+from weir.errors import FencedError, NotRewindableError, PinnedStateError, SinkTakenError, WeirError
 from weir.ids import NO_BATCH, BatchId, JobName, QueryName, Run, Token
 from weir.job import graph
 from weir.job.listeners import Listeners
@@ -40,10 +43,13 @@ from weir.job.sources import ReadingQuery, Receiver
 from weir.lease import Lease
 from weir.protocol import messages as m
 from weir.protocol.states import QUERY, QueryEvent, QueryState, move
+from weir.savepoint import plan_text
+from weir.savepoint.points import Point
 from weir.savepoint.take import Facts, QueryFacts
 from weir.spark import session
 from weir.spark.failure import from_exception
 from weir.storage import Store, generations, open_store
+from weir.storage.attempts import AttemptLock
 from weir.storage.generations import Origin, open_origin
 from weir.storage.open import local_path
 
@@ -100,27 +106,33 @@ class Engine:
         """Set when every query has ended."""
 
     def start(self, wanted: From | None = None) -> None:
-        """Open the live files, or the point that is wanted; learn the graph, reset sinks, start it all."""
+        """Open the live files, or the point that is wanted; learn the graph, reset sinks, start it all.
+
+        What is wanted is planned first (`RestorePlanError`): then nothing was written.
+        """
+        opening = Opening(self._store, self._name, self._clock, self._note, self._replan, self._carry_out)
         with self._timed("load"):
-            opened = open_generation(self._store, self._name, self._clock, self._note, wanted)
+            opened = opening.open(self._with_settings(wanted))
         self._live = opened.live
         with self._timed("graph"):
             self._graph = graph.learn(self._name, self._job.function, self._spark, self._live)
             names = self._graph.queries
             self._origin = self._open_origin(names)
             runs = [self._build(name, Run(1)) for name in names]
+            self._settle_shapes(runs, opened)
         faults.point("start.graph")
         delivered = {run.name: self._open_sink(run) for run in runs}
         if opened.manifest is not None:
             with self._timed("rewind sinks"):
                 self._go_live(opened, runs, delivered)
         elif lost := self._lost(delivered):
-            repair(self._store, self._name, lost, self._clock, self._note)
+            opening.repair(lost)
             self.start()
             return
+        elsewhere = generations.delivered_elsewhere(self._store, self._name, self._live.generation)
         for run in runs:
             with self._timed("reset sinks", run.name):
-                run.recover()
+                run.recover(elsewhere.get(run.name, NO_BATCH))
         if self._graph.receiving:
             with self._timed("reset sources"):
                 self._start_receivers(self._graph)
@@ -141,9 +153,10 @@ class Engine:
         old = self._runs[name]
         old.close()
         run = self._build(name, Run(old.token.run + 1))
+        elsewhere = generations.delivered_elsewhere(self._store, self._name, self._live.generation)
         with self._timed("reset sinks", name):
             self._open_sink(run)
-            run.recover()
+            run.recover(elsewhere.get(name, NO_BATCH))
         assert self._coordinator is not None
         self._coordinator.replace(self._vertex(run))
         self._start(run)
@@ -462,7 +475,16 @@ class Engine:
         self._report(message)
 
     def _open_sink(self, run: QueryRun) -> BatchId:
-        return run.open(f"{self._name}/{run.name}", self._origin.lineage)
+        began_as = self._origin.forked_from if run.spec.channel is not None else ""
+        try:
+            return run.open(f"{began_as or self._name}/{run.name}", self._origin.lineage)
+        except FencedError as error:
+            newest, own = AttemptLock(self._store, self._name, self._clock).newest(), self._lease.attempt
+            taken = error.fields.get("attempt", 0)
+            if run.spec.sink is None or (newest and newest.attempt > own) or taken <= own:
+                raise
+            path = run.spec.sink.describe()
+            raise SinkTakenError(query=run.name, path=path, attempt=taken, own=own) from error
 
     def _lost(self, delivered: Mapping[QueryName, BatchId]) -> list[Damage]:
         """Batches that a sink holds and the live files know nothing of, if there is a way back."""
@@ -473,28 +495,66 @@ class Engine:
         ]
         return lost if lost and restore.candidates(self._store, self._name) else []
 
+    # restore
+
+    def _with_settings(self, wanted: From | None) -> From | None:
+        """What is wanted; parallelism and backend are those that the settings ask for."""
+        if wanted is None:
+            return None
+        changes = replace(
+            wanted.changes,
+            parallelism=session.asked_parallelism(self._config),
+            backend=self._config.settings.state_backend_type.value,
+        )
+        return replace(wanted, changes=changes)
+
+    def _replan(self, point: Point, changes: Changes, live: Live) -> Replan:
+        self._set_state(changes.parallelism or point.manifest.parallelism)
+        made = replan.make(self._job, self._spark, live, point, changes, self._mode)
+        if not made.changes_nothing:
+            self._report(m.Planned(plan_text.text(made.plan), made.plan.model_dump(mode="json")))
+        begins = not generations.numbers(self._store, self._name)
+        made.check(self._name, fork=bool(changes.forked_from) and begins)
+        return made
+
+    def _carry_out(self, made: Replan, live: Live) -> None:
+        made.carry_out(self._spark, Path(local_path(live.root)))
+
+    def _settle_shapes(self, runs: list[QueryRun], opened: Opened) -> None:
+        """Write down what each query is now; refuse one that is not what its live files are of."""
+        shapes_of = Shapes(self._live, self._lease.attempt, self._source.version, self._note)
+        for run in runs:
+            shapes_of.settle(run.spec, opened.replan)
+
     def _go_live(self, opened: Opened, runs: list[QueryRun], delivered: Mapping[QueryName, BatchId]) -> None:
         """Take the sinks back to the checkpoint; then, and not before, its generation is live."""
-        manifest = opened.manifest
-        assert manifest is not None
+        manifest, made, origin = opened.manifest, opened.replan, opened.origin
+        assert manifest is not None and made is not None and origin is not None
         since = self._clock.monotonic()
-        cuts = manifest.queries
         before = Live(self._store, self._name, generations.live(self._store, self._name))
+        cuts = {
+            run.name: BatchId(manifest.queries[run.name].batch) if run.name in manifest.queries else NO_BATCH
+            for run in runs
+        }
         for run in runs:
-            cut = BatchId(cuts[run.name].batch) if run.name in cuts else NO_BATCH
-            beyond = max(before.files(run.name).last_committed(), delivered[run.name]) > cut
-            possible = self._vertex(run).rewindable and run.floor <= cut
-            if beyond and not possible and not opened.accept_duplicates:
+            beyond = max(before.files(run.name).last_committed(), delivered[run.name]) > cuts[run.name]
+            possible = self._vertex(run).rewindable and run.floor <= cuts[run.name]
+            if beyond and not possible and not origin.accept_duplicates:
                 point = f"chk-{manifest.id}"
                 raise NotRewindableError(job=self._name, query=run.name, point=point)
         for run in runs:
-            cut = BatchId(cuts[run.name].batch) if run.name in cuts else NO_BATCH
-            run.rewind(cut)
+            run.rewind(cuts[run.name])
         faults.point("restore.rewound")
+        elsewhere = {
+            run.name: cuts[run.name]
+            for run in runs
+            if cuts[run.name] != NO_BATCH and made.has_new_sink(run.name) and run.is_untouched
+        }
+        generations.note_elsewhere(self._store, self._name, self._live.generation, elsewhere)
         generations.mark_live(self._store, self._name, self._live.generation)
         faults.point("restore.live")
         seconds = self._clock.monotonic() - since
-        self._report(m.Restored(manifest.id, self._live.generation, opened.why, seconds))
+        self._report(m.Restored(manifest.id, self._live.generation, origin.why, seconds))
 
     def _open_origin(self, names: list[QueryName]) -> Origin:
         settings = self._config.settings
@@ -511,9 +571,12 @@ class Engine:
         parallelism = asked or origin.parallelism
         for name in names:
             self._refuse_what_spark_ignores(name, settings.state_backend_type.value, parallelism)
+        self._set_state(parallelism)
+        return origin
+
+    def _set_state(self, parallelism: int) -> None:
         for key, value in session.state_settings(self._config, parallelism).items():
             self._spark.conf.set(key, value)
-        return origin
 
     def _refuse_what_spark_ignores(self, name: QueryName, backend: str, parallelism: int) -> None:
         files = self._live.files(name)

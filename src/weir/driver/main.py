@@ -13,19 +13,20 @@ import signal
 import sys
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import psutil
 
 from weir import faults
+from weir.checkpoint.restore import From
 from weir.clock import Clock
 from weir.config import Config
 from weir.driver import jobfile
 from weir.driver.engine import Engine
-from weir.driver.opening import From
 from weir.errors import FencedError
-from weir.ids import Attempt, QueryName
+from weir.ids import Attempt, QueryName, job_name
 from weir.lease import Lease
 from weir.link import Link
 from weir.protocol import messages as m
@@ -71,6 +72,8 @@ class _Driver:
 
     def run(self) -> None:
         job = jobfile.load(self._file)
+        self._called = job.name
+        job.name = job_name(os.environ.pop("WEIR_JOB_NAME", job.name))
         job.function  # noqa: B018  a job without a pipeline is refused before anything is held
         self._link.send(m.Described(job.name, dict(job.options)))
         faults.point("start.described")
@@ -88,7 +91,7 @@ class _Driver:
     def _serve(self, job: Job, spark: SparkSession, config: Config, lease: Lease) -> None:
         store = open_store(config.settings.execution_checkpointing_dir)
         engine = Engine(job, spark, config, store, lease, self._link.send, self._clock)
-        engine.start(self._wanted)
+        engine.start(self._from(job))
         cancelled = False
         while not engine.over.is_set():
             with suppress(queue.Empty):
@@ -105,6 +108,13 @@ class _Driver:
         engine.settle()
         self._link.send(m.Ended(cancelled))
 
+    def _from(self, job: Job) -> From | None:
+        """Where to go on; under another name than its file's, a job is a fork of the one that has it."""
+        wanted = self._wanted
+        if wanted is None or job.name == self._called:
+            return wanted
+        return replace(wanted, changes=replace(wanted.changes, forked_from=self._called))
+
     def _listen(self) -> None:
         for message in self._link.receive():
             if isinstance(message, m.Pong):
@@ -115,8 +125,8 @@ class _Driver:
                 self._config = Config.from_wire(message.config)
                 self._prepared.put(self._config)
             elif isinstance(message, m.Start):
-                if message.point:
-                    self._wanted = From(message.point, message.accept_duplicates)
+                if message.wanted:
+                    self._wanted = From.from_wire(message.wanted)
                 self._hold(Attempt(message.attempt))
             else:
                 self._inbox.put(message)

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from weir.checkpoint.restore import From, attempt_of
 from weir.clock import Clock, Deadline
 from weir.config import Config, resolve
 from weir.driver.engine import Engine
-from weir.driver.opening import From
 from weir.errors import JobRunningError, NoCheckpointError, NoSavepointError, RunFailedError, WeirError
 from weir.lease import Lease
 from weir.protocol import messages as m
@@ -46,6 +46,8 @@ class Run:
         """The savepoints that were taken, by whoever asked for them, in order."""
         self.restored: m.Restored | None = None
         """Set when this start went back to a checkpoint."""
+        self.planned: m.Planned | None = None
+        """What became of the state, when this start went on from a point with a job that had changed."""
         self.notes: list[str] = []
         self._answers: dict[str, m.Answered] = {}
         self._clock = Clock()
@@ -55,7 +57,8 @@ class Run:
         store = open_store(self._settings.execution_checkpointing_dir)
         self._lock = AttemptLock(store, job.name, self._clock)
         timeout = self._settings.heartbeat_timeout.total_seconds()
-        attempt = self._lock.acquire(uuid.uuid4().hex, timeout, self._waiting)
+        above = attempt_of(wanted.point) if wanted is not None else 0
+        attempt = self._lock.acquire(uuid.uuid4().hex, timeout, self._waiting, above)
         lease = Lease(attempt, timeout, self._clock)
         self._engine = Engine(job, spark.newSession(), config, store, lease, self._hear, self._clock)
         self._beating = threading.Thread(target=self._heart, args=(lease,), name="weir-heart", daemon=True)
@@ -191,6 +194,8 @@ class Run:
                 self._answers[message.request] = message
             elif isinstance(message, m.Restored):
                 self.restored = message
+            elif isinstance(message, m.Planned):
+                self.planned = message
             elif isinstance(message, m.Noted):
                 self.notes.append(message.text)
             self._changed.notify_all()
@@ -215,9 +220,8 @@ class Run:
         self._clock.wait(threading.Event(), min(seconds, 0.2))
 
 
-def start(job: Job, spark: SparkSession, point: str | None = None, accept_duplicates: bool = False) -> Run:
+def start(job: Job, spark: SparkSession, wanted: From | None = None) -> Run:
     """Start the job beside a live session; see `Job.start`."""
     file = Path("weir.yaml")
     config = resolve(file=file if file.is_file() else None, job_options=job.options, environ=os.environ)
-    wanted = From(point, accept_duplicates) if point else None
     return Run(job, spark, config, wanted)

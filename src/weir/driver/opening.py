@@ -1,81 +1,155 @@
 """Which generation a start goes on with: the live one, one that was asked for, or a repaired one.
 
-A restore that was asked for, and was killed on its way, is taken up again. Live files that are lost
-or torn are left as they are, and the job goes on from the newest checkpoint that is whole.
+A restore that was asked for, and was killed on its way, is taken up again; one that the job as it is
+now can't go on from is dropped. Live files that are lost or torn are left as they are, and the job
+goes on from the newest checkpoint that is whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from weir import faults
 from weir.checkpoint import damage, restore
-from weir.checkpoint.manifest import Manifest
+from weir.checkpoint.restore import Changes, From
 from weir.clock import Clock
-from weir.errors import DamagedError
+from weir.errors import (
+    BadMapError,
+    DamagedError,
+    NoSuchCheckpointError,
+    NotASavepointError,
+    RestorePlanError,
+)
 from weir.ids import Generation, JobName
 from weir.job.live import Live
-from weir.storage import Store, generations
+from weir.savepoint import points
+from weir.savepoint.points import Point
+from weir.storage import Store, files, generations, paths
+
+if TYPE_CHECKING:
+    from weir.checkpoint.manifest import Manifest
+    from weir.driver.replan import Replan
+    from weir.storage.generations import Origin
 
 
 @dataclass(frozen=True)
 class Opened:
-    """The generation that this start works on; with the checkpoint it must be rewound to, if any."""
+    """The generation that this start works on; with what it must be rewound to, if anything."""
 
     live: Live
     manifest: Manifest | None = None
-    why: str = ""
-    accept_duplicates: bool = False
+    replan: Replan | None = None
+    origin: Origin | None = None
 
 
-@dataclass(frozen=True)
-class From:
-    """A checkpoint or savepoint that a start was told to go on from."""
+_UNFIT = (RestorePlanError, BadMapError, NoSuchCheckpointError, NotASavepointError)
+"""With these no start of this job can go on from the point."""
 
-    point: str
-    accept_duplicates: bool = False
+Replanning = Callable[[Point, Changes, Live], "Replan"]
+"""Makes the plan for going on from a point in a generation that is to be; raises where it does not fit."""
+CarryOut = Callable[["Replan", Live], None]
+"""Makes the files of a changed job, in the generation that is to be."""
 
 
-def open_generation(
-    store: Store, job: JobName, clock: Clock, note: Callable[[str], None], wanted: From | None = None
-) -> Opened:
-    """Decide and make the files of the generation; nothing is live yet when a manifest is returned."""
-    if wanted is not None:
-        restore.intend(
-            store,
-            job,
+class Opening:
+    """One start's way to its live files."""
+
+    def __init__(
+        self,
+        store: Store,
+        job: JobName,
+        clock: Clock,
+        note: Callable[[str], None],
+        replanning: Replanning,
+        carry_out: CarryOut,
+    ) -> None:
+        self._store, self._job, self._clock, self._note = store, job, clock, note
+        self._replanning, self._carry_out = replanning, carry_out
+
+    def open(self, wanted: From | None) -> Opened:
+        """Decide and make the files of the generation; nothing is live yet when a manifest is returned.
+
+        What is wanted is planned first: when it does not fit, nothing was written.
+        """
+        replan = None
+        if wanted is not None:
+            replan = self._plan_wanted(wanted)
+            self._intend(wanted, f"started from {wanted.point}", replan.point.manifest)
+        opening = generations.opening(self._store, self._job)
+        if opening is None:
+            live = Live(self._store, self._job, generations.live(self._store, self._job))
+            torn = damage.look(self._store, self._job, live.generation)
+            if not torn:
+                return Opened(live)
+            opening = self.repair(torn)
+        faults.point("restore.intended")
+        return self._bring(opening, replan)
+
+    def repair(self, torn: list[damage.Damage]) -> Generation:
+        """Write down that the job goes on from its newest checkpoint that is whole; the generation to be."""
+        words = "; ".join(one.text for one in torn)
+        why = f"live files are damaged: {words}"
+        for id in restore.candidates(self._store, self._job):
+            problems = restore.verify_id(self._store, self._job, id)
+            if problems:
+                self._note(f"checkpoint {id} is damaged ({problems[0]}): the one before it is tried")
+                continue
+            self._note(f"live files are damaged ({words}): the job goes on from checkpoint {id}")
+            return self._intend(From(f"chk-{id}"), why)
+        raise DamagedError(job=self._job, damage=words)
+
+    def _plan_wanted(self, wanted: From) -> Replan:
+        changes = wanted.changes
+        point = points.find(self._store, self._job, wanted.point, changes.forked_from)
+        number = max([0, *generations.numbers(self._store, self._job)]) + 1
+        return self._replanning(point, changes, Live(self._store, self._job, Generation(number)))
+
+    def _intend(self, wanted: From, why: str, found: Manifest | None = None) -> Generation:
+        return restore.intend(
+            self._store,
+            self._job,
             wanted.point,
             accept_duplicates=wanted.accept_duplicates,
-            clock=clock,
-            why=f"started from {wanted.point}",
+            clock=self._clock,
+            why=why,
+            changes=wanted.changes,
+            found=found,
         )
-    opening = generations.opening(store, job)
-    if opening is None:
-        live = Live(store, job, generations.live(store, job))
-        torn = damage.look(store, job, live.generation)
-        if not torn:
-            return Opened(live)
-        opening = repair(store, job, torn, clock, note)
-    faults.point("restore.intended")
-    manifest = restore.open_generation(store, job, opening)
-    faults.point("restore.copied")
-    origin = generations.read_origin(store, job, opening)
-    assert origin is not None, "an opening generation has its origin"
-    return Opened(Live(store, job, opening), manifest, origin.why, origin.accept_duplicates)
 
+    def _bring(self, opening: Generation, replan: Replan | None) -> Opened:
+        origin = generations.read_origin(self._store, self._job, opening)
+        assert origin is not None, "an opening generation has its origin"
+        live = Live(self._store, self._job, opening)
+        if replan is None:
+            replan = self._plan_intended(origin, live)
+        root = files.folder_of(self._store) / paths.generation(self._job, opening)
+        made = replan
+        manifest = restore.open_generation(
+            self._store,
+            self._job,
+            opening,
+            replan.target(root),
+            lambda: self._carry_out(made, live),
+        )
+        faults.point("restore.copied")
+        return Opened(live, manifest, replan, origin)
 
-def repair(
-    store: Store, job: JobName, torn: list[damage.Damage], clock: Clock, note: Callable[[str], None]
-) -> Generation:
-    """Write down that the job goes on from its newest checkpoint that is whole; the generation to be."""
-    words = "; ".join(one.text for one in torn)
-    why = f"live files are damaged: {words}"
-    for id in restore.candidates(store, job):
-        problems = restore.verify_id(store, job, id)
-        if problems:
-            note(f"checkpoint {id} is damaged ({problems[0]}): the one before it is tried")
-            continue
-        note(f"live files are damaged ({words}): the job goes on from checkpoint {id}")
-        return restore.intend(store, job, f"chk-{id}", accept_duplicates=False, clock=clock, why=why)
-    raise DamagedError(job=job, damage=words)
+    def _plan_intended(self, origin: Origin, live: Live) -> Replan:
+        """The plan for a restore that was written down before this start; it is dropped when none fits."""
+        changes = Changes(
+            maps=origin.maps,
+            allow_dropped=origin.allow_dropped,
+            parallelism=origin.parallelism,
+            backend=origin.backend,
+            offsets=origin.offsets,
+            claim=origin.claim,
+            forked_from=origin.forked_from,
+        )
+        try:
+            point = points.intended(self._store, self._job, origin)
+            return self._replanning(point, changes, live)
+        except _UNFIT as error:
+            generations.drop(self._store, self._job, live.generation, error.text)
+            raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,16 +102,27 @@ class Job:
         sys.stderr.flush()
         os.execv(sys.executable, [sys.executable, "-m", "weir", "run", file, "--", *sys.argv[1:]])
 
-    def start(self, spark: SparkSession, point: str | None = None, *, accept_duplicates: bool = False) -> Run:
+    def start(
+        self,
+        spark: SparkSession,
+        point: str | None = None,
+        *,
+        accept_duplicates: bool = False,
+        allow_dropped: bool = False,
+        maps: Sequence[str] = (),
+    ) -> Run:
         """Run the job in a session of its own beside this one, without a supervisor.
 
         For notebooks and tests: `with job.start(spark) as run: ...`. It takes an attempt like any
         driver; nothing restarts it. `point` is a savepoint's directory, "chk-41" or "latest": the job
-        goes on from there, and not from its live files.
+        goes on from there, and not from its live files. The job may have changed since; the rest is
+        what `weir run -s` has options for.
         """
+        from weir.checkpoint.restore import Changes, From  # noqa: PLC0415
         from weir.driver.notebook import start  # noqa: PLC0415
 
-        return start(self, spark, point, accept_duplicates)
+        changes = Changes(maps=tuple(maps), allow_dropped=allow_dropped)
+        return start(self, spark, From(point, accept_duplicates, changes) if point else None)
 
 
 def _main_file() -> str | None:

@@ -108,10 +108,17 @@ class QueryRun:
             _until_known(lambda: sink.rewind(to), f"{sink.describe()} gave no answer to a rewind")
             self._delivered = min(self._delivered, to)
 
-    def recover(self) -> int:
+    @property
+    def is_untouched(self) -> bool:
+        """Whether the sink has never got anything from this query, delivered or staged."""
+        sink = self.spec.sink
+        return self._delivered == NO_BATCH and isinstance(sink, StagingSink) and not sink.staged()
+
+    def recover(self, elsewhere: BatchId = NO_BATCH) -> int:
         """Deliver what Spark has committed and discard the rest.
 
-        Safe to repeat, and to be killed in. Returns the number of batches that were delivered.
+        Up to the batch `elsewhere` another sink has it, when this one has nothing yet. Safe to repeat,
+        and to be killed in. Returns the number of batches that were delivered.
         """
         sink = self.spec.sink
         if not isinstance(sink, StagingSink):
@@ -126,7 +133,8 @@ class QueryRun:
             )
         staged = sink.staged()
         state = {s.batch: self.files.committed_state(s.batch) for s in staged}
-        plan = plan_start(self._delivered, last, staged, state)
+        delivered = elsewhere if self._delivered == NO_BATCH else self._delivered
+        plan = plan_start(delivered, last, staged, state)
         if plan.lost:
             raise LostStagingError(batch=plan.lost[0], query=self.name, path=sink.describe())
         sink.discard(last, plan.commit)

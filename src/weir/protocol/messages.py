@@ -222,6 +222,15 @@ class Restored:
 
 
 @dataclass(frozen=True)
+class Planned:
+    """What becomes of every piece of state in a restore that is about to be done."""
+
+    text: str
+    """For people."""
+    plan: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Noted:
     """Something worth a line for people."""
 
@@ -266,9 +275,8 @@ class Start:
     """Take this attempt and run the job."""
 
     attempt: int
-    point: str = ""
-    """Go on from this checkpoint or savepoint; "": from the live files."""
-    accept_duplicates: bool = False
+    wanted: dict[str, Any] = field(default_factory=dict)
+    """The checkpoint or savepoint to go on from, and how; nothing: from the live files."""
 
 
 @dataclass(frozen=True)
@@ -324,6 +332,7 @@ Message = (
     | SavepointsDeleted
     | Restored
     | Noted
+    | Planned
     | Answered
     | Ended
     | Failed
@@ -356,6 +365,7 @@ _KINDS: dict[str, TypeAdapter[Any]] = {
         SavepointsDeleted,
         Restored,
         Noted,
+        Planned,
         Answered,
         Ended,
         Failed,

@@ -76,6 +76,8 @@ class Shape(_Frozen):
     """Where it delivers to, for people; "" when nobody said."""
     spark: str = ""
     """The version of Spark that said all this; "" when the files alone were read."""
+    job: str = ""
+    """The beginning of the SHA-256 of the job file that the query was made by; "" when there is none."""
 
     def speaks_like(self, other: Shape) -> bool:
         """Whether the texts of both may be compared: the same Spark wrote them."""

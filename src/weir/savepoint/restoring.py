@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from weir.checkpoint.edits import edit_of
@@ -13,14 +14,14 @@ from weir.savepoint.place import Place
 from weir.storage import files
 
 
-def find(url: str, job: str) -> tuple[Place, Manifest]:
-    """The savepoint at a place, when it is one of this job and every file of it is whole.
+def find(url: str, job: str, forked_from: str = "") -> tuple[Place, Manifest]:
+    """The savepoint at a place, when every file of it is whole; one of this job, or of the other.
 
     Raises `NotASavepointError` and `DamagedSavepointError`.
     """
     place = Place(url)
     savepoint = place.read()
-    if savepoint.job != job:
+    if savepoint.job not in (job, forked_from):
         raise NotASavepointError(place=place.url, reason=f"it was taken of job {savepoint.job!r}")
     damaged = [one for one in files.parallel(lambda f: (f, place.damage(f)), savepoint.files) if one[1]]
     if damaged:
@@ -54,15 +55,17 @@ def facts(savepoint: Savepoint) -> Manifest:
     )
 
 
-def bring_back(place: Place, root: Path) -> Manifest:
-    """Copy every file to its place in the generation `root`; safe to repeat, and to be killed in.
+def bring_back(place: Place, root: Path, to: Callable[[str], Path | None]) -> Manifest:
+    """Copy every file to where `to` says, below the generation `root`; None leaves it out.
 
-    Journals of sources outlive generations: of those only what is not there any more comes back.
+    Safe to repeat, and to be killed in. Journals of sources outlive generations: of those only what is
+    not there any more comes back.
     """
     savepoint = place.read()
     manifest = facts(savepoint)
     job = root.parent.parent
-    targets = {file.path: _above(file, job, root) / file.path for file in savepoint.files}
+    found = {file.path: job / file.path if _is_journal(file) else to(file.path) for file in savepoint.files}
+    targets = {path: target for path, target in found.items() if target is not None}
     try:
         for folder in {target.parent for target in targets.values()}:
             folder.mkdir(parents=True, exist_ok=True)
@@ -72,7 +75,7 @@ def bring_back(place: Place, root: Path) -> Manifest:
             if not (_is_journal(file) and target.exists()):
                 place.bring(file, target, edit_of(manifest, file.path, root))
 
-        files.parallel(bring, savepoint.files)
+        files.parallel(bring, [file for file in savepoint.files if file.path in targets])
         above = (one for target in targets.values() for one in files.up_to(target, job))
         files.sync_folders(above)
     except OSError as error:
@@ -82,10 +85,6 @@ def bring_back(place: Place, root: Path) -> Manifest:
 
 def _is_journal(file: SavedFile) -> bool:
     return file.path.startswith(f"{JOURNALS}/")
-
-
-def _above(file: SavedFile, job: Path, generation: Path) -> Path:
-    return job if _is_journal(file) else generation
 
 
 def _cut(query: SavedQuery) -> QueryCut:

@@ -37,6 +37,13 @@ def kept(
         return None
 
 
+def newest(store: Store, job: JobName, generation: Generation, query: QueryName) -> Shape | None:
+    """What a query was at its last start in this generation; None when nobody wrote it down."""
+    prefix = f"{paths.generation(job, generation)}/shapes"
+    attempts = [int(key.split("/")[-2]) for key in store.list(prefix) if key.endswith(f"/{query}.json")]
+    return kept(store, job, generation, Attempt(max(attempts)), query) if attempts else None
+
+
 def before(query: SavedQuery) -> Before:
     """A query of a savepoint, as a restore plan takes it."""
     shape = query.shape or Shape(sources=tuple(PlannedSource(name=_name(one)) for one in query.sources))

@@ -257,9 +257,6 @@ def _edit(path: str) -> Callable[[bytes], bytes] | None:
 def _savepoint(
     store: Store, manifest: Manifest, facts: Facts, copied: tuple[SavedFile, ...], clock: Clock
 ) -> Savepoint:
-    kept = KeptFiles(store, manifest)
-    place = (JobName(manifest.job), Generation(manifest.generation), Attempt(manifest.attempt))
-    shapes = {name: kept_shape(store, *place, QueryName(name)) for name in manifest.queries}
     return Savepoint(
         format=FORMAT,
         job=manifest.job,
@@ -278,16 +275,24 @@ def _savepoint(
         lineage=manifest.lineage,
         generation=manifest.generation,
         attempt=manifest.attempt,
-        queries={
-            name: _query(name, cut, facts.queries.get(name, QueryFacts()), shapes[name], kept)
-            for name, cut in manifest.queries.items()
-        },
+        queries=saved_queries(store, manifest, facts.queries),
         channels={
             name: SavedChannel(first=cut.first, behind=cut.behind, batch=cut.batch)
             for name, cut in manifest.channels.items()
         },
         files=copied,
     )
+
+
+def saved_queries(store: Store, manifest: Manifest, facts: Mapping[str, QueryFacts]) -> dict[str, SavedQuery]:
+    """The queries of a checkpoint, as a savepoint of it describes them."""
+    kept = KeptFiles(store, manifest)
+    place = (JobName(manifest.job), Generation(manifest.generation), Attempt(manifest.attempt))
+    shapes = {name: kept_shape(store, *place, QueryName(name)) for name in manifest.queries}
+    return {
+        name: _query(name, cut, facts.get(name, QueryFacts()), shapes[name], kept)
+        for name, cut in manifest.queries.items()
+    }
 
 
 def _query(name: str, cut: QueryCut, facts: QueryFacts, shape: Shape | None, kept: KeptFiles) -> SavedQuery:

@@ -68,17 +68,22 @@ class AttemptLock:
         return self._held.attempt
 
     def acquire(
-        self, session: str, timeout: float, waiting: Callable[[AttemptRecord, float], None]
+        self,
+        session: str,
+        timeout: float,
+        waiting: Callable[[AttemptRecord, float], None],
+        above: int = 0,
     ) -> Attempt:
         """Open the next attempt; raises `JobRunningError` as soon as its holder is seen alive.
 
-        `waiting` is told whose silence is being waited out, and for how long at most.
+        `waiting` is told whose silence is being waited out, and for how long at most. The attempt is
+        higher than `above`, which the job may have had in another directory.
         """
         while True:
             newest = self.newest()
             if newest is not None:
                 self._wait_out(newest, timeout, waiting)
-            number = Attempt(newest.attempt + 1 if newest else 1)
+            number = Attempt(max(newest.attempt if newest else 0, above) + 1)
             if self._create(number, session):
                 return number
 

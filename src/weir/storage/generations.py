@@ -6,7 +6,8 @@ keyed state, which Spark fixes at the first batch.
 
 A restore opens another one. Its origin is the durable intention; `copied.json` follows when its
 files are in place, `live.json` when the sinks are rewound to it. The highest generation that is live
-is the one that the job works on; those below it are never touched again.
+is the one that the job works on; those below it are never touched again. One that can't be restored
+is dropped, and its number is never used again.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from weir.clock import Clock
-from weir.ids import CheckpointId, Generation, JobName
+from weir.ids import BatchId, CheckpointId, Generation, JobName, QueryName
 from weir.storage import paths
 from weir.storage.open import is_local, local_path
 from weir.storage.store import Created, Store
@@ -45,6 +46,16 @@ class Origin:
     why: str = ""
     saved: int = 0
     """The checkpoint that the savepoint is a copy of, when it was opened from one."""
+    maps: tuple[str, ...] = ()
+    """Which old operator or source becomes which, where the user had to say it."""
+    allow_dropped: bool = False
+    """Whether state may be given up that nothing in the job takes."""
+    offsets: Mapping[str, str] = field(default_factory=dict)
+    """Sources that do not go on where the point has them, and where they begin instead."""
+    claim: bool = False
+    """Whether the savepoint is weir's from now on: it is deleted when a checkpoint makes up for it."""
+    forked_from: str = ""
+    """The job that the savepoint was taken of, where this one is another."""
 
     @property
     def checkpoint(self) -> CheckpointId | None:
@@ -56,7 +67,10 @@ class Origin:
 
 def read_origin(store: Store, job: JobName, generation: Generation) -> Origin | None:
     data = store.get(paths.origin(job, generation))
-    return Origin(**json.loads(data)) if data else None
+    if not data:
+        return None
+    content = json.loads(data)
+    return Origin(**content | {"maps": tuple(content.get("maps", ()))})
 
 
 def open_origin(
@@ -105,7 +119,28 @@ def live(store: Store, job: JobName) -> Generation:
 def opening(store: Store, job: JobName) -> Generation | None:
     """A restore that was asked for and is not live yet; of several the last one that was asked for."""
     newest = max(numbers(store, job), default=Generation(0))
-    return newest if newest > (_highest_live(store, job) or 0) else None
+    if newest <= (_highest_live(store, job) or 0) or store.exists(paths.dropped(job, newest)):
+        return None
+    return newest
+
+
+def drop(store: Store, job: JobName, generation: Generation, why: str) -> None:
+    """A restore that was asked for can't be done: the job stays where it is. Safe to repeat."""
+    store.create(paths.dropped(job, generation), json.dumps({"why": why}).encode())
+
+
+def delivered_elsewhere(store: Store, job: JobName, generation: Generation) -> dict[QueryName, BatchId]:
+    """For queries that got a new sink with this generation: the last batch that the old one has."""
+    data = store.get(paths.elsewhere(job, generation))
+    return {QueryName(name): BatchId(batch) for name, batch in json.loads(data or b"{}").items()}
+
+
+def note_elsewhere(
+    store: Store, job: JobName, generation: Generation, last: Mapping[QueryName, BatchId]
+) -> None:
+    """Write that down, before the generation is live. Safe to repeat."""
+    if last:
+        store.put(paths.elsewhere(job, generation), json.dumps(last).encode())
 
 
 def mark_live(store: Store, job: JobName, generation: Generation) -> None:

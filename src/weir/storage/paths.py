@@ -43,6 +43,16 @@ def live(name: JobName, number: Generation) -> str:
     return f"{generation(name, number)}/live.json"
 
 
+def dropped(name: JobName, number: Generation) -> str:
+    """Written when a restore that was asked for can't be: the generation will never be live."""
+    return f"{generation(name, number)}/dropped.json"
+
+
+def elsewhere(name: JobName, number: Generation) -> str:
+    """For queries with a new sink: up to which batch their output was delivered to another one."""
+    return f"{generation(name, number)}/elsewhere.json"
+
+
 def query(name: JobName, number: Generation, query_name: QueryName) -> str:
     """Spark's checkpointLocation of a query."""
     return f"{generation(name, number)}/queries/{query_name}"

@@ -41,13 +41,14 @@ class Home:
         session: str,
         clock: Clock,
         waiting: Callable[[AttemptRecord, float], None],
+        above: int = 0,
     ) -> None:
         self.job = job
         self.session = session
         self._dir = config.settings.execution_checkpointing_dir
         self.store = open_store(self._dir)
         self.lock = AttemptLock(self.store, job, clock)
-        self.lock.acquire(session, config.settings.heartbeat_timeout.total_seconds(), waiting)
+        self.lock.acquire(session, config.settings.heartbeat_timeout.total_seconds(), waiting, above)
         self.desk = Desk(Requests(self.store, job), session)
         try:
             self.journal = Journal(beside(self._dir, paths.journal(job)), clock)

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from weir.checkpoint.restore import From
 from weir.clock import Clock
 from weir.config import Config, Settings, changed, resolve
 from weir.errors import DriverDiedError, ExternalError, FencedError, JobFileError, WeirError
@@ -53,9 +54,12 @@ class Inputs:
     settings_file: Path | None
     environ: Mapping[str, str]
     overrides: Mapping[str, str]
-    point: str = ""
-    """The checkpoint or savepoint to go on from, at the first start; "": from the live files."""
-    accept_duplicates: bool = False
+    wanted: From | None = None
+    """The checkpoint or savepoint to go on from, at the first start; None: from the live files."""
+    name: str = ""
+    """The job's name, instead of the one in its file; "": that one."""
+    above: int = 0
+    """Attempts begin above this one, which the job has had elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -213,6 +217,7 @@ class Supervisor:
         process = DriverProcess(
             self._inputs.file,
             self._inputs.arguments,
+            self._inputs.name,
             lambda message: self._events.put(_Heard(serial, message)),
             self._watcher.output,
         )
@@ -232,7 +237,8 @@ class Supervisor:
         name = job_name(described.job)
         if self._home is None:
             assert self._config is not None, "a described driver has settings"
-            self._home = Home(name, self._config, uuid.uuid4().hex, self._clock, self._waiting)
+            session = uuid.uuid4().hex
+            self._home = Home(name, self._config, session, self._clock, self._waiting, self._inputs.above)
             self._told.home = self._home
             self._strategy = strategy(self._config.settings)
             self._watcher.opened(name, self._config.settings.execution_checkpointing_dir)
@@ -247,14 +253,8 @@ class Supervisor:
         live.heard_at = self._clock.monotonic()
         body = {"session": self._home.session, "file": str(self._inputs.file), "driver": live.process.group}
         self._home.event("attempt", body)
-        wanted = self._inputs if not self._went_back else None
-        live.process.send(
-            m.Start(
-                self._home.attempt,
-                wanted.point if wanted else "",
-                wanted.accept_duplicates if wanted else False,
-            )
-        )
+        wanted = self._inputs.wanted if not self._went_back else None
+        live.process.send(m.Start(self._home.attempt, wanted.to_wire() if wanted else {}))
         self._move(JobEvent.DEPLOY)
 
     def _waiting(self, holder: AttemptRecord, seconds: float) -> None:

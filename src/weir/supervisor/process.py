@@ -20,6 +20,9 @@ from typing import IO
 from weir.link import Link
 from weir.protocol.messages import Message
 
+JOB_NAME = "WEIR_JOB_NAME"
+"""Tells a driver that its job is called otherwise than in its file."""
+
 Heard = Callable[["Message | None"], None]
 """Called for each message, and once with None when the driver's end of the link is closed."""
 
@@ -56,12 +59,15 @@ class OutputFile:
 class DriverProcess:
     """One driver, from its start to its certain end."""
 
-    def __init__(self, file: Path, arguments: list[str], heard: Heard, show: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, file: Path, arguments: list[str], name: str, heard: Heard, show: Callable[[bytes], None]
+    ) -> None:
         self._link, theirs = Link.pair()
         self._output: OutputFile | None = None
         self._early: list[bytes] = []
         self._show = show
         environment = os.environ | {"WEIR_LINK_FD": str(theirs.fileno()), "PYTHONUNBUFFERED": "1"}
+        environment |= {JOB_NAME: name} if name else {}
         environment.setdefault("PYSPARK_PYTHON", sys.executable)
         with theirs:
             self._process = subprocess.Popen(

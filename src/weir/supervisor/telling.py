@@ -92,5 +92,8 @@ class Telling:
             self.note(
                 f"query {message.query} was cut off after {message.seconds:g} s; its batch will run again"
             )
+        elif isinstance(message, m.Planned):
+            self.event("plan", message.plan)
+            self.watcher.note(f"what becomes of the state:\n{message.text}")
         elif isinstance(message, m.Noted):
             self.note(message.text)

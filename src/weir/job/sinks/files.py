@@ -142,7 +142,8 @@ class FilesSink:
         return self._ledger.fence <= self._token
 
     def _fenced(self) -> FencedError:
-        return FencedError(who=f"attempt {self._token}", by=f"attempt {self._ledger.fence}")
+        fence = self._ledger.fence
+        return FencedError(who=f"attempt {self._token}", by=f"attempt {fence}", attempt=fence.attempt)
 
     def _check_owner(self, owner: str, lineage: str) -> None:
         if self._ledger.owner != owner:

@@ -1,0 +1,261 @@
+"""Going on from a point with a job that may have changed: the restore plan, and carrying it out.
+
+The plan is made before anything is written: it asks Spark's planner what each query is now, and
+compares that with what the point has. Then the files of a query that must change are brought aside,
+and what Spark will find in the new generation is made of them (`spark/surgery.py`, `spark/rewrite.py`).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weir.channel.position import Mode
+from weir.checkpoint.restore import Changes
+from weir.driver.about import saved_sink
+from weir.errors import ChangedQueryError, RestorePlanError, SurgeryError
+from weir.ids import NO_BATCH, Attempt, BatchId, QueryName
+from weir.job import graph
+from weir.job.live import Live
+from weir.job.shape import Planned, planned
+from weir.protocol.shapes import Shape
+from weir.savepoint import plan_text, shapes
+from weir.savepoint.operators import operators
+from weir.savepoint.plan import Overall, Part, QueryPlan, RestorePlan, Verdict
+from weir.savepoint.planning import Before, Options, plan
+from weir.savepoint.points import Point, of_live_files
+from weir.spark.operators import output_mode_of, refusal
+from weir.spark.refusals import PARTITIONS, backend_of
+from weir.storage.open import local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from weir.job.job import Job
+    from weir.spark.defaults import Backend
+
+_ASIDE = "aside"
+"""Below the generation: the files of a point that must be made anew, until that is done."""
+
+
+@dataclass(frozen=True)
+class Replan:
+    """A plan, and all that it takes to carry it out."""
+
+    point: Point
+    plan: RestorePlan
+    specs: Mapping[QueryName, graph.QuerySpec]
+    planned: Mapping[QueryName, Planned]
+
+    def check(self, job: str, *, fork: bool) -> None:
+        """Raise `RestorePlanError` when it does not fit; nothing was written so far."""
+        reason = ""
+        if self.plan.overall is not Overall.FITS:
+            reason = plan_text.summary(self.plan)
+        elif fork and (shared := self._shared_sinks()):
+            reason = f"a fork must not write where the original does: {'; '.join(shared)}"
+        if reason:
+            raise RestorePlanError(job=job, point=f"chk-{self.point.manifest.id}", reason=reason)
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether every query goes on as it is."""
+        kept = {(Verdict.KEPT,)}
+        return all(query.there and query.wanted for query in self.plan.queries) and all(
+            part.verdicts in kept for part in self.plan.parts
+        )
+
+    def _shared_sinks(self) -> list[str]:
+        """The sinks, channels apart, that are the same on both sides."""
+        sinks = ((query.name, part) for query in self.plan.queries for part in query.of("sink"))
+        return [
+            f"query {name!r} delivers to {part.name}"
+            for name, part in sinks
+            if Verdict.KEPT in part.verdicts and self.specs[QueryName(name)].channel is None
+        ]
+
+    def has_new_sink(self, query: QueryName) -> bool:
+        """Whether what it delivers goes to another place than before."""
+        return any(Verdict.NEW in part.verdicts for part in self.plan.query(query).of("sink"))
+
+    def target(self, generation: Path) -> Callable[[str], Path | None]:
+        """Where each file of the point goes."""
+        wanted = {query.name for query in self.plan.queries if query.wanted}
+        aside = {name for name in self.planned if self._work(name) is not None}
+
+        def to(path: str) -> Path | None:
+            kind, name, *_ = path.split("/")
+            if name not in wanted:
+                return None
+            return generation / _ASIDE / path if kind == "queries" and name in aside else generation / path
+
+        return to
+
+    def carry_out(self, spark: SparkSession, generation: Path) -> None:
+        """Make the files of every query that changes; safe to repeat, and to be killed in."""
+        for name in self.planned:
+            work = self._work(name)
+            if work is not None:
+                work.do(spark, generation / _ASIDE / "queries", generation / "queries")
+        shutil.rmtree(generation / _ASIDE, ignore_errors=True)
+
+    def _work(self, name: QueryName) -> _Work | None:
+        """What must be done to the files of a query; None when they stay as they are."""
+        query, before = self.plan.query(name), self.point.queries.get(name)
+        if before is None or not before.conf:
+            return None
+        batch = BatchId(self.point.manifest.queries[name].batch)
+        work = _Work(self.plan, query, before, batch, self.specs[name], self.planned[name])
+        return work if batch != NO_BATCH and (work.operates or work.rewrites) else None
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The change of one query's files."""
+
+    plan: RestorePlan
+    query: QueryPlan
+    before: Before
+    batch: BatchId
+    spec: graph.QuerySpec
+    planned: Planned
+
+    @property
+    def operates(self) -> bool:
+        return self.query.operators_change or self.query.sources_change
+
+    @property
+    def rewrites(self) -> bool:
+        stays = self._partitions == int(self.before.conf[PARTITIONS]) and self._backend == backend_of(
+            self.before.conf
+        )
+        return bool(self.planned.shape.operators) and (not stays or bool(self._reshaped))
+
+    def do(self, spark: SparkSession, aside: Path, queries: Path) -> None:
+        """From the files that were brought aside to the query's own folder, which appears whole."""
+        name = self.query.name
+        brought, half, done = aside / name, aside / f"{name}.operated", queries / name
+        for left in (half, done):  # of a try that was killed, perhaps with another code
+            shutil.rmtree(left, ignore_errors=True)
+        queries.mkdir(parents=True, exist_ok=True)
+        here = brought
+        if self.operates:
+            here = half if self.rewrites else done
+            self._operate(spark, brought, here)
+        if self.rewrites:
+            self._rewrite(spark, here, done)
+        said = refusal(self.spec.plan, _output_mode(self.spec), done, self.batch)
+        if said:
+            raise SurgeryError(query=name, batch=int(self.batch), reason=f"Spark would refuse it: {said}")
+
+    def _operate(self, spark: SparkSession, read: Path, write: Path) -> None:
+        from weir.spark.surgery import operate  # noqa: PLC0415  only where something changes
+
+        operate(
+            spark,
+            read,
+            write,
+            self.batch,
+            moves=self.query.moves,
+            added=[one for one in self.planned.shape.operators if one.id in self.query.added],
+            descriptions=self.planned.files,
+            sources=self.query.sources if self.query.sources_change else None,
+        )
+
+    def _rewrite(self, spark: SparkSession, read: Path, write: Path) -> None:
+        from weir.spark.convert import convert_aggregate  # noqa: PLC0415  only where something changes
+        from weir.spark.rewrite import rewrite  # noqa: PLC0415
+
+        there = operators(read, self.batch)
+        old = {one.id: one for one in self.before.shape.operators}
+        new = {one.id: one for one in self.planned.shape.operators}
+        changes = {
+            (part.new, "default"): convert_aggregate(old[part.old], new[part.new], part.reshape)
+            for part in self._reshaped
+            if part.old is not None and part.new is not None and part.reshape is not None
+        }
+        rewrite(
+            spark,
+            read,
+            write,
+            self.batch,
+            there,
+            partitions=self._partitions,
+            backend=self._backend,
+            changes=changes,
+        )
+
+    @property
+    def _reshaped(self) -> list[Part]:
+        return [part for part in self.query.of("operator") if part.reshape is not None]
+
+    @property
+    def _partitions(self) -> int:
+        return self.plan.parallelism or int(self.before.conf[PARTITIONS])
+
+    @property
+    def _backend(self) -> Backend:
+        return "hashmap" if (self.plan.backend or backend_of(self.before.conf)) == "hashmap" else "rocksdb"
+
+
+def make(job: Job, spark: SparkSession, live: Live, point: Point, changes: Changes, mode: Mode) -> Replan:
+    """What becomes of everything that the point has; `live` is the generation that is to be.
+
+    Evaluates the pipeline and plans each query; nothing is written, no row is read. The session must
+    have the settings of state that new queries get.
+    """
+    learnt = graph.learn(job.name, job.function, spark, live)
+    specs = {name: graph.build(job.name, job.function, spark, live, name, mode) for name in learnt.queries}
+    found = {name: plan_query(spec, point.queries.get(name)) for name, spec in specs.items()}
+    options = Options(changes.maps, changes.allow_dropped, changes.parallelism, changes.backend)
+    made = plan(point.queries, {name: one.shape for name, one in found.items()}, options)
+    return Replan(point, made, specs, found)
+
+
+def plan_query(spec: graph.QuerySpec, before: Before | None) -> Planned:
+    """What Spark's planner says of a query, behind what it was."""
+    pinned = before.conf if before is not None and before.conf else None
+    return planned(spec.plan, _output_mode(spec), pinned, sink=saved_sink(spec).description)
+
+
+class Shapes:
+    """What the queries of a start are, written down beside their live files."""
+
+    def __init__(self, live: Live, attempt: Attempt, version: str, note: Callable[[str], None]) -> None:
+        self._live, self._attempt, self._version, self._note = live, attempt, version, note
+
+    def settle(self, spec: graph.QuerySpec, made: Replan | None) -> None:
+        """Write the shape of a query down; raises `ChangedQueryError` when its live files are another's.
+
+        As long as the job file is the same, a query that seems to be another goes on all the same: then
+        its texts may differ from start to start, and Spark itself has the last word.
+        """
+        shape = made.planned[spec.name].shape if made is not None else self._checked(spec)
+        shape = shape.model_copy(update={"job": self._version})
+        shapes.keep(self._live.store, self._live.job, self._live.generation, self._attempt, spec.name, shape)
+
+    def _checked(self, spec: graph.QuerySpec) -> Shape:
+        files = self._live.files(spec.name)
+        last = files.last_committed()
+        kept = shapes.newest(self._live.store, self._live.job, self._live.generation, spec.name)
+        if last == NO_BATCH or kept is None:
+            return plan_query(spec, None).shape
+        before = of_live_files(Path(local_path(self._live.query(spec.name))), last, kept)
+        shape = plan_query(spec, before).shape
+        made = plan({spec.name: before}, {spec.name: shape}, Options())
+        changed = [part for part in made.parts if part.what != "sink" and part.verdicts != (Verdict.KEPT,)]
+        if changed:
+            first = changed[0]
+            what = first.why or first.verdicts[0].value
+            reason = f"{first.what} {first.name}: {what}"
+            if kept.job != self._version:
+                raise ChangedQueryError(query=spec.name, reason=reason)
+            self._note(f"query {spec.name} looks like another one ({reason}), but the job file is the same")
+        return shape
+
+
+def _output_mode(spec: graph.QuerySpec) -> str:
+    return spec.output_mode if spec.writer is None else output_mode_of(spec.writer)

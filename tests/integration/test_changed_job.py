@@ -1,0 +1,214 @@
+"""A job that goes on from a savepoint with other code, scale or state backend: exact, or refused before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+import weir
+from weir.errors import ChangedQueryError, PinnedStateError, RestorePlanError
+from weir.savepoint.place import Place
+from weir.testing import ScriptedSource, committed_rows
+from weir.testing.script import Rows, write_script
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from weir.driver.notebook import Run
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "id long, k string, v long"
+FIRST = [(1, "a", 1), (2, "b", 2), (3, "a", 3), (3, "a", 3)]
+THEN = [(3, "a", 3), (4, "b", 10), (5, "c", 5), (5, "c", 5)]
+
+
+def sums(frame: DataFrame) -> DataFrame:
+    return frame.groupBy("k").agg(F.sum("v").alias("sum"))
+
+
+def sums_and_counts(frame: DataFrame) -> DataFrame:
+    return frame.groupBy("k").agg(F.sum("v").alias("sum"), F.count("*").alias("n"))
+
+
+def once(frame: DataFrame) -> DataFrame:
+    return frame.dropDuplicates(["id"])
+
+
+class Changing:
+    """A query `counts` whose steps may be others at each start."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder = spark, folder
+        self.raw = ""
+        """The folder of a second sink, when there is one."""
+        self.out = "out"
+
+    def job(self, *steps: Callable[[DataFrame], DataFrame], **options: Any) -> weir.Job:
+        job = weir.Job(
+            "changing",
+            **{
+                "execution.checkpointing.dir": str(self.folder / "weir"),
+                "execution.checkpointing.interval": "off",
+                "parallelism.default": 2,
+                **options,
+            },
+        )
+
+        def pipeline(env: weir.Env) -> None:
+            rows = env.source("rows", ScriptedSource(self.folder / "in.jsonl", SCHEMA))
+            frame = rows
+            for step in steps:
+                frame = step(frame)
+            env.sink("counts", frame, weir.sinks.files(str(self.folder / self.out)), output_mode="update")
+            if self.raw:
+                env.sink("raw", rows, weir.sinks.files(str(self.folder / self.raw)))
+
+        job.pipeline(pipeline)
+        return job
+
+    def saved(self, *steps: Callable[[DataFrame], DataFrame], **options: Any) -> str:
+        """Run over the first rows, and stop with a savepoint."""
+        self.add(FIRST)
+        with self.job(*steps, **options).start(self.spark) as run:
+            run.process_all()
+            return run.stop_with_savepoint(str(self.folder / "saved"))
+
+    def goes_on(self, job: weir.Job, point: str, **more: Any) -> Run:
+        """Go on over the other rows."""
+        self.add(THEN)
+        with job.start(self.spark, point, **more) as run:
+            run.process_all()
+        return run
+
+    def add(self, rows: list[tuple[int, str, int]]) -> None:
+        write_script(self.folder / "in.jsonl", Rows(rows))
+
+    def rows(self, folder: str) -> list[dict[str, Any]]:
+        return committed_rows(str(self.folder / folder))
+
+    def newest(self) -> dict[str, tuple[Any, ...]]:
+        """The last row that was delivered for each key."""
+        return {row["k"]: tuple(row.values())[1:] for row in self.rows(self.out)}
+
+
+@pytest.fixture
+def changing(spark: SparkSession, tmp_path: Path) -> Changing:
+    return Changing(spark, tmp_path)
+
+
+def verdicts(run: Run, query: str = "counts") -> dict[str, list[str]]:
+    assert run.planned is not None
+    (found,) = [one for one in run.planned.plan["queries"] if one["name"] == query]
+    return {f"{part['what']} {part['new']}": part["verdicts"] for part in found["parts"]}
+
+
+def test_a_dedup_comes_in_front_of_an_aggregation_and_goes_again(changing: Changing) -> None:
+    run = changing.goes_on(changing.job(once, sums), changing.saved(sums))
+    assert verdicts(run) == {
+        "source 0": ["kept"],
+        "operator 0": ["kept"],
+        "operator 1": ["new"],
+        "sink 0": ["kept"],
+    }
+    assert changing.newest() == {"a": (10,), "b": (12,), "c": (5,)}, "3 was new to the dedup"
+    with changing.job(once, sums).start(changing.spark) as run:
+        place = run.stop_with_savepoint(str(changing.folder / "saved"))
+    with pytest.raises(RestorePlanError, match="fits with loss: operator 1"):
+        changing.job(sums).start(changing.spark, place)
+    run = changing.goes_on(changing.job(sums), place, allow_dropped=True)
+    assert changing.newest() == {"a": (13,), "b": (22,), "c": (15,)}
+
+
+def test_an_aggregate_gains_a_column_and_a_second_sink_begins(changing: Changing) -> None:
+    place = changing.saved(sums)
+    changing.raw = "raw"
+    run = changing.goes_on(changing.job(sums_and_counts), place)
+    assert verdicts(run)["operator 0"] == ["converted"]
+    assert verdicts(run, "raw") == {"source 0": ["new"], "sink 0": ["new"]}
+    assert changing.newest() == {"a": (10, 1), "b": (12, 1), "c": (10, 2)}
+    assert len(changing.rows("raw")) == 8, "a new query begins at the beginning"
+
+
+@pytest.mark.parametrize("backend", ["rocksdb", "hashmap"])
+def test_state_is_rescaled_and_converted(changing: Changing, backend: str) -> None:
+    other = {"rocksdb": "hashmap", "hashmap": "rocksdb"}[backend]
+    place = changing.saved(once, sums, **{"state.backend.type": backend})
+    with pytest.raises(PinnedStateError):
+        changing.job(once, sums, **{"state.backend.type": other}).start(changing.spark)
+    job = changing.job(once, sums, **{"state.backend.type": other, "parallelism.default": 5})
+    run = changing.goes_on(job, place)
+    assert verdicts(run)["operator 0"] == ["rescaled", "converted"]
+    assert changing.newest() == {"a": (4,), "b": (12,), "c": (5,)}
+
+
+def test_a_sink_is_swapped_and_gets_what_comes_behind_the_savepoint(changing: Changing) -> None:
+    place = changing.saved(sums)
+    before = changing.rows("out")
+    changing.out = "other"
+    run = changing.goes_on(changing.job(sums), place)
+    assert run.planned is not None and "dropped" in run.planned.text
+    assert changing.newest() == {"a": (10,), "b": (12,), "c": (10,)}
+    assert changing.rows("out") == before
+    changing.add([(9, "d", 1)])
+    with changing.job(sums).start(changing.spark) as run:
+        run.process_all()
+    assert changing.newest()["d"] == (1,)
+
+
+def test_what_does_not_fit_is_refused_with_nothing_written(changing: Changing) -> None:
+    place = changing.saved(sums)
+    job = changing.folder / "weir" / "changing"
+    before = sorted(str(path) for path in (job / "generations").rglob("*"))
+
+    def other_key(frame: DataFrame) -> DataFrame:
+        return frame.groupBy(F.col("id").alias("k")).agg(F.sum("v").alias("sum"))
+
+    with pytest.raises(RestorePlanError, match="does not fit"):
+        changing.job(other_key).start(changing.spark, place)
+    assert sorted(str(path) for path in (job / "generations").rglob("*")) == before
+    assert Place(place).read().queries["counts"].shape is not None
+    changing.add(THEN)
+    with changing.job(sums).start(changing.spark) as run:
+        run.process_all()
+    assert changing.newest() == {"a": (10,), "b": (12,), "c": (10,)}, "the live files are as they were"
+
+
+def test_swapped_twins_that_spark_would_mix_up_are_refused_at_a_plain_start(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    changing = Changing(spark, tmp_path)
+    code = """
+import weir
+from pyspark.sql import functions as F
+from weir.testing import ScriptedSource
+def pipeline(env):
+    rows = env.source("rows", ScriptedSource({file!r}, "id long, k string, v long"))
+    frame = rows.dropDuplicates([{first!r}]).dropDuplicates([{second!r}])
+    env.sink("counts", frame, weir.sinks.files({out!r}))
+"""
+
+    def job(first: str, second: str) -> weir.Job:
+        file = tmp_path / "job.py"
+        names = {"file": str(tmp_path / "in.jsonl"), "out": str(tmp_path / "out")}
+        file.write_text(code.format(first=first, second=second, **names))
+        space: dict[str, Any] = {}
+        exec(compile(file.read_text(), str(file), "exec"), space)
+        made = changing.job()
+        made.pipeline(space["pipeline"])
+        return made
+
+    changing.add(FIRST)
+    with job("id", "v").start(spark) as run:
+        run.process_all()
+    with pytest.raises(ChangedQueryError, match="counts"):
+        job("v", "id").start(spark)
+    changing.add(THEN)
+    with job("id", "v").start(spark) as run:
+        run.process_all()
+    assert sorted(row["id"] for row in changing.rows("out")) == [1, 2, 3, 4, 5]
