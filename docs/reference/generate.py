@@ -52,6 +52,8 @@ JSON_FORMS = {
     " `verified` (`at`, `files`, `bytes`, `damage`; null: never)",
     "verify": "`ok`, `checked`: each with `what` (savepoint, checkpoint or live files), `name`, `files`,"
     " `bytes`, `damage` (a list, empty when it is whole)",
+    "plan": "`job`, `point`, `checkpoint`, and `plan` with `overall` and, for each query, the `parts` with "
+    "`what`, `old`, `new`, `name`, `verdicts`, `why`, `todo`, `notes`, `lost`",
     "restore": "`job`, `point`, `checkpoint`, `generation`, `seconds`, `live` (false: at the next start, and"
     " `seconds` is null)",
     "configure": "`job`, `settings` (by key)",

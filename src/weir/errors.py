@@ -20,6 +20,7 @@
     |   |-- NotASavepointError      a place that holds no savepoint that this weir can use
     |   |-- SavepointPlaceError     a place that a savepoint can't be written to
     |   |-- BadMapError             a --map that names what is not there
+    |   |-- BadOffsetsError         a --set-offsets that names what is not there, or no offset
     |   |-- StateNotRewritableError state that can't be rescaled, converted or edited as it was asked for
     |   |-- StateNotReadableError   state that is not there, or that Spark can't read
     |   |-- UserStateError          user state in a wrong place, or with a value that can't be kept
@@ -277,6 +278,14 @@ class BadMapError(UserError):
     what_form = "--map {given} can't be used"
     why_form = "{reason}"
     hint_form = "--map QUERY/OLD=NEW takes the numbers of operators, --map QUERY/@OLD=NEW those of sources; NEW may be none"
+
+
+class BadOffsetsError(UserError):
+    """A `--set-offsets` that names what is not there, or no offset."""
+
+    what_form = "--set-offsets {given} can't be used"
+    why_form = "{reason}"
+    hint_form = "--set-offsets QUERY/@NUMBER=JSON takes an offset as Spark writes it, =initial lets the source begin as its options say"
 
 
 class SavepointPlaceError(UserError):

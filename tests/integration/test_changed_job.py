@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +12,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 import weir
-from weir.errors import ChangedQueryError, PinnedStateError, RestorePlanError
+from weir.checkpoint.restore import Changes, From
+from weir.clock import Clock, Deadline
+from weir.driver.notebook import start
+from weir.errors import BadOffsetsError, ChangedQueryError, PinnedStateError, RestorePlanError, SinkTakenError
+from weir.ids import JobName
 from weir.savepoint.place import Place
 from weir.testing import ScriptedSource, committed_rows
 from weir.testing.script import Rows, write_script
@@ -212,3 +217,87 @@ def pipeline(env):
     with job("id", "v").start(spark) as run:
         run.process_all()
     assert sorted(row["id"] for row in changing.rows("out")) == [1, 2, 3, 4, 5]
+
+
+def test_a_claimed_savepoint_goes_when_checkpoints_have_made_up_for_it(changing: Changing) -> None:
+    place = changing.saved(sums)
+    wanted = From(place, changes=Changes(claim=True))
+    changing.add(THEN)
+    with start(changing.job(sums), changing.spark, wanted) as run:
+        run.process_all()
+        assert Path(place).exists()
+        run.checkpoint()
+        deadline = Deadline(Clock(), Clock().monotonic() + 30)
+        while Path(place).exists() and deadline.left() > 0:
+            Clock().wait(Event(), 0.05)
+    assert not Path(place).exists()
+    assert changing.newest() == {"a": (10,), "b": (12,), "c": (10,)}
+
+
+def test_a_fork_goes_on_beside_the_original_and_never_into_its_output(changing: Changing) -> None:
+    place = changing.saved(sums)
+    fork = changing.job(sums)
+    fork.name = JobName("experiment")
+    wanted = From(place, changes=Changes(forked_from="changing"))
+    with pytest.raises(RestorePlanError, match="must not write where the original does"):
+        start(fork, changing.spark, wanted)
+    assert not (changing.folder / "weir" / "experiment" / "generations").exists()
+    changing.add(THEN)
+    changing.out = "experiment"
+    with start(fork, changing.spark, wanted) as run:
+        run.process_all()
+    assert changing.newest() == {"a": (10,), "b": (12,), "c": (10,)}
+    changing.out = "out"
+    assert changing.newest() == {"a": (7,), "b": (2,)}
+    with changing.job(sums).start(changing.spark) as run:
+        run.process_all()
+    assert changing.newest() == {"a": (10,), "b": (12,), "c": (10,)}
+
+
+def test_a_job_goes_on_in_another_directory_only_above_what_it_was_elsewhere(changing: Changing) -> None:
+    place = changing.saved(sums)
+    changing.add(THEN)
+    for _ in range(2):
+        with changing.job(sums).start(changing.spark) as run:
+            run.process_all()
+    moved = changing.job(sums, **{"execution.checkpointing.dir": str(changing.folder / "moved")})
+    with pytest.raises(SinkTakenError, match="--take-over 3"):
+        moved.start(changing.spark, place)
+    with start(moved, changing.spark, From(place), above=1003) as run:
+        run.process_all()
+    assert changing.newest() == {"a": (10,), "b": (12,), "c": (10,)}, (
+        "it was taken back to the savepoint first"
+    )
+    with pytest.raises(SinkTakenError), changing.job(sums).start(changing.spark):
+        pass
+
+
+def test_a_source_goes_on_where_the_user_says(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.json").write_text('{"k": "a", "v": 1}')
+
+    def job() -> weir.Job:
+        made = weir.Job(
+            "files", **{"execution.checkpointing.dir": str(tmp_path / "weir"), "parallelism.default": 2}
+        )
+
+        @made.pipeline
+        def pipeline(env: weir.Env) -> None:
+            rows = env.source(
+                "in", env.spark.readStream.schema("k string, v long").json(str(tmp_path / "in"))
+            )
+            env.sink("counts", sums(rows), weir.sinks.files(str(tmp_path / "out")), output_mode="update")
+
+        return made
+
+    with job().start(spark) as run:
+        run.process_all()
+        place = run.stop_with_savepoint(str(tmp_path / "saved"))
+    with pytest.raises(BadOffsetsError, match="no such source"):
+        start(job(), spark, From(place, changes=Changes(offsets={"counts/@1": "initial"})))
+    with start(job(), spark, From(place, changes=Changes(offsets={"counts/@0": "initial"}))) as run:
+        run.process_all()
+    rows = committed_rows(str(tmp_path / "out"))
+    assert [(row["k"], row["sum"]) for row in rows] == [("a", 1), ("a", 2)], (
+        "its file is read again, its state kept"
+    )

@@ -14,13 +14,15 @@ from weir.protocol.messages import (
     CheckpointCompleted,
     Described,
     Message,
+    Planned,
     Prepare,
+    Start,
     decode,
     encode,
 )
 
 KINDS = get_args(Message)
-WITH_MAPS = ("Described", "Prepare", "CheckpointCompleted", "Answered", "Ask")
+WITH_MAPS = ("Described", "Prepare", "CheckpointCompleted", "Answered", "Ask", "Planned", "Start")
 st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
 
 
@@ -43,6 +45,8 @@ def test_maps_travel() -> None:
         CheckpointCompleted(1, "aligned", "interval", False, 0.5, 1, 2, queries={"counts": body}),
         Answered("id", True, body),
         Ask("id", "configure", body),
+        Planned("text", body),
+        Start(7, body),
     ]
     assert {type(message).__name__ for message in messages} == set(WITH_MAPS)
     for message in messages:

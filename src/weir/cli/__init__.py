@@ -33,6 +33,7 @@ VERBS = {
     "savepoint dispose": "dispose",
     "savepoints": "savepoints",
     "verify": "verify",
+    "plan": "plan",
     "restore": "restore",
     "configure": "configure",
     "logs": "logs",
@@ -56,6 +57,9 @@ EXIT_CODES = {
     5: "the job is already running ('run'), or is not running ('cancel', 'stop', 'checkpoint',"
     " 'savepoint', 'configure')",
     6: "a newer attempt has taken the job over",
+    10: "'plan': it fits, but something would be lost",
+    11: "'plan': it must be said what becomes of what",
+    12: "'plan': it does not fit",
     130: "interrupted with Ctrl-C",
 }
 

@@ -45,8 +45,8 @@ def overrides(
     dir: str | None = None,
 ) -> dict[str, str]:
     """The settings of the command line, the strongest layer."""
-    given = _pairs("-D", define) | _pairs("--conf", conf)
-    for key in _pairs("--conf", conf):
+    given = pairs("-D", define) | pairs("--conf", conf)
+    for key in pairs("--conf", conf):
         if not key.startswith("spark."):
             raise _bad("--conf", key, "it takes Spark's own keys, spark.*; settings of weir's go with -D")
     if master:
@@ -56,17 +56,22 @@ def overrides(
     return given
 
 
-def _pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
-    pairs = {}
+def pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
+    """What a repeatable option of the form key=value gives."""
+    found = {}
     for item in given or ():
         key, sign, value = item.partition("=")
         if not sign or not key.strip():
             raise _bad(option, item, f"it should be key=value, like {option} {_EXAMPLES[option]}")
-        pairs[key.strip()] = value
-    return pairs
+        found[key.strip()] = value
+    return found
 
 
-_EXAMPLES = {"-D": "heartbeat.timeout=30s", "--conf": "spark.executor.memory=4g"}
+_EXAMPLES = {
+    "-D": "heartbeat.timeout=30s",
+    "--conf": "spark.executor.memory=4g",
+    "--set-offsets": "counts/@0=initial",
+}
 
 
 def _bad(option: str, value: str, reason: str) -> BadValueError:

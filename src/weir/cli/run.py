@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from secrets import randbelow
 from typing import Annotated
 
 import typer
@@ -11,7 +12,7 @@ import typer
 from weir.checkpoint.restore import Changes, From, attempt_of
 from weir.cli import say
 from weir.cli.detach import Ready, start_detached
-from weir.cli.options import AsJson, Define, Directory, SettingsFile, overrides, settings_file
+from weir.cli.options import AsJson, Define, Directory, SettingsFile, overrides, pairs, settings_file
 from weir.cli.restore import AcceptDuplicates, as_point
 from weir.cli.watch import Terminal, terminal
 from weir.clock import Clock
@@ -60,6 +61,14 @@ Maps = Annotated[
         help="With -s: which operator becomes which (@OLD for a source; NEW may be none). Repeatable.",
     ),
 ]
+SetOffsets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set-offsets",
+        metavar="QUERY/@N=JSON",
+        help="With -s: source N goes on there; =initial: where its options say. Repeatable.",
+    ),
+]
 Parallelism = Annotated[
     int | None,
     typer.Option("--parallelism", metavar="N", help="Partitions of keyed state; with -s it is rescaled."),
@@ -84,7 +93,7 @@ TakeOver = Annotated[
     typer.Option(
         "--take-over",
         metavar="ATTEMPT",
-        help="The job has ended elsewhere for good: go on above this attempt of it.",
+        help="The job has ended elsewhere for good: go on, far above this attempt of it.",
     ),
 ]
 
@@ -101,6 +110,7 @@ def run(
     from_savepoint: Point = None,
     allow_dropped: AllowDropped = False,
     map: Maps = None,
+    set_offsets: SetOffsets = None,
     parallelism: Parallelism = None,
     state_backend: Backend = None,
     accept_duplicates: AcceptDuplicates = False,
@@ -129,7 +139,12 @@ def run(
     given = overrides(define, conf=conf, master=master, dir=dir) | shape_of(parallelism, state_backend)
     require_java()
     ready = Ready.inherited()
-    changes = Changes(maps=tuple(map or ()), allow_dropped=allow_dropped, claim=claim)
+    changes = Changes(
+        maps=tuple(map or ()),
+        allow_dropped=allow_dropped,
+        offsets=pairs("--set-offsets", set_offsets),
+        claim=claim,
+    )
     wanted = From(as_point(from_savepoint), accept_duplicates, changes) if from_savepoint else None
     inputs = Inputs(
         file.absolute(),
@@ -139,7 +154,7 @@ def run(
         given,
         wanted,
         job_name(name) if name else "",
-        max(take_over or 0, attempt_of(wanted.point) if wanted else 0),
+        max(_far_above(take_over), attempt_of(wanted.point) if wanted else 0),
     )
     if ready is not None:
         raise typer.Exit(ready.supervise(inputs))
@@ -153,6 +168,11 @@ def shape_of(parallelism: int | None, backend: str | None) -> dict[str, str]:
     """The settings that give state another shape."""
     given = {"parallelism.default": parallelism, "state.backend.type": backend}
     return {key: str(value) for key, value in given.items() if value is not None}
+
+
+def _far_above(attempt: int | None) -> int:
+    """Where attempts begin that take over from another directory: no other directory's come near."""
+    return 0 if attempt is None else attempt + 1000 + randbelow(9000)
 
 
 def _foreground(inputs: Inputs) -> int:

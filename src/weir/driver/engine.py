@@ -28,12 +28,13 @@ from weir.clock import Clock, Deadline
 from weir.config import CheckpointingMode, Config, Retention
 from weir.driver import replan, savepoints
 from weir.driver.about import saved_sink, source_of
+from weir.driver.claim import Claim
 from weir.driver.opening import Opened, Opening
 from weir.driver.progress import ProgressReports
 from weir.driver.replan import Replan, Shapes
 from weir.driver.savepoints import Savepoints, Wanted, words
 from weir.errors import FencedError, NotRewindableError, PinnedStateError, SinkTakenError, WeirError
-from weir.ids import NO_BATCH, BatchId, JobName, QueryName, Run, Token
+from weir.ids import NO_BATCH, BatchId, CheckpointId, JobName, QueryName, Run, Token
 from weir.job import graph
 from weir.job.listeners import Listeners
 from weir.job.live import Live
@@ -136,6 +137,8 @@ class Engine:
         if self._graph.receiving:
             with self._timed("reset sources"):
                 self._start_receivers(self._graph)
+        retained = self._config.settings.execution_checkpointing_num_retained
+        self._claim = Claim(self._origin, retained, self._report)
         self._coordinator = self._coordinate(runs)
         self._coordinator.prepare()
         self._savepoints = self._save(self._coordinator)
@@ -400,7 +403,7 @@ class Engine:
             Outside(
                 report=self._report,
                 running=self._all_running,
-                completed=self._listeners.completed,
+                completed=self._completed,
                 aborted=self._listeners.aborted,
                 give_up=self._give_up,
             ),
@@ -462,6 +465,10 @@ class Engine:
 
     def _give_up(self, error: WeirError) -> None:
         self.failed = error
+
+    def _completed(self, id: CheckpointId) -> None:
+        self._claim.completed(id)
+        self._listeners.completed(id)
 
     def _listener_failed(self, name: str, error: BaseException) -> None:
         self._note(f"listener {name} raised {type(error).__name__}: {error}; the job goes on")

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 class Run:
     """A running job. Leaving the `with` block stops it as `weir cancel` would."""
 
-    def __init__(self, job: Job, spark: SparkSession, config: Config, wanted: From | None = None) -> None:
+    def __init__(
+        self, job: Job, spark: SparkSession, config: Config, wanted: From | None = None, above: int = 0
+    ) -> None:
         self.job = job.name
         self.batches: list[m.BatchCommitted] = []
         """The committed batches, in the order in which Spark reported them."""
@@ -57,8 +59,8 @@ class Run:
         store = open_store(self._settings.execution_checkpointing_dir)
         self._lock = AttemptLock(store, job.name, self._clock)
         timeout = self._settings.heartbeat_timeout.total_seconds()
-        above = attempt_of(wanted.point) if wanted is not None else 0
-        attempt = self._lock.acquire(uuid.uuid4().hex, timeout, self._waiting, above)
+        highest = max(above, attempt_of(wanted.point) if wanted is not None else 0)
+        attempt = self._lock.acquire(uuid.uuid4().hex, timeout, self._waiting, highest)
         lease = Lease(attempt, timeout, self._clock)
         self._engine = Engine(job, spark.newSession(), config, store, lease, self._hear, self._clock)
         self._beating = threading.Thread(target=self._heart, args=(lease,), name="weir-heart", daemon=True)
@@ -220,8 +222,8 @@ class Run:
         self._clock.wait(threading.Event(), min(seconds, 0.2))
 
 
-def start(job: Job, spark: SparkSession, wanted: From | None = None) -> Run:
+def start(job: Job, spark: SparkSession, wanted: From | None = None, above: int = 0) -> Run:
     """Start the job beside a live session; see `Job.start`."""
     file = Path("weir.yaml")
     config = resolve(file=file if file.is_file() else None, job_options=job.options, environ=os.environ)
-    return Run(job, spark, config, wanted)
+    return Run(job, spark, config, wanted, above)

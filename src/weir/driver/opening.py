@@ -17,6 +17,7 @@ from weir.checkpoint.restore import Changes, From
 from weir.clock import Clock
 from weir.errors import (
     BadMapError,
+    BadOffsetsError,
     DamagedError,
     NoSuchCheckpointError,
     NotASavepointError,
@@ -44,7 +45,7 @@ class Opened:
     origin: Origin | None = None
 
 
-_UNFIT = (RestorePlanError, BadMapError, NoSuchCheckpointError, NotASavepointError)
+_UNFIT = (RestorePlanError, BadMapError, BadOffsetsError, NoSuchCheckpointError, NotASavepointError)
 """With these no start of this job can go on from the point."""
 
 Replanning = Callable[[Point, Changes, Live], "Replan"]

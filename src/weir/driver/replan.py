@@ -163,6 +163,7 @@ class _Work:
             added=[one for one in self.planned.shape.operators if one.id in self.query.added],
             descriptions=self.planned.files,
             sources=self.query.sources if self.query.sources_change else None,
+            ends=self.query.ends,
         )
 
     def _rewrite(self, spark: SparkSession, read: Path, write: Path) -> None:
@@ -210,7 +211,9 @@ def make(job: Job, spark: SparkSession, live: Live, point: Point, changes: Chang
     learnt = graph.learn(job.name, job.function, spark, live)
     specs = {name: graph.build(job.name, job.function, spark, live, name, mode) for name in learnt.queries}
     found = {name: plan_query(spec, point.queries.get(name)) for name, spec in specs.items()}
-    options = Options(changes.maps, changes.allow_dropped, changes.parallelism, changes.backend)
+    options = Options(
+        changes.maps, changes.allow_dropped, changes.parallelism, changes.backend, changes.offsets
+    )
     made = plan(point.queries, {name: one.shape for name, one in found.items()}, options)
     return Replan(point, made, specs, found)
 

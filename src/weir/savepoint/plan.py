@@ -62,6 +62,8 @@ class Part(_Frozen):
     notes: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     """What of the state is given up."""
+    end: str = ""
+    """Where a source goes on instead of its old position, as Spark writes it."""
     reshape: Reshape | None = None
     """What becomes of its values, where an aggregation keeps other columns."""
 
@@ -102,6 +104,11 @@ class QueryPlan(_Frozen):
         return tuple(found[number] for number in sorted(found))
 
     @property
+    def ends(self) -> dict[int, str]:
+        """The sources of the new query that get a position of the user's."""
+        return {part.new: part.end for part in self.of("source") if part.new is not None and part.end}
+
+    @property
     def operators_change(self) -> bool:
         """Whether Spark would look for state where it is not."""
         moved = any(old != new for old, new in self.moves.items())
@@ -111,7 +118,7 @@ class QueryPlan(_Frozen):
     def sources_change(self) -> bool:
         """Whether Spark would take the position of one source for that of another."""
         old = [part.old for part in self.of("source") if part.old is not None]
-        return self.sources != tuple(range(len(old)))
+        return self.sources != tuple(range(len(old))) or bool(self.ends)
 
 
 class RestorePlan(_Frozen):

@@ -6,20 +6,24 @@ a word and mix up does not pass here: the plan asks (`--map`). What it would ref
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from weir.errors import BadMapError
+from weir.errors import BadMapError, BadOffsetsError
 from weir.protocol.fits import Fit, Level, Reshape, fit, reshape
 from weir.protocol.matching import OWN, Choice, Pair, match, match_sources
 from weir.protocol.shapes import PlannedOperator, Shape
 from weir.savepoint.plan import Part, QueryPlan, RestorePlan, Verdict
 from weir.spark.refusals import PARTITIONS, Refusal, backend_of, conversion_refusal, refusals
 
+_SOURCE = re.compile(r"(?P<query>[^/=]+)/@(?P<number>\d+)")
 _MAP = re.compile(r"(?P<query>[^/=]+)/(?P<source>@?)(?P<old>\d+)=(?P<new>\d+|none)")
+INITIAL = "initial"
+"""Instead of an offset: the source begins as its own options say."""
 _ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
 _SHOWN = 2
 
@@ -60,6 +64,8 @@ class Options:
     parallelism: int | None = None
     """None: as it was."""
     backend: str | None = None
+    offsets: Mapping[str, str] = field(default_factory=dict)
+    """`query/@number` of a source of the job: `initial`, or the offset that it begins behind."""
 
 
 def plan(old: Mapping[str, Before], new: Mapping[str, Shape], options: Options) -> RestorePlan:
@@ -69,8 +75,9 @@ def plan(old: Mapping[str, Before], new: Mapping[str, Shape], options: Options) 
     would describe them behind the savepoint; parallelism and backend come from `options`.
     """
     said = _said(options.maps, old, new)
+    offsets = _offsets(options.offsets, old, new)
     names = [*new, *(name for name in old if name not in new)]
-    queries = (_query(name, old, new.get(name), options, said) for name in names)
+    queries = (_query(name, old, new.get(name), options, said, offsets.get(name, {})) for name in names)
     return RestorePlan(
         queries=tuple(queries),
         parallelism=options.parallelism,
@@ -116,11 +123,43 @@ def _said(maps: Iterable[str], old: Mapping[str, Before], new: Mapping[str, Shap
     return _Said(operators, sources)
 
 
+def _offsets(
+    given: Mapping[str, str], old: Mapping[str, Before], new: Mapping[str, Shape]
+) -> dict[str, dict[int, str]]:
+    """What `--set-offsets` says, by query and source; raises `BadOffsetsError`."""
+    said: dict[str, dict[int, str]] = {}
+    for place, value in given.items():
+        found = _SOURCE.fullmatch(place)
+        if found is None:
+            raise BadOffsetsError(given=place, reason="it is not of the form query/@number=offset")
+        query, number = found["query"], int(found["number"])
+        if query not in old or query not in new or number >= len(new[query].sources):
+            raise BadOffsetsError(given=place, reason="there is no such source on both sides")
+        if new[query].sources[number].name.startswith(("channel ", "source ")):
+            raise BadOffsetsError(given=place, reason="its position belongs to the job's own files")
+        if value != INITIAL and not _is_object(value):
+            raise BadOffsetsError(given=place, reason=f"{value!r} is neither {INITIAL!r} nor a JSON object")
+        said.setdefault(query, {})[number] = value
+    return said
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
 def _query(
-    name: str, old: Mapping[str, Before], shape: Shape | None, options: Options, said: _Said
+    name: str,
+    old: Mapping[str, Before],
+    shape: Shape | None,
+    options: Options,
+    said: _Said,
+    offsets: Mapping[int, str],
 ) -> QueryPlan:
     before = old.get(name)
-    work = _Query(name, before or Before(Shape()), shape or Shape(), options, said)
+    work = _Query(name, before or Before(Shape()), shape or Shape(), options, said, offsets)
     parts = (*work.sources(old), *work.operators(), *work.sinks())
     return QueryPlan(name=name, there=before is not None, wanted=shape is not None, parts=parts)
 
@@ -128,7 +167,16 @@ def _query(
 class _Query:
     """One query before and after."""
 
-    def __init__(self, name: str, before: Before, after: Shape, options: Options, said: _Said) -> None:
+    def __init__(
+        self,
+        name: str,
+        before: Before,
+        after: Shape,
+        options: Options,
+        said: _Said,
+        offsets: Mapping[int, str],
+    ) -> None:
+        self._moved_to = offsets
         self._name, self._old, self._new = name, before.shape, after
         self._conf, self._offsets = before.conf, before.offsets
         self._operators_said = said.operators.get(name, {})
@@ -148,7 +196,9 @@ class _Query:
         )
         for number, name in enumerate(new):
             at = pairs.get(number)
-            if at is not None:
+            if number in self._moved_to:
+                yield self._set(at, number, name, self._moved_to[number])
+            elif at is not None:
                 yield self._going_on(at, old[at], number, name)
             elif number not in doubtful.values():
                 there = name.startswith("channel ") and name.removeprefix("channel ") in old_queries
@@ -165,6 +215,22 @@ class _Query:
                     verdicts=(Verdict.DROPPED,),
                     lost=("its position",),
                 )
+
+    def _set(self, at: int | None, number: int, name: str, to: str) -> Part:
+        """A source whose position the user gives."""
+        if to == INITIAL:
+            notes: tuple[str, ...] = ("begins where its options say, as it was asked for",)
+            return Part(what="source", new=number, name=name, verdicts=(Verdict.NEW,), notes=notes)
+        verdict = Verdict.NEW if at is None else Verdict.KEPT if at == number else Verdict.MOVED
+        return Part(
+            what="source",
+            old=at,
+            new=number,
+            name=name,
+            verdicts=(verdict,),
+            notes=(f"goes on at {to}",),
+            end=to,
+        )
 
     def _going_on(self, at: int, was: str, number: int, name: str) -> Part:
         part = Part(what="source", old=at, new=number, name=name, verdicts=(Verdict.KEPT,))

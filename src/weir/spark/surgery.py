@@ -51,6 +51,7 @@ def operate(
     added: Sequence[Operator] = (),
     descriptions: Mapping[str, bytes] | None = None,
     sources: Sequence[int | None] | None = None,
+    ends: Mapping[int, str] | None = None,
 ) -> None:
     """Make `write` what the changed query needs to go on behind a committed batch of `read`.
 
@@ -58,7 +59,8 @@ def operate(
     `moves` has the old and new number of each operator that keeps its state: every other one is left
     out. `added` are the operators that begin with nothing, and `descriptions` the files by which Spark
     describes them. `sources` has for each source of the changed query the old one whose position it
-    takes, None for one that begins anew; without it they stay as they are.
+    takes, None for one that begins anew; without it they stay as they are. `ends` has other positions
+    for some of them, as Spark writes them.
 
     Raises `SurgeryError`; then `write` is not there.
     """
@@ -68,7 +70,7 @@ def operate(
         ids = work.carry(moves)
         work.plant(added, descriptions or {}, ids)
         work.commit(ids)
-        work.offsets(sources)
+        work.offsets(sources, ends or {})
         work.verify({*moves.values(), *(one.id for one in added)})
         _name(target, write.absolute())
     except (GoneError, OSError, LookupError, ValueError, PySparkException, Py4JError) as error:
@@ -126,12 +128,13 @@ class _Work:
             version = "v2" if version == "v1" else version
         self._put(f"commits/{self._batch}", cut.commit_text(version, content).encode())
 
-    def offsets(self, order: Sequence[int | None] | None) -> None:
+    def offsets(self, order: Sequence[int | None] | None, ends: Mapping[int, str]) -> None:
         """The offset log and the logs of the sources, each source in its new place."""
         for path in self._files:
             if path.startswith("offsets/"):
                 text = (self._read / path).read_text()
-                self._put(path, (text if order is None else _reordered(text, order)).encode())
+                text = text if order is None else _reordered(text, order)
+                self._put(path, _with_ends(text, ends).encode())
             elif path.startswith("sources/"):
                 _, number, name = path.split("/", 2)
                 if order is None or not number.isdigit():
@@ -239,6 +242,14 @@ def _reordered(offset_log_entry: str, order: Sequence[int | None]) -> str:
     if version != "v1":
         raise ValueError("the sources of this query have names: Spark finds them by those")
     return "\n".join([version, metadata, *("-" if at is None else lines[at] for at in order)])
+
+
+def _with_ends(offset_log_entry: str, ends: Mapping[int, str]) -> str:
+    """An `offsets/<n>` in which some sources stand elsewhere."""
+    version, metadata, *lines = offset_log_entry.split("\n")
+    if ends and version != "v1":
+        raise ValueError("the sources of this query have names: Spark finds them by those")
+    return "\n".join([version, metadata, *(ends.get(number, line) for number, line in enumerate(lines))])
 
 
 def _name(target: Path, write: Path) -> None:

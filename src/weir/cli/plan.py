@@ -1,0 +1,85 @@
+"""`weir plan`: what will become of every piece of state, before anything is touched."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from weir.cli import say
+from weir.cli.child import ask_child
+from weir.cli.options import AsJson, Define, Directory, SettingsFile, overrides, pairs, settings_file
+from weir.cli.restore import as_point
+from weir.cli.run import (
+    AllowDropped,
+    Arguments,
+    As,
+    Backend,
+    Conf,
+    File,
+    Maps,
+    Master,
+    Parallelism,
+    SetOffsets,
+    shape_of,
+)
+from weir.errors import JobFileError
+
+Point = Annotated[
+    str,
+    typer.Option(
+        "-s", "--from-savepoint", metavar="POINT", help="A savepoint's directory, chk-41 or latest (default)."
+    ),
+]
+
+
+def plan(
+    file: File,
+    arguments: Arguments = None,
+    point: Point = "latest",
+    allow_dropped: AllowDropped = False,
+    map: Maps = None,
+    set_offsets: SetOffsets = None,
+    parallelism: Parallelism = None,
+    state_backend: Backend = None,
+    name: As = None,
+    define: Define = None,
+    conf: Conf = None,
+    master: Master = None,
+    dir: Directory = None,
+    config: SettingsFile = None,
+    json: AsJson = False,
+) -> None:
+    """Show what becomes of the state of a changed job.
+
+    What 'weir run -s' would make of every source, operator and sink, before anything is touched.
+
+    Spark's planner is asked what each query of the job file is now, and that is compared with what
+    the savepoint or checkpoint has. Nothing is written, and no job need be stopped for it. Exit code:
+    0 it fits, 10 something would be lost (-n allows it), 11 it must be said what becomes of what
+    (--map), 12 it does not fit.
+
+    \b
+    Example: weir plan wordcount.py -s savepoints/wordcount-12 --parallelism 8
+    """
+    if not file.is_file():
+        raise JobFileError(file=file, reason="there is no such file", todo="check the path")
+    found = settings_file(config, beside=file)
+    settings = overrides(define, conf=conf, master=master, dir=dir) | shape_of(parallelism, state_backend)
+    request = {
+        "point": as_point(point),
+        "maps": list(map or ()),
+        "allow_dropped": allow_dropped,
+        "offsets": pairs("--set-offsets", set_offsets),
+        "name": name or "",
+        "settings": settings,
+        "config": str(found) if found else "",
+    }
+    answer = ask_child(
+        "weir.driver.planning", request, "asking Spark's planner", str(file.absolute()), *(arguments or ())
+    )
+    if json:
+        say.say_json({key: answer[key] for key in ("job", "point", "checkpoint", "plan")})
+    else:
+        say.say(answer["text"])
+    raise typer.Exit(answer["code"])

@@ -1,0 +1,78 @@
+"""`python -m weir.driver.planning REQUEST RESULT FILE ARGS...`: the restore plan of a job file, alone.
+
+The request is a JSON object; so is the result, written into a file, because what the job file and
+Spark print must not come in between. Holds no attempt, and writes nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from weir.channel.position import Mode
+from weir.checkpoint.restore import Changes
+from weir.config import resolve
+from weir.driver import jobfile, replan
+from weir.errors import WeirError
+from weir.ids import Generation, job_name
+from weir.job.live import Live
+from weir.savepoint import plan_text, points
+from weir.spark import session
+from weir.spark.failure import from_exception
+from weir.storage import generations, open_store
+
+
+def main() -> None:
+    """Answer one request."""
+    request, result, file = json.loads(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
+    sys.argv = sys.argv[3:]
+    try:
+        answer = _answer(request, file)
+    except Exception as error:
+        found = from_exception(error, file.stem)
+        told = {"what": found.what, "why": found.why, "hint": found.hint, "exit_code": found.exit_code}
+        answer = {"error": {**told, "log": not isinstance(error, WeirError)}}
+    result.write_text(json.dumps(answer))
+
+
+def _answer(request: dict[str, Any], file: Path) -> dict[str, Any]:
+    job = jobfile.load(file)
+    called, name = job.name, job_name(request["name"] or job.name)
+    job.name = name
+    settings_file = Path(request["config"]) if request["config"] else None
+    config = resolve(
+        file=settings_file, job_options=job.options, environ=os.environ, overrides=request["settings"]
+    )
+    store = open_store(config.settings.execution_checkpointing_dir)
+    changes = Changes(
+        maps=tuple(request["maps"]),
+        allow_dropped=request["allow_dropped"],
+        offsets=request["offsets"],
+        parallelism=session.asked_parallelism(config),
+        backend=config.settings.state_backend_type.value,
+        forked_from=called if called != name else "",
+    )
+    point = points.find(store, name, request["point"], changes.forked_from)
+    spark = session.build(config, job.name)
+    spark.sparkContext.setLogLevel("ERROR")
+    parallelism = changes.parallelism or point.manifest.parallelism
+    for key, value in session.state_settings(config, parallelism).items():
+        spark.conf.set(key, value)
+    number = max([0, *generations.numbers(store, name)]) + 1
+    live = Live(store, name, Generation(number))
+    made = replan.make(job, spark, live, point, changes, Mode.ALIGNED).plan
+    return {
+        "job": name,
+        "point": request["point"],
+        "checkpoint": point.manifest.id,
+        "plan": made.model_dump(mode="json"),
+        "text": plan_text.text(made),
+        "code": made.exit_code,
+    }
+
+
+if __name__ == "__main__":
+    main()
