@@ -164,7 +164,7 @@ def lives(
         life.end()
 
 
-@pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("faults", "rollbacks"),
     [

@@ -223,8 +223,10 @@ def test_a_claimed_savepoint_goes_when_checkpoints_have_made_up_for_it(changing:
     place = changing.saved(sums)
     wanted = From(place, changes=Changes(claim=True))
     changing.add(THEN)
-    with start(changing.job(sums), changing.spark, wanted) as run:
+    job = changing.job(sums, **{"execution.checkpointing.num-retained": 2})
+    with start(job, changing.spark, wanted) as run:
         run.process_all()
+        run.checkpoint()
         assert Path(place).exists()
         run.checkpoint()
         deadline = Deadline(Clock(), Clock().monotonic() + 30)
