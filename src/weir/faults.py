@@ -48,6 +48,8 @@ POINTS = {
     "savepoint.written": "all files and the manifest of a savepoint are there, out of sight",
     "savepoint.taken": "the savepoint has its name; nobody knows yet",
     "restore.intended": "a new generation says what it is restored from; nothing is copied",
+    "restore.changing": "the files of a changed query were brought aside; its own are not made",
+    "restore.changed": "the files of every changed query are made; nothing says so yet",
     "restore.copied": "the files of the checkpoint are in the new generation",
     "restore.rewound": "the sinks are taken back to the checkpoint",
     "restore.live": "the new generation is live; no query was started",

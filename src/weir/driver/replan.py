@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from weir import faults
 from weir.channel.position import Mode
 from weir.checkpoint.restore import Changes
 from weir.driver.about import saved_sink
@@ -99,7 +100,9 @@ class Replan:
         for name in self.planned:
             work = self._work(name)
             if work is not None:
+                faults.point("restore.changing")
                 work.do(spark, generation / _ASIDE / "queries", generation / "queries")
+        faults.point("restore.changed")
         shutil.rmtree(generation / _ASIDE, ignore_errors=True)
 
     def _work(self, name: QueryName) -> _Work | None:

@@ -86,7 +86,7 @@ class JobProcess:
     """A running `weir run`, in a process group of its own. Leaving the `with` block kills it.
 
     `dir` becomes `execution.checkpointing.dir`; `faults` are armed as `weir.testing.armed` says,
-    with their marks in `<dir>.faults`; `args` go to the job file.
+    with their marks in `<dir>.faults`; `args` go to the job file, `options` to `weir run` itself.
     """
 
     def __init__(
@@ -98,6 +98,7 @@ class JobProcess:
         args: Sequence[str | Path] = (),
         settings: Mapping[str, str] = QUICK,
         environ: Mapping[str, str] | None = None,
+        options: Sequence[str | Path] = (),
     ) -> None:
         self.dir = Path(dir).absolute()
         self.marks = Path(f"{self.dir}.faults")
@@ -106,7 +107,7 @@ class JobProcess:
         given = {**settings, "execution.checkpointing.dir": str(self.dir)}
         command = [sys.executable, "-m", "weir", "run"]
         command += [word for key, value in given.items() for word in ("-D", f"{key}={value}")]
-        command += [str(file), *map(str, args)]
+        command += [*map(str, options), str(file), *map(str, args)]
         clean = {key: value for key, value in os.environ.items() if not key.startswith("WEIR_")}
         self._process = subprocess.Popen(
             command,

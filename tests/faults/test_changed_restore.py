@@ -1,0 +1,73 @@
+"""A restore into changed code, at another parallelism, killed at each of its steps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from weir.clock import Clock
+from weir.ids import JobName
+from weir.storage import open_store
+from weir.supervisor.requests import Requests
+from weir.supervisor.view import look
+from weir.testing import JobProcess, committed_rows, fired
+
+pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(600)]
+
+JOB = Path(__file__).parent / "jobs" / "changed.py"
+STEPS = ("intended", "changing", "changed", "copied", "rewound", "live")
+KEYS = ("a", "b", "c")
+
+
+def add(folder: Path, *ids: int) -> None:
+    folder.mkdir(exist_ok=True)
+    rows = [{"id": id, "k": KEYS[id % 3], "v": id} for id in ids]
+    hidden = folder / f".{ids[0]}"
+    hidden.write_text("\n".join(map(json.dumps, rows)))
+    hidden.rename(folder / f"{ids[0]}.json")
+
+
+def newest(out: Path) -> dict[str, tuple[int, int | None]]:
+    return {row["k"]: (row["sum"], row.get("n")) for row in committed_rows(str(out))}
+
+
+def test_a_restore_into_changed_code_is_killed_at_each_step_and_is_exact(
+    quick: Mapping[str, str], tmp_path: Path
+) -> None:
+    folder, out = tmp_path / "in", tmp_path / "out"
+    add(folder, *range(6))
+    with JobProcess(JOB, tmp_path / "weir", args=(folder, out, "before"), settings=quick) as process:
+        process.wait_for(
+            "the first rows", lambda: newest(out) == {"a": (3, None), "b": (5, None), "c": (7, None)}
+        )
+        place = stop_with_savepoint(process, tmp_path / "saved")
+    add(folder, 6, 6, 7)
+    faults = [f"restore.{step}#1:kill" for step in STEPS]
+    changed = {
+        "faults": faults,
+        "args": (folder, out, "after"),
+        "options": ("-s", place, "--parallelism", "3"),
+        "settings": {**quick, "restart-strategy.fixed-delay.attempts": "10"},
+    }
+    with JobProcess(JOB, tmp_path / "weir", **changed) as process:
+        process.wait_for("the rest", lambda: newest(out) == {"a": (9, 1), "b": (12, 1), "c": (7, None)})
+        assert fired(process.marks) >= {fault.partition(":")[0] for fault in faults}
+        process.terminate()
+        assert process.wait().exit_code == 0
+    assert sorted(path.name for path in (tmp_path / "weir/changed/generations").iterdir()) == ["0001", "0002"]
+    assert not (tmp_path / "weir/changed/generations/0002/aside").exists()
+
+
+def stop_with_savepoint(process: JobProcess, dir: Path) -> Path:
+    store, job = open_store(str(process.dir)), JobName("changed")
+    requests = Requests(store, job)
+    asked = requests.ask(
+        "stop", look(str(process.dir), job, Clock()).session, {"savepoint": True, "path": str(dir)}
+    )
+    process.wait()
+    answer = requests.answer_to(asked)
+    assert answer is not None and answer["done"], answer
+    return Path(answer["path"])
