@@ -46,13 +46,10 @@ def test_a_restore_into_changed_code_is_killed_at_each_step_and_is_exact(
         place = stop_with_savepoint(process, tmp_path / "saved")
     add(folder, 6, 6, 7)
     faults = [f"restore.{step}#1:kill" for step in STEPS]
-    changed = {
-        "faults": faults,
-        "args": (folder, out, "after"),
-        "options": ("-s", place, "--parallelism", "3"),
-        "settings": {**quick, "restart-strategy.fixed-delay.attempts": "10"},
-    }
-    with JobProcess(JOB, tmp_path / "weir", **changed) as process:
+    args, options = (folder, out, "after"), ("-s", place, "--parallelism", "3")
+    with JobProcess(
+        JOB, tmp_path / "weir", faults=faults, args=args, options=options, settings=quick
+    ) as process:
         process.wait_for("the rest", lambda: newest(out) == {"a": (9, 1), "b": (12, 1), "c": (7, None)})
         assert fired(process.marks) >= {fault.partition(":")[0] for fault in faults}
         process.terminate()
