@@ -197,7 +197,7 @@ def test_queries_come_and_go() -> None:
         ("gone", True, False),
     ]
     assert found.query("gone").dropped == (0,)
-    assert found.query("comes").parts[0].notes == ("begins behind the cut",)
+    assert found.query("comes").parts[0].notes == ("begins with what the channel holds at the cut",)
     assert found.query("comes").parts[1].notes == ()
     assert found.overall is Overall.LOSES
 

@@ -202,7 +202,7 @@ class _Query:
                 yield self._going_on(at, old[at], number, name)
             elif number not in doubtful.values():
                 there = name.startswith("channel ") and name.removeprefix("channel ") in old_queries
-                notes = ("begins behind the cut",) if there else ()
+                notes = ("begins with what the channel holds at the cut",) if there else ()
                 yield Part(what="source", new=number, name=name, verdicts=(Verdict.NEW,), notes=notes)
         for number, name in enumerate(old):
             if number in doubtful:
