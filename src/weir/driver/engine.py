@@ -31,6 +31,7 @@ from weir.driver.about import saved_sink, source_of
 from weir.driver.claim import Claim
 from weir.driver.opening import Opened, Opening
 from weir.driver.progress import ProgressReports
+from weir.driver.receivers import Receivers
 from weir.driver.replan import Replan, Shapes
 from weir.driver.savepoints import Savepoints, Wanted, words
 from weir.errors import FencedError, NotRewindableError, PinnedStateError, SinkTakenError, WeirError
@@ -40,7 +41,6 @@ from weir.job.listeners import Listeners
 from weir.job.live import Live
 from weir.job.query import QueryRun
 from weir.job.sinks import StagingSink
-from weir.job.sources import ReadingQuery, Receiver
 from weir.lease import Lease
 from weir.protocol import messages as m
 from weir.protocol.states import QUERY, QueryEvent, QueryState, move
@@ -93,7 +93,7 @@ class Engine:
         self._runs: dict[QueryName, QueryRun] = {}
         self._deferred: dict[QueryName, QueryRun] = {}
         """Bounded queries that start when every stream they read has ended."""
-        self._receivers: list[Receiver] = []
+        self._receivers = Receivers(clock)
         self._specs: dict[QueryName, graph.QuerySpec] = {}
         self._source = source_of(job)
         self._listeners = Listeners(job, self._listener_failed)
@@ -136,7 +136,7 @@ class Engine:
                 run.recover(elsewhere.get(run.name, NO_BATCH))
         if self._graph.receiving:
             with self._timed("reset sources"):
-                self._start_receivers(self._graph)
+                self._receivers.start(self._graph, self._live, self._lease, self._retained)
         retained = self._config.settings.execution_checkpointing_num_retained
         self._claim = Claim(self._origin, retained, self._report)
         self._coordinator = self._coordinate(runs)
@@ -207,7 +207,7 @@ class Engine:
         self._check_over()
 
     def _end_queries(self, seconds: float) -> None:
-        self._ask_receivers_to_end()
+        self._receivers.ask_to_end()
         deadline = Deadline(self._clock, self._clock.monotonic() + seconds)
         with self._lock:
             self._deferred.clear()
@@ -219,8 +219,7 @@ class Engine:
         for run in self._runs.values():
             if not run.end(deadline):
                 self._report(m.CutOff(run.name, seconds))
-        for receiver in self._receivers:
-            receiver.end(deadline)
+        self._receivers.end(deadline)
 
     def _finish(self, ask: m.Ask) -> None:
         """End the job for good: drain, end the queries, take a savepoint of exactly what is committed.
@@ -253,9 +252,8 @@ class Engine:
 
     def _drain(self, halted: Callable[[], bool]) -> None:
         """Wait until all that the sources hold is committed everywhere; a query may fail and restart."""
-        self._ask_receivers_to_end()
-        for receiver in self._receivers:
-            receiver.end(Deadline(self._clock, self._clock.monotonic() + _DRAIN))
+        self._receivers.ask_to_end()
+        self._receivers.end_within(_DRAIN)
         while not halted():
             done = self.work_off(Deadline(self._clock, self._clock.monotonic() + _DRAIN))
             with self._lock:
@@ -276,24 +274,10 @@ class Engine:
         self._listeners.stop()
         for run in self._runs.values():
             self._progress.wait_for(run.name, run.files.last_committed(), seconds=2.0)
-        for receiver in self._receivers:
-            receiver.end(Deadline(self._clock, self._clock.monotonic() + 2.0))
-
-    def _start_receivers(self, learnt: graph.Graph) -> None:
-        """One receiver per source, however many queries read it; before any of them runs."""
-        token = Token(self._lease.attempt, Run(1))
-        for one in learnt.receiving:
-            readers = [ReadingQuery(name, self._live.files(name), self._retained) for name in one.readers]
-            receiver = one.source.receiver(self._live.place(one.name), token, self._lease, readers)
-            receiver.start()
-            self._receivers.append(receiver)
+        self._receivers.end_within(2.0)
 
     def _retained(self, name: QueryName) -> list[str] | None:
         return self._coordinator.offsets(name) if self._coordinator is not None else None
-
-    def _ask_receivers_to_end(self) -> None:
-        for receiver in self._receivers:
-            receiver.ask_to_end()
 
     def _start(self, run: QueryRun) -> None:
         with self._lock:
@@ -346,7 +330,7 @@ class Engine:
             if ended and not self._finishing:
                 self.over.set()
         if self.over.is_set():
-            self._ask_receivers_to_end()
+            self._receivers.ask_to_end()
 
     def _build(self, name: QueryName, number: Run) -> QueryRun:
         spec = graph.build(self._name, self._job.function, self._spark, self._live, name, self._mode)
