@@ -55,7 +55,7 @@ CASES = {
         {"parallelism.default": 3, "state.backend.type": "rocksdb"},
     ),
 }
-IN_CI = ("rocksdb, rescaled", "variables, rescaled", "hashmap to rocksdb, rescaled")
+IN_CI = ("rocksdb, rescaled", "variables, rescaled")
 
 
 class Kinds:
@@ -88,7 +88,7 @@ class Kinds:
             kind = KINDS[name]
             for key, value in kind.settings:
                 env.spark.conf.set(key, value)
-            sink = weir.sinks.files(str(self._folder / "out" / name), "json")
+            sink = weir.sinks.files(str(self._folder / "out" / name))
             env.sink(name.replace(" ", "-"), kind.frame(lines(), lines()), sink, output_mode=kind.mode)
 
     def delivered(self) -> dict[str, list[str]]:
