@@ -499,9 +499,16 @@ class Engine:
         )
         return replace(wanted, changes=changes)
 
-    def _replan(self, point: Point, changes: Changes, live: Live) -> Replan:
+    def _replan(self, point: Point, changes: Changes, live: Live, asked: bool) -> Replan:
+        """The plan for going on from a point; raises where it does not fit.
+
+        A restore that nobody asked for with this start, of the very same job file, is never refused:
+        what a query reads may have moved, and Spark itself has the last word.
+        """
         self._set_state(changes.parallelism or point.manifest.parallelism)
         made = replan.make(self._job, self._spark, live, point, changes, self._mode)
+        if not made.changes_nothing and not asked and made.is_plain(self._source.version, changes):
+            return replace(made, as_it_is=True)
         if not made.changes_nothing:
             self._report(m.Planned(plan_text.text(made.plan), made.plan.model_dump(mode="json")))
         begins = not generations.numbers(self._store, self._name)

@@ -48,8 +48,11 @@ class Opened:
 _UNFIT = (RestorePlanError, BadMapError, BadOffsetsError, NoSuchCheckpointError, NotASavepointError)
 """With these no start of this job can go on from the point."""
 
-Replanning = Callable[[Point, Changes, Live], "Replan"]
-"""Makes the plan for going on from a point in a generation that is to be; raises where it does not fit."""
+Replanning = Callable[[Point, Changes, Live, bool], "Replan"]
+"""Makes the plan for going on from a point in a generation that is to be; raises where it does not fit.
+
+The last argument says whether this very start was asked for it.
+"""
 CarryOut = Callable[["Replan", Live], None]
 """Makes the files of a changed job, in the generation that is to be."""
 
@@ -105,7 +108,7 @@ class Opening:
         changes = wanted.changes
         point = points.find(self._store, self._job, wanted.point, changes.forked_from)
         number = max([0, *generations.numbers(self._store, self._job)]) + 1
-        return self._replanning(point, changes, Live(self._store, self._job, Generation(number)))
+        return self._replanning(point, changes, Live(self._store, self._job, Generation(number)), True)
 
     def _intend(self, wanted: From, why: str, found: Manifest | None = None) -> Generation:
         return restore.intend(
@@ -150,7 +153,7 @@ class Opening:
         )
         try:
             point = points.intended(self._store, self._job, origin)
-            return self._replanning(point, changes, live)
+            return self._replanning(point, changes, live, False)
         except _UNFIT as error:
             generations.drop(self._store, self._job, live.generation, error.text)
             raise

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,14 @@ class Replan:
     plan: RestorePlan
     specs: Mapping[QueryName, graph.QuerySpec]
     planned: Mapping[QueryName, Planned]
+    as_it_is: bool = False
+    """The files go on as they are, whatever the plan says: the code is the one that they were made by."""
+
+    def is_plain(self, version: str, changes: Changes) -> bool:
+        """Whether the point was taken of the very same job file, and nothing is to be another."""
+        made_by = {before.shape.job for before in self.point.queries.values()}
+        same = Changes(parallelism=self.point.manifest.parallelism, backend=self.point.manifest.backend)
+        return bool(version) and made_by == {version} and replace(changes, claim=False) == same
 
     def check(self, job: str, *, fork: bool) -> None:
         """Raise `RestorePlanError` when it does not fit; nothing was written so far."""
@@ -108,7 +116,7 @@ class Replan:
     def _work(self, name: QueryName) -> _Work | None:
         """What must be done to the files of a query; None when they stay as they are."""
         query, before = self.plan.query(name), self.point.queries.get(name)
-        if before is None or not before.conf:
+        if self.as_it_is or before is None or not before.conf:
             return None
         batch = BatchId(self.point.manifest.queries[name].batch)
         work = _Work(self.plan, query, before, batch, self.specs[name], self.planned[name])

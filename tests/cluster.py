@@ -1,0 +1,142 @@
+"""A Spark standalone cluster on loopback: a master and workers, from the installed PySpark.
+
+Executors run in processes of their own; they, the driver and the tests share the machine's disk.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyspark
+
+_HOME = Path(pyspark.__file__).parent
+_MASTER = "org.apache.spark.deploy.master.Master"
+_WORKER = "org.apache.spark.deploy.worker.Worker"
+_EXECUTOR = "CoarseGrainedExecutorBackend"
+
+
+class Cluster:
+    """One master, and workers with one core each. Leaving the `with` block ends all of it."""
+
+    def __init__(self, folder: Path, workers: int = 2) -> None:
+        self._folder, self._port = folder, free_port()
+        folder.mkdir()
+        self._master = self._spawn("master", _MASTER, "--port", str(self._port), "--webui-port", "0")
+        _wait_for("the master", lambda: _listens(self._port))
+        self.workers = [self._worker(number) for number in range(workers)]
+
+    @property
+    def url(self) -> str:
+        return f"spark://127.0.0.1:{self._port}"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What a job needs to run here."""
+        return {
+            "spark.master": self.url,
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.executor.memory": "512m",
+            "spark.executor.cores": "1",
+            "spark.executorEnv.PYTHONPATH": os.pathsep.join(sys.path),
+            "spark.task.maxFailures": "4",
+        }
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        tops = [self._master, *self.workers]
+        below = [child for top in tops if top.poll() is None for child in _children(top.pid)]
+        for process in [*(psutil.Process(top.pid) for top in tops if top.poll() is None), *below]:
+            _kill(process)
+        for top in tops:
+            top.wait(30)
+
+    def executors(self) -> list[int]:
+        """The processes of the executors that live now."""
+        found = [child for worker in self.workers if worker.poll() is None for child in _children(worker.pid)]
+        return [child.pid for child in found if any(_EXECUTOR in word for word in _command(child))]
+
+    def wait_for_executors(self, count: int) -> list[int]:
+        _wait_for(f"{count} executors", lambda: len(self.executors()) >= count)
+        return self.executors()
+
+    def kill_worker(self) -> None:
+        """Kill a worker and, as the loss of its machine would, its executors; another one comes."""
+        worker = self.workers.pop(0)
+        for process in [*_children(worker.pid), psutil.Process(worker.pid)]:
+            _kill(process)
+        worker.wait(30)
+        self.workers.append(self._worker(len(list(self._folder.glob("worker-*.log")))))
+
+    def _worker(self, number: int) -> subprocess.Popen[bytes]:
+        work = self._folder / f"work-{number}"
+        options = ("--cores", "1", "--memory", "512m", "--webui-port", "0", "--work-dir", str(work))
+        return self._spawn(f"worker-{number}", _WORKER, *options, self.url)
+
+    def _spawn(self, name: str, kind: str, *options: str) -> subprocess.Popen[bytes]:
+        environment = {
+            **os.environ,
+            "SPARK_HOME": str(_HOME),
+            "SPARK_DAEMON_MEMORY": "128m",
+            "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_DIRS": str(self._folder / "local"),
+            "PYSPARK_PYTHON": sys.executable,
+        }
+        with open(self._folder / f"{name}.log", "wb") as log:
+            return subprocess.Popen(
+                [str(_HOME / "bin" / "spark-class"), kind, "--host", "127.0.0.1", *options],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+            )
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _wait_for(what: str, there: Callable[[], Any], seconds: float = 120.0) -> None:
+    until = time.monotonic() + seconds
+    while not there():
+        assert time.monotonic() < until, f"{what} did not come in {seconds:g} s"
+        time.sleep(0.05)
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _kill(process: psutil.Process) -> None:
+    try:
+        process.kill()
+    except psutil.NoSuchProcess:
+        return
