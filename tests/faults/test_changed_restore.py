@@ -50,7 +50,8 @@ def test_a_restore_into_changed_code_is_killed_at_each_step_and_is_exact(
     with JobProcess(
         JOB, tmp_path / "weir", faults=faults, args=args, options=options, settings=quick
     ) as process:
-        process.wait_for("the rest", lambda: newest(out) == {"a": (9, 1), "b": (12, 1), "c": (7, None)})
+        there = {"a": (9, 1), "b": (12, 1), "c": (7, None)}
+        process.wait_for("the rest", lambda: newest(out) == there, seconds=480)
         assert fired(process.marks) >= {fault.partition(":")[0] for fault in faults}
         process.terminate()
         assert process.wait().exit_code == 0
