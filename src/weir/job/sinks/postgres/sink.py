@@ -344,7 +344,8 @@ class PostgresSink:
 
     def _check_fence(self) -> None:
         if self._ledger.fence > self._token:
-            raise FencedError(who=f"attempt {self._token}", by=f"attempt {self._ledger.fence}")
+            fence = self._ledger.fence
+            raise FencedError(who=f"attempt {self._token}", by=f"attempt {fence}", attempt=fence.attempt)
 
     def _check_owner(self, owner: str, lineage: str) -> None:
         if self._ledger.owner != owner:
