@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from tests.kafka_server import KafkaServer, UnavailableError, connector
 from tests.postgres_server import PostgresServer, binaries
 from weir.testing import QUICK
 
@@ -100,6 +101,34 @@ def spark(jvm_flags: str) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """A running broker for all tests of a process; who kills it starts it again."""
+    try:
+        server = KafkaServer(tmp_path_factory.mktemp("kafka"))
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_jars() -> list[str]:
+    """The jars of Spark's Kafka source: for `spark.jars` of a driver, or `ADD JAR` in a live session."""
+    try:
+        return connector()
+    except UnavailableError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def spark_with_kafka(spark: SparkSession, kafka_jars: list[str]) -> SparkSession:
+    """The one live session, which knows Kafka."""
+    for jar in kafka_jars:
+        spark.sql(f"ADD JAR {jar}")
+    return spark
 
 
 def _archive(folder: Path) -> Path | None:

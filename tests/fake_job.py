@@ -59,10 +59,11 @@ class FakeJob:
         self.event("state", {"state": state})
         return self
 
-    def batch(self, number: int, query: str = "counts") -> FakeJob:
+    def batch(self, number: int, query: str = "counts", lag: dict[str, int] | None = None) -> FakeJob:
         at = self.clock.now().isoformat()
         self.journal.batch(
-            self.lock.held, BatchCommitted(query, 1, number, 1500, 0.5, {}, 300_000, 2**21, at=at)
+            self.lock.held,
+            BatchCommitted(query, 1, number, 1500, 0.5, {}, 300_000, 2**21, at=at, lag=lag or {}),
         )
         self.journal.flush()
         return self

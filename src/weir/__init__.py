@@ -3,7 +3,7 @@
 from weir.job import sinks, sources
 from weir.job.env import Env
 from weir.job.job import Job
-from weir.job.sinks import committed_files
+from weir.job.sinks import committed_files, read_files
 from weir.job.sources import Source
 from weir.job.state import State
 
@@ -13,6 +13,7 @@ __all__ = [
     "Source",
     "State",
     "committed_files",
+    "read_files",
     "sinks",
     "sources",
 ]

@@ -12,6 +12,9 @@
     |   |-- RestorePlanError        a point that the job, as it is now, can't go on from
     |   |-- SinkMismatchError       output of another job, or ahead of this job's live files
     |   |-- SinkTakenError          output that the same job has written from another directory
+    |   |-- TopicError              a topic of Kafka's that a job can't use as it is
+    |   |-- RecordRefusedError      a record that Kafka does not take
+    |   |-- FilesNotReadableError   a folder that holds no output of a files sink, or not for this reader
     |   |-- ChannelSchemaError      a stream whose channel holds rows of another schema
     |   |-- CheckpointTooLargeError more than the checkpoint storage `memory` takes
     |   |-- CopiesMismatchError     a copy-dir that holds the checkpoints of another life of the job
@@ -35,6 +38,7 @@
     |   |-- StorageError            the store said no: known to have failed
     |   |-- OutcomeUnknownError     the store did not answer: it may have happened
     |   |-- DatabaseError           the database of a sink can't be reached, or could not do it now
+    |   |-- BrokerError             Kafka said no, or nothing: known to have failed
     |   |-- JobRunningError         somebody else runs this job
     |   |-- NoAnswerError           a running job has not done what it was asked, so far
     |   |-- NotDoneError            a running job could not do what it was asked
@@ -55,7 +59,8 @@
         |-- StateDiffersError       state that was written anew is not what it should be
         |-- LostStagingError        Spark committed a batch whose staged output is gone
         |-- LostSegmentError        a file of a channel is gone that a reader still needs
-        `-- LostInputError          a source's journal is gone, or older than what a query has read
+        |-- LostInputError          a source's journal is gone, or older than what a query has read
+        `-- LostRecordsError        a topic of Kafka's no longer has what a query goes on with
 
 Every error has fields, from which `what`, `why` and `hint` are made; the supervisor decides from
 `domain` and `retry`, never from a text. `hint` carries the exact command where there is one.
@@ -222,6 +227,30 @@ class SinkTakenError(UserError):
     hint_form = (
         "make sure that it has ended there for good, then: weir run FILE -s POINT --take-over {attempt}"
     )
+
+
+class TopicError(UserError):
+    """A topic of Kafka's that a job can't use as it is."""
+
+    what_form = "topic {topic!r} can't be used"
+    why_form = "{reason}"
+    hint_form = "{todo}"
+
+
+class RecordRefusedError(UserError):
+    """A record that Kafka does not take; nothing of its batch was delivered."""
+
+    what_form = "Kafka refused a record of a batch for topic {topic!r}; nothing of the batch was delivered"
+    why_form = "{reason}"
+    hint_form = "make the record fit, or raise max.message.bytes of the topic and message.max.bytes in the sink's config=; then start again"
+
+
+class FilesNotReadableError(UserError):
+    """A folder that holds no output of a files sink, or none that this reader can read."""
+
+    what_form = "the files in {path} can't be read"
+    why_form = "{reason}"
+    hint_form = "{todo}"
 
 
 class ChannelSchemaError(UserError):
@@ -404,6 +433,14 @@ class DatabaseError(ExternalError):
     )
 
 
+class BrokerError(ExternalError):
+    """Kafka refused or did not answer: the operation is known not to have happened."""
+
+    what_form = "Kafka at {bootstrap} could not {verb}"
+    why_form = "{reason}"
+    hint_form = "check that the broker runs and can be reached from here; what was staged is delivered later"
+
+
 class JobRunningError(ExternalError):
     """Somebody else runs this job."""
 
@@ -570,3 +607,11 @@ class LostInputError(InternalError):
     what_form = "query {query!r} goes on with entry {entry} of source {source!r}, and {path} does not have it"
     why_form = "somebody deleted files of the journal, or the query was taken out of the job for a while: weir deletes only what every query of the job has read"
     hint_form = "bring the folder back, or give the query a new name to start with what is there; weir will not go on and leave a hole"
+
+
+class LostRecordsError(InternalError):
+    """A topic of Kafka's no longer has what a query goes on with."""
+
+    what_form = "a topic of Kafka's has lost records that the query goes on with"
+    why_form = "{reason}"
+    hint_form = "bring the records back, or go on with what is there and leave a hole: weir.sources.kafka(..., lost_data='skip')"

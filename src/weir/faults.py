@@ -35,6 +35,8 @@ POINTS = {
     "batch.committed": "commits/<n> is there; the sink has not committed",
     "sink.committing": "the sink is about to commit",
     "sink.committed": "the sink's commit took effect; nobody knows yet",
+    "kafka.fenced": "the Kafka sink is the only writer of its ledger and has not read it",
+    "kafka.sent": "a batch and its ledger entry are in an open transaction of Kafka's",
     "checkpoint.begun": "a checkpoint is recorded as begun; no barrier is there",
     "barrier.appending": "a barrier is about to be appended to a channel",
     "barrier.appended": "a barrier is in a channel; nobody knows yet",

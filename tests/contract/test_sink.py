@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from tests.kafka_server import KafkaServer
+from tests.kafka_unreliable import UnreliableBroker
 from tests.local_frame import LocalFrame
 from tests.unreliable_database import UnreliableDatabase
 from weir import sinks
@@ -21,10 +25,14 @@ from weir.errors import ExternalError, FencedError, LostStagingError, SinkMismat
 from weir.ids import NO_BATCH, Attempt, BatchId, QueryName, Run, Token
 from weir.job.sinks import Outcome, StagingSink
 from weir.job.sinks.files import FilesSink
+from weir.job.sinks.kafka import KafkaSink
+from weir.job.sinks.kafka_broker import Broker, KafkaBroker
+from weir.job.sinks.kafka_records import Columns
 from weir.job.sinks.postgres.database import Address
 from weir.job.sinks.postgres.sink import PostgresSink
 from weir.job.state import States, Values
 from weir.protocol.ledger import Staged
+from weir.storage import Store
 from weir.storage.local import LocalStore
 from weir.storage.unreliable import UnreliableStore
 
@@ -43,6 +51,8 @@ class Case:
     """The same behind a transport that fails by seed."""
     read: Callable[[], list[int]]
     """What a reader sees: the values, in the order of their batches."""
+    rewindable: bool = True
+    """Whether what was delivered can be taken back."""
 
     def opened(self, attempt: int, run: int = 1) -> StagingSink:
         sink = self.make()
@@ -65,6 +75,7 @@ def token(attempt: int, run: int = 1) -> Token:
         pytest.param("parquet", marks=pytest.mark.spark),
         pytest.param("json", marks=pytest.mark.spark),
         pytest.param("parquet with user state", marks=pytest.mark.spark),
+        pytest.param("kafka", marks=pytest.mark.spark),
         "postgres append",
         "postgres upsert",
     ]
@@ -73,6 +84,8 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     kind, _, detail = request.param.partition(" ")
     if kind == "postgres":
         return postgres_case(request.getfixturevalue("database"), upsert=detail == "upsert")
+    if kind == "kafka":
+        return kafka_case(request.getfixturevalue("kafka"), request.getfixturevalue("spark"), tmp_path)
     return files_case(request.getfixturevalue("spark"), tmp_path, kind, with_state=bool(detail))
 
 
@@ -121,10 +134,28 @@ def files_case(spark: Any, tmp_path: Path, form: str, *, with_state: bool) -> Ca
     def failing(seed: int) -> StagingSink:
         return perhaps_with_state(FilesSink(path, form, {}, UnreliableStore(LocalStore(path), seed)))
 
-    def frame(values: tuple[int, ...]) -> Any:
-        return spark.createDataFrame([(v,) for v in values], "value int").repartition(2)
+    return Case(partial(frame_of, spark), lambda: perhaps_with_state(sinks.files(path, form)), failing, read)
 
-    return Case(frame, lambda: perhaps_with_state(sinks.files(path, form)), failing, read)
+
+def frame_of(spark: Any, values: tuple[int, ...]) -> Any:
+    return spark.createDataFrame([(v,) for v in values], "value int").repartition(2)
+
+
+def kafka_case(server: KafkaServer, spark: Any, folder: Path) -> Case:
+    topic = server.topic(f"contract-{folder.parent.name}-{folder.name}")
+    columns = Columns(None, F.col("value").cast("string"), None)
+
+    def made(seed: int | None = None) -> StagingSink:
+        broker: Broker = KafkaBroker(server.bootstrap, topic, f"{topic}.weir-ledger", {}, patience=10.0)
+        store: Store = LocalStore(folder)
+        if seed is not None:
+            broker, store = UnreliableBroker(broker, seed), UnreliableStore(store, seed)
+        return KafkaSink(topic, columns, broker, store)
+
+    def read() -> list[int]:
+        return [int(value) for value in server.values(topic)]
+
+    return Case(partial(frame_of, spark), made, made, read, rewindable=False)
 
 
 def test_what_is_staged_is_seen_only_after_its_commit_and_as_a_whole(case: Case) -> None:
@@ -211,9 +242,9 @@ def test_rewind_takes_back_whole_batches_and_their_numbers_can_be_used_again(cas
     after = case.opened(2)
     assert after.rewind(BatchId(0)) is Outcome.DONE_NOW
     assert after.rewind(BatchId(0)) is Outcome.ALREADY_DONE
-    assert case.read() == [0]
+    assert case.read() == ([0] if case.rewindable else [0, 1, 2])
     assert after.commit(case.stage(after, 1, 2, 10)) is Outcome.DONE_NOW
-    assert case.read() == [0, 10]
+    assert case.read() == ([0, 10] if case.rewindable else [0, 1, 2, 10])
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -1,9 +1,10 @@
 """The driver is killed at every named point; the result is that of a run without any fault.
 
-The job has one query and takes no checkpoint: points on the path of a checkpoint or of a restore are
-not met here. In `make test` each point is killed at once, at its first occurrence or at a later one in
-turn; the whole cross product is `long`. A later occurrence of a start-up point is its first one in a second
-attempt: that of a job whose driver died with a batch that Spark had committed and the sink had not.
+The job has one query, writes files and takes no checkpoint: points on the path of a checkpoint or of a
+restore, and those of other sinks, are not met here. In `make test` each point is killed at once, at its
+first occurrence or at a later one in turn; the whole cross product is `long`. A later occurrence of a
+start-up point is its first one in a second attempt: that of a job whose driver died with a batch that
+Spark had committed and the sink had not.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.faults]
 JOB = Path(__file__).parent / "jobs" / "counts.py"
 BATCHES = 4
 LATER = 3
-ELSEWHERE = ("checkpoint.", "barrier.", "savepoint.", "restore.")
+ELSEWHERE = ("checkpoint.", "barrier.", "savepoint.", "restore.", "kafka.")
 MET = [point for point in POINTS if not point.startswith(ELSEWHERE)]
 CASES = [(point, occurrence) for point in MET for occurrence in ("first", "later")]
 IN_TURN = {(point, ("first", "later")[number % 2]) for number, point in enumerate(MET)}

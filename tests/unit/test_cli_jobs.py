@@ -202,6 +202,15 @@ def test_status_as_json_has_the_documented_keys(weir: Weir, job: FakeJob) -> Non
     assert (body["restarts"], body["gave_up"]) == (1, None)
 
 
+def test_status_shows_how_far_behind_kafka_a_query_is(weir: Weir, job: FakeJob) -> None:
+    job.batch(3, lag={f"clicks-{number}": number for number in range(12)}).batch(4, lag={"clicks-0": 1500})
+    assert "lag of counts: 1.5k records (clicks-0 1.5k)" in weir("status", "wordcount").out
+    assert weir("status", "wordcount", "--json").json["queries"][0]["lag"] == {"clicks-0": 1500}
+    job.batch(5, lag={f"clicks-{number}": number for number in range(12)})
+    assert "66 records (clicks-11 11, clicks-10 10" in weir("status", "wordcount").out
+    assert "4 more)" in weir("status", "wordcount").out
+
+
 def test_a_query_that_is_no_longer_in_the_job_is_not_shown(weir: Weir, job: FakeJob) -> None:
     job.batch(3, "removed")
     job.event("query started", {"query": "counts", "run": 1, "last_committed": 41}, "counts")

@@ -14,6 +14,9 @@ from weir.supervisor.journal import Event
 from weir.supervisor.recovery import timeline
 from weir.supervisor.view import Report, report
 
+_LAGS = 8
+"""So many partitions are named."""
+
 
 def status(
     job: JobOf,
@@ -96,6 +99,7 @@ def _say(seen: Report, clock: Clock) -> None:
     if seen.queries:
         say.say()
         say.out.print(_query_table(seen, clock))
+        _say_lags(seen)
     if seen.failure is not None:
         _say_failure(seen.failure, seen.gave_up, clock)
     if seen.recoveries:
@@ -118,6 +122,17 @@ def _query_table(seen: Report, clock: Clock) -> Table:
     for query in seen.queries:
         table.add_row(*_query_row(query, clock))
     return table
+
+
+def _say_lags(seen: Report) -> None:
+    """How far behind Kafka each query was at its newest batch: in all, and where it is most."""
+    for query in seen.queries:
+        lag = query["lag"]
+        if lag:
+            worst = sorted(lag.items(), key=lambda item: (-item[1], item[0]))[:_LAGS]
+            parts = ", ".join(f"{name} {say.number(behind)}" for name, behind in worst)
+            more = f", {len(lag) - _LAGS} more" if len(lag) > _LAGS else ""
+            say.say(f"lag of {query['query']}: {say.number(sum(lag.values()))} records ({parts}{more})")
 
 
 def _query_row(query: dict[str, Any], clock: Clock) -> list[str]:

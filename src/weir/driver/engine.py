@@ -49,6 +49,7 @@ from weir.savepoint.points import Point
 from weir.savepoint.take import Facts, QueryFacts
 from weir.spark import session
 from weir.spark.failure import from_exception
+from weir.spark.kafka_groups import GroupCommits, groups_of
 from weir.storage import Store, generations, open_store
 from weir.storage.attempts import AttemptLock
 from weir.storage.generations import Origin, open_origin
@@ -95,6 +96,7 @@ class Engine:
         """Bounded queries that start when every stream they read has ended."""
         self._receivers = Receivers(clock)
         self._specs: dict[QueryName, graph.QuerySpec] = {}
+        self._groups = GroupCommits(spark, self._note)
         self._source = source_of(job)
         self._listeners = Listeners(job, self._listener_failed)
         self._coordinator: Coordinator | None = None
@@ -118,6 +120,8 @@ class Engine:
         with self._timed("graph"):
             self._graph = graph.learn(self._name, self._job.function, self._spark, self._live)
             names = self._graph.queries
+            for text in self._graph.doubts:
+                self._note(text)
             self._origin = self._open_origin(names)
             runs = [self._build(name, Run(1)) for name in names]
             self._settle_shapes(runs, opened)
@@ -133,7 +137,7 @@ class Engine:
         elsewhere = generations.delivered_elsewhere(self._store, self._name, self._live.generation)
         for run in runs:
             with self._timed("reset sinks", run.name):
-                run.recover(elsewhere.get(run.name, NO_BATCH))
+                run.recover(elsewhere.get(run.name, NO_BATCH), self._note)
         if self._graph.receiving:
             with self._timed("reset sources"):
                 self._receivers.start(self._graph, self._live, self._lease, self._retained)
@@ -142,7 +146,7 @@ class Engine:
         self._coordinator = self._coordinate(runs)
         self._coordinator.prepare()
         self._savepoints = self._save(self._coordinator)
-        self._progress = ProgressReports(self._spark, self._progressed)
+        self._progress = ProgressReports(self._spark, self._progressed, self._groups.read)
         self._states = dict.fromkeys(names, QueryState.CREATED)
         self._deferred = {run.name: run for run in runs if self._bounded_behind_streams(run)}
         for run in runs:
@@ -159,7 +163,7 @@ class Engine:
         elsewhere = generations.delivered_elsewhere(self._store, self._name, self._live.generation)
         with self._timed("reset sinks", name):
             self._open_sink(run)
-            run.recover(elsewhere.get(name, NO_BATCH))
+            run.recover(elsewhere.get(name, NO_BATCH), self._note)
         assert self._coordinator is not None
         self._coordinator.replace(self._vertex(run))
         self._start(run)
@@ -274,6 +278,7 @@ class Engine:
         self._listeners.stop()
         for run in self._runs.values():
             self._progress.wait_for(run.name, run.files.last_committed(), seconds=2.0)
+        self._groups.settle(seconds=2.0)
         self._receivers.end_within(2.0)
 
     def _retained(self, name: QueryName) -> list[str] | None:
@@ -337,6 +342,7 @@ class Engine:
         if spec.channel is not None:
             settle(open_store(self._live.channel(name)), name, spec.plan.schema)
         self._specs[name] = spec
+        self._groups.watch(name, groups_of(spec.plan))
         return QueryRun(
             spec,
             self._live.files(name),
@@ -541,6 +547,8 @@ class Engine:
                 point = f"chk-{manifest.id}"
                 raise NotRewindableError(job=self._name, query=run.name, point=point)
         for run in runs:
+            if delivered[run.name] > cuts[run.name] and not self._vertex(run).rewindable:
+                self._note(run.repeated(cuts[run.name], delivered[run.name]))
             run.rewind(cuts[run.name])
         faults.point("restore.rewound")
         elsewhere = {

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_KAFKA = "Kafka"
+"""How Spark's description of a Kafka source begins."""
 _REMEMBERED = 100
 """Of so many batches of a query the rows of state are remembered."""
 
@@ -35,8 +37,14 @@ class Seen:
 class ProgressReports:
     """Listens to the session's queries. Reports come from a thread of Spark's, in order."""
 
-    def __init__(self, spark: SparkSession, report: Callable[[BatchCommitted | QueryIdle], None]) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        report: Callable[[BatchCommitted | QueryIdle], None],
+        whole: Callable[[str, Mapping[str, Any]], None],
+    ) -> None:
         self._report = report
+        self._whole = whole
         self._runs: dict[str, int] = {}
         self._ids: dict[str, str] = {}
         self._last: dict[str, int] = {}
@@ -73,6 +81,7 @@ class ProgressReports:
         if query not in self._runs or self._last.get(query, -1) >= batch:
             return  # an idle trigger repeats the last batch's progress
         self._report(from_progress(progress, self._runs[query]))
+        self._whole(query, progress)
         with self._changed:
             self._last[query] = batch
             remembered = self._seen.setdefault(query, {})
@@ -108,7 +117,23 @@ def from_progress(progress: dict[str, Any], run: int) -> BatchCommitted:
         state_load_ms=sum(o.get("customMetrics", {}).get("rocksdbLoadLatencyMs", 0) for o in operators),
         watermark=progress.get("eventTime", {}).get("watermark", ""),
         at=progress["timestamp"],
+        lag=lag(progress),
     )
+
+
+def lag(progress: dict[str, Any]) -> dict[str, int]:
+    """How far each partition of Kafka's is behind, as `topic-partition`; nothing for other sources."""
+    found: dict[str, int] = {}
+    for source in progress.get("sources", []):
+        ends, latest = source.get("endOffset"), source.get("latestOffset")
+        if not str(source.get("description", "")).startswith(_KAFKA) or not ends or not latest:
+            continue
+        for topic, partitions in latest.items():
+            for partition, offset in partitions.items():
+                read = ends.get(topic, {}).get(partition, 0)
+                key = f"{topic}-{partition}"
+                found[key] = max(found.get(key, 0), int(offset) - int(read))
+    return found
 
 
 def _start_callbacks(spark: SparkSession) -> None:

@@ -11,8 +11,7 @@ from weir.errors import PipelineError
 from weir.ids import JobName, QueryName, SourceName, query_name, source_name
 from weir.job.graph import QuerySpec
 from weir.job.live import Live
-from weir.job.sinks import NativeSink, StagingSink
-from weir.job.sinks.function import Function
+from weir.job.sinks import CheckedSink, NativeSink, PlacedSink, StagingSink
 from weir.job.sources import ReceivingSource, Source
 from weir.job.state import State, States
 
@@ -67,25 +66,40 @@ class Env:
         self,
         name: str,
         frame: DataFrame | DataStreamWriter,
-        sink: StagingSink | NativeSink | Function | None = None,
+        sink: StagingSink | NativeSink | PlacedSink | None = None,
         *,
         output_mode: str = "append",
         trigger: dict[str, Any] | None = None,
+        at_most_once: bool = False,
     ) -> None:
         """Make a query: a frame with a weir sink, or an unstarted writer as Spark users have it.
 
         `trigger` is Spark's: `{"processingTime": "5 seconds"}`, `{"availableNow": True}`; without
-        one the next batch starts as soon as there is data.
+        one the next batch starts as soon as there is data. `at_most_once`: a batch that was planned and
+        not committed when the driver died is skipped and not run again; for queries without state alone,
+        and for sources that can't be replayed.
         """
         query = self._new(name, trigger or {})
+        if at_most_once and not isinstance(sink, StagingSink | PlacedSink):
+            raise self._refused(
+                f"query {name!r} is to be at most once, and its sink writes whenever Spark runs a batch",
+                "use a sink of weir's that stages: files, kafka, postgres",
+            )
         if sink is None:
             self._add_writer(query, frame)
         else:
             frame = self._streaming(name, frame)
-            if isinstance(sink, Function):
+            if isinstance(sink, CheckedSink):
+                sink.check(query, frame)
+            if isinstance(sink, PlacedSink):
                 sink = sink.at(self._live.sink(query), self._live.files(query))
             self.queries[query] = QuerySpec(
-                query, sink, frame=frame, output_mode=output_mode, trigger=trigger or {}
+                query,
+                sink,
+                frame=frame,
+                output_mode=output_mode,
+                trigger=trigger or {},
+                at_most_once=at_most_once,
             )
 
     def stream(

@@ -16,6 +16,7 @@ from weir.channel.position import Mode
 from weir.channel.writer import ChannelWriter
 from weir.errors import PipelineError, WeirError
 from weir.ids import JobName, QueryName, SourceName
+from weir.job.shape import planned
 from weir.job.sinks import StagingSink
 from weir.job.state import UserStateSink, Values
 from weir.spark import plan
@@ -47,6 +48,8 @@ class QuerySpec:
     writer: DataStreamWriter | None = None
     output_mode: str = "append"
     trigger: dict[str, Any] = field(default_factory=dict)
+    at_most_once: bool = False
+    """A batch that was planned and not committed is skipped at the next start."""
 
     @property
     def plan(self) -> DataFrame:
@@ -84,6 +87,8 @@ class Graph:
     """Only sources that some query reads."""
     inputs: dict[QueryName, tuple[QueryName, ...]]
     """For each query the streams whose channels it reads, each once."""
+    doubts: list[str] = field(default_factory=list)
+    """What is exactly once only if a source that weir does not know can be replayed, in words."""
 
     def readers(self, stream: QueryName) -> list[QueryName]:
         """The queries that read the channel of a stream."""
@@ -101,8 +106,11 @@ def learn(job: JobName, pipeline: Pipeline, spark: SparkSession, live: Live) -> 
         )
     streams = {name: plan.streams(spec.plan) for name, spec in env.queries.items()}
     for name, spec in env.queries.items():
-        if isinstance(spec.sink, StagingSink) and any(stream.sparks_socket for stream in streams[name]):
+        replays = {stream.replay for stream in streams[name]}
+        if isinstance(spec.sink, StagingSink) and plan.Replay.NO in replays and not spec.at_most_once:
             raise _not_replayable(job, name)
+        if spec.at_most_once and planned(spec.plan, spec.output_mode).shape.operators:
+            raise _stateful(job, name)
     receiving = []
     for key, source in env.receiving.items():
         url = live.place(key).url
@@ -120,7 +128,13 @@ def learn(job: JobName, pipeline: Pipeline, spark: SparkSession, live: Live) -> 
                 reason=f"stream {name!r} is read nowhere, so its channel would only grow",
                 todo="read the frame that env.stream(...) returns, or leave the stream out",
             )
-    return Graph(list(env.queries), receiving, inputs)
+    doubts = [
+        f"query {name} is exactly once only if {stream.table} can be replayed, which weir does not know"
+        for name, spec in env.queries.items()
+        for stream in streams[name]
+        if isinstance(spec.sink, StagingSink) and stream.replay is plan.Replay.UNKNOWN
+    ]
+    return Graph(list(env.queries), receiving, inputs, doubts)
 
 
 def build(
@@ -148,6 +162,15 @@ def _not_replayable(job: JobName, query: QueryName) -> PipelineError:
         reason=f"query {query!r} is exactly once and reads Spark's socket, which can't be replayed: "
         "lines that a batch had read when the driver died would be lost",
         todo="use weir.sources.socket(host, port), which journals what it receives",
+    )
+
+
+def _stateful(job: JobName, query: QueryName) -> PipelineError:
+    return PipelineError(
+        job=job,
+        reason=f"query {query!r} is to be at most once and has state: a batch that is skipped would be "
+        "missing from it for ever, and what it then delivers would be wrong, not only less",
+        todo="leave at_most_once out, or keep the state in another query",
     )
 
 

@@ -22,7 +22,7 @@ from weir.errors import ExternalError, LostStagingError, SinkMismatchError
 from weir.ids import NO_BATCH, BatchId, QueryName, Token
 from weir.job.committer import Committer
 from weir.job.graph import QuerySpec, alone
-from weir.job.sinks import NativeSink, Outcome, StagingSink
+from weir.job.sinks import CountingSink, NativeSink, Outcome, StagingSink
 from weir.job.sinks.contract import FittedSink
 from weir.lease import Lease
 from weir.protocol.ledger import Staged, plan_start
@@ -71,6 +71,8 @@ class QueryRun:
         self.files = files
         self.batch: BatchId | None = None
         """The batch that is running, or ran last."""
+        self._skipped: BatchId | None = None
+        """A batch that an earlier run had planned and not committed, and that is not to be delivered."""
         self.error: Exception | None = None
         """What went wrong on the Python side, as it was raised."""
         self.spec = spec
@@ -108,13 +110,21 @@ class QueryRun:
             _until_known(lambda: sink.rewind(to), f"{sink.describe()} gave no answer to a rewind")
             self._delivered = min(self._delivered, to)
 
+    def repeated(self, to: BatchId, last: BatchId) -> str:
+        """What comes twice when a sink that can't be taken back goes on behind a batch, in words."""
+        sink = self.spec.user_state.inner if self.spec.user_state is not None else self.spec.sink
+        records = sink.records_above(to) if isinstance(sink, CountingSink) else None
+        counted = f" with {records} records" if records is not None else ""
+        batches = f"batch {last}" if last == to + 1 else f"the batches {to + 1} to {last}"
+        return f"query {self.name}: {batches}{counted} will have been delivered twice, as accepted"
+
     @property
     def is_untouched(self) -> bool:
         """Whether the sink has never got anything from this query, delivered or staged."""
         sink = self.spec.sink
         return self._delivered == NO_BATCH and isinstance(sink, StagingSink) and not sink.staged()
 
-    def recover(self, elsewhere: BatchId = NO_BATCH) -> int:
+    def recover(self, elsewhere: BatchId = NO_BATCH, note: Callable[[str], None] = lambda _: None) -> int:
         """Deliver what Spark has committed and discard the rest.
 
         Up to the batch `elsewhere` another sink has it, when this one has nothing yet. Safe to repeat,
@@ -131,6 +141,9 @@ class QueryRun:
                 reason=f"it holds batches up to {self._delivered}, the live files know only up to {last}",
                 todo="bring the job's directory back, or give this query a new folder",
             )
+        if self.spec.at_most_once and self.files.last_planned() > last:
+            self._skipped = self.files.last_planned()
+            note(f"query {self.name}: batch {self._skipped} was not committed and is skipped, at most once")
         staged = sink.staged()
         state = {s.batch: self.files.committed_state(s.batch) for s in staged}
         delivered = elsewhere if self._delivered == NO_BATCH else self._delivered
@@ -266,7 +279,7 @@ class QueryRun:
         before, over = self.files.state_ids(batch), threading.Event()
         faults.watch("batch.state", lambda: self.files.uploading(batch), over)
         try:
-            sink.stage(frame, batch, self.token)
+            sink.stage(frame if batch != self._skipped else frame.limit(0), batch, self.token)
         finally:
             over.set()
         faults.point("batch.written")

@@ -88,6 +88,8 @@ class BatchCommitted:
     state_load_ms: int = 0
     watermark: str = ""
     at: str = ""
+    lag: dict[str, int] = field(default_factory=dict)
+    """Records of Kafka's that were there and are not read yet, by topic and partition."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from weir import errors
-from weir.errors import Domain, FencedError, WeirError
+from weir.errors import Domain, FencedError, LostRecordsError, WeirError
 from weir.protocol.messages import Failure
 
 _USER = {
@@ -32,6 +32,7 @@ _SECRETS = (
     (re.compile(r"(://[^\s:/@'\"]*):[^\s'\"]+@"), r"\1:***@"),
     (re.compile(r"(?i)(password\s*=\s*)('[^']*'|\"[^\"]*\"|[^\s'\",)]+)"), r"\1***"),
 )
+_LOST_RECORDS = {"org.apache.spark.sql.kafka010.KafkaIllegalStateException"}
 _OWN = re.compile(r"^weir\.errors\.(\w+): (.+)$", re.MULTILINE)
 
 
@@ -52,6 +53,8 @@ def hidden(text: str) -> str:
 
 def _from_exception(error: BaseException, job: str) -> Failure:
     stack = "".join(traceback.format_exception(error))
+    if lost := _lost_records(error):
+        error = LostRecordsError(reason=lost)
     if isinstance(error, WeirError):
         fenced = isinstance(error, FencedError)
         return Failure(
@@ -136,16 +139,27 @@ def _user_code(error: BaseException, message: str, stack: str, logs: str) -> Fai
     )
 
 
+def _lost_records(error: BaseException) -> str:
+    """What Spark's Kafka source says of records that are gone, or ""."""
+    text = next((text for name, text in _causes(error) if name in _LOST_RECORDS), "")
+    return " ".join(re.sub(r"^\[[A-Z_.]+\]", "", text).split())
+
+
 def _java_classes(error: BaseException) -> set[str]:
     """The Java classes in the chain of causes; empty for an exception of Python's own."""
-    found: set[str] = set()
+    return {name for name, _ in _causes(error)}
+
+
+def _causes(error: BaseException) -> list[tuple[str, str]]:
+    """The chain of causes in Java, the outermost first: each one's class and message."""
+    found: list[tuple[str, str]] = []
     # Not getattr on a Java object: it has every attribute that it is asked for.
     origin: Any = getattr(error, "_origin", None)
     wrapped = origin if isinstance(origin, BaseException) else error
     cause: Any = getattr(wrapped, "java_exception", origin)
     while cause is not None and len(found) < 20:
         try:
-            found.add(str(cause.getClass().getName()))
+            found.append((str(cause.getClass().getName()), str(cause.getMessage() or "")))
             cause = cause.getCause()
         except Exception:  # the JVM is gone: what is known must do
             break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,6 +11,21 @@ if TYPE_CHECKING:
 
 _RELATION = "org.apache.spark.sql.catalyst.streaming.StreamingRelationV2"
 _SPARKS_SOCKET = "org.apache.spark.sql.execution.streaming.sources.TextSocketTable"
+_REPLAYABLE = (
+    "org.apache.spark.sql.execution.streaming.sources.Rate",
+    "org.apache.spark.sql.execution.datasources.v2.",  # Python data sources: to replay is their contract
+    "org.apache.spark.sql.kafka010.",
+)
+"""How the classes of tables begin whose streams read the same again from the same offsets."""
+
+
+class Replay(Enum):
+    """Whether what a batch has read can be read again after a crash, as exactly-once needs it."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+    """A source of somebody else's: weir takes it as it is, and says so."""
 
 
 @dataclass(frozen=True)
@@ -22,13 +38,18 @@ class Stream:
     """The option of this name, by which weir's own sources are told apart; or ""."""
 
     @property
-    def sparks_socket(self) -> bool:
-        """Whether it is Spark's own socket source, by whatever name it was asked for."""
-        return self.table == _SPARKS_SOCKET
+    def replay(self) -> Replay:
+        """Told by the class, by whatever name the source was asked for."""
+        if self.table == _SPARKS_SOCKET:
+            return Replay.NO
+        return Replay.YES if self.table.startswith(_REPLAYABLE) else Replay.UNKNOWN
 
 
 def streams(frame: DataFrame) -> list[Stream]:
-    """The streams at the leaves of the analyzed plan, without files and others of Spark's older kind."""
+    """The streams at the leaves of the analyzed plan, without files and others of Spark's older kind.
+
+    Those can be replayed: Spark keeps a log of what they have read.
+    """
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
     found = (leaves.apply(number) for number in range(leaves.size()))
     return [

@@ -35,6 +35,7 @@ create table if not exists batches (
     state_rows integer not null, state_bytes integer not null, watermark text not null,
     durations text not null);
 create index if not exists batches_by_query on batches (query, id);
+create table if not exists lags (query text primary key, lag text not null);
 """
 
 
@@ -99,6 +100,9 @@ class Journal:
                 json.dumps(dict(b.durations)),
             ),
         )
+        if b.lag:
+            lag = json.dumps(dict(b.lag))
+            self._write("insert or replace into lags (query, lag) values (?, ?)", (b.query, lag))
 
     def flush(self) -> None:
         with self._tolerant():
@@ -165,6 +169,10 @@ class History:
             " total_rows, count(*) batches from batches group by query) t on b.id = t.id order by b.query"
         )
         return [{**row, "durations": json.loads(row["durations"])} for row in rows]
+
+    def lags(self) -> dict[str, dict[str, int]]:
+        """For each query that reads Kafka how far each partition was behind at its newest batch."""
+        return {row["query"]: json.loads(row["lag"]) for row in self._select("select * from lags")}
 
     def close(self) -> None:
         self._db.close()

@@ -236,11 +236,15 @@ def _queries(history: History) -> list[dict[str, Any]]:
     newest = max((event.attempt for event in started), default=0)
     runs = {event.query: event.body for event in started if event.attempt == newest}
     batches = {row["query"]: row for row in history.queries()}
+    lags = history.lags()
     names = sorted(runs) if runs else sorted(batches)
-    return [_query(name, runs.get(name, {}), batches.get(name)) for name in names]
+    return [_query(name, runs.get(name, {}), batches.get(name), lags.get(name, {})) for name in names]
 
 
-def _query(name: str, run: dict[str, Any], batch: dict[str, Any] | None) -> dict[str, Any]:
+def _query(
+    name: str, run: dict[str, Any], batch: dict[str, Any] | None, lag: dict[str, int]
+) -> dict[str, Any]:
     shown = ("batch", "at", "rows", "seconds", "state_rows", "state_bytes", "watermark", "total_rows")
     row = batch or {"watermark": ""}
-    return {"query": name, "run": run.get("run", row.get("run"))} | {key: row.get(key) for key in shown}
+    about = {"query": name, "run": run.get("run", row.get("run"))}
+    return about | {key: row.get(key) for key in shown} | {"lag": lag}

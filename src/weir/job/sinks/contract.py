@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from weir.ids import BatchId, Token
+from weir.ids import BatchId, QueryName, Token
 from weir.protocol.ledger import Ledger, Staged
+from weir.spark.layout import QueryFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -88,6 +89,33 @@ class ForgettingSink(Protocol):
 
     def forget(self, upto: BatchId) -> None:
         """Called now and then, beside `commit`: no checkpoint leads back to a batch below this one."""
+
+
+@runtime_checkable
+class PlacedSink(Protocol):
+    """A sink as the author gives it, which keeps something in the job's directory."""
+
+    def at(self, location: str, files: QueryFiles) -> StagingSink:
+        """The sink with this folder, which outlives every generation, of the query with these files.
+
+        Connects to nothing: a pipeline is evaluated often.
+        """
+
+
+@runtime_checkable
+class CheckedSink(Protocol):
+    """A sink that can't take every frame."""
+
+    def check(self, query: QueryName, frame: DataFrame) -> None:
+        """Look at the frame's columns; raise `SinkMismatchError` when it can't be delivered."""
+
+
+@runtime_checkable
+class CountingSink(Protocol):
+    """A sink that can't take back what it has delivered, and knows how much that is."""
+
+    def records_above(self, batch: BatchId) -> int | None:
+        """How many records of later batches were delivered; None when that is not known any more."""
 
 
 @runtime_checkable

@@ -2,22 +2,24 @@
 
     <path>/_weir/log/<number>.json            the ledger: one entry a batch
     <path>/_weir/staged/<batch>-<token>.json  stagings that are recorded
+    <path>/_weir/about.json                   format, options, partition columns and schema, for readers
     <path>/data/<batch>-<token>/part-*        the files themselves, written once, never moved
 
 Spark writes the files straight to where they stay; the ledger entry makes them visible. Paths in
-the ledger are relative, so the folder can be moved. Read it with `committed_files`: a reader that
-lists `data/` would see stagings too.
+the ledger are relative, so the folder can be moved. Read it with `read_files` or `committed_files`: a
+reader that lists `data/` would see stagings too.
 """
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from weir import faults
 from weir.errors import FencedError, LostStagingError, OutcomeUnknownError, SinkMismatchError
-from weir.ids import Attempt, BatchId, Run, Token
+from weir.ids import Attempt, BatchId, QueryName, Run, Token
 from weir.job.sinks.contract import Outcome
 from weir.job.sinks.staging import StagedFiles, folder_of
 from weir.protocol import ledger
@@ -30,10 +32,16 @@ if TYPE_CHECKING:
 FORMATS = ("parquet", "json", "csv", "orc", "text")
 _LOG = "_weir/log"
 _STAGED = "_weir/staged"
+ABOUT = "_weir/about.json"
 
 
-def files(path: str, format: str = "parquet", **options: str) -> FilesSink:
-    """Write each batch to files below `path`, exactly once; `options` are Spark's for the format."""
+def files(
+    path: str, format: str = "parquet", *, partition_by: str | Sequence[str] = (), **options: str
+) -> FilesSink:
+    """Write each batch to files below `path`, exactly once; `options` are Spark's for the format.
+
+    With `partition_by` the files of a batch lie in a folder for each value of these columns.
+    """
     if format not in FORMATS:
         raise SinkMismatchError(
             query="?",
@@ -41,7 +49,8 @@ def files(path: str, format: str = "parquet", **options: str) -> FilesSink:
             reason=f"there is no file format {format!r}",
             todo=f"use one of {', '.join(FORMATS)}",
         )
-    return FilesSink(path, format, options)
+    columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+    return FilesSink(path, format, options, partition_by=columns)
 
 
 def committed_files(path: str) -> list[str]:
@@ -54,10 +63,20 @@ def committed_files(path: str) -> list[str]:
 class FilesSink:
     """See the module's docstring; keeps the contract of `StagingSink`."""
 
-    def __init__(self, path: str, format: str, options: dict[str, str], store: Store | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        format: str,
+        options: dict[str, str],
+        store: Store | None = None,
+        partition_by: tuple[str, ...] = (),
+    ) -> None:
         self._path = path
         self._format = format
         self._options = options
+        self._partition_by = partition_by
+        self._about: bytes | None = None
+        """What readers are to be told, and are not yet."""
         self._store = store or open_store(path)
         self._log = DenseLog(self._store, _LOG)
         self._staging = StagedFiles(self._store, _STAGED)
@@ -78,11 +97,29 @@ class FilesSink:
         self._append(ledger.fence(token))
         return self._ledger
 
+    def check(self, query: QueryName, frame: DataFrame) -> None:
+        """Raise `SinkMismatchError` when the frame does not have the columns to partition by."""
+        missing = [name for name in self._partition_by if name not in frame.columns]
+        if missing or (self._partition_by and len(frame.columns) == len(set(self._partition_by))):
+            reason = f"it has no column {missing[0]!r}" if missing else "no column would be left in the files"
+            todo = f"partition by some of {', '.join(frame.columns)}"
+            raise SinkMismatchError(query=query, path=self._path, reason=reason, todo=todo)
+
     def stage(self, frame: DataFrame, batch: BatchId, token: Token) -> None:
-        self._staging.write(frame, self._format, self._options, batch, token)
+        about = {
+            "format": self._format,
+            "options": self._options,
+            "partition_by": list(self._partition_by),
+            "schema": frame.schema.jsonValue(),
+        }
+        self._about = json.dumps(about).encode()
+        self._staging.write(frame, self._format, self._options, batch, token, self._partition_by)
 
     def record(self, staged: Staged) -> None:
         self._catch_up()
+        if self._about is not None and self._store.get(ABOUT) != self._about:
+            self._store.put(ABOUT, self._about)
+        self._about = None
         self._staging.record(staged, self._staging.written(staged))
 
     def staged(self) -> Sequence[Staged]:

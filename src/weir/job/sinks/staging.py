@@ -11,12 +11,16 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weir import faults
+from weir.errors import StorageError
 from weir.ids import Attempt, BatchId, Run, Token
 from weir.protocol.ledger import Staged
 from weir.storage import Store
+from weir.storage.local import reason, sync_folder
+from weir.storage.open import is_local, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,13 +34,20 @@ class StagedFiles:
         self._records = records
 
     def write(
-        self, frame: DataFrame, format: str, options: Mapping[str, str], batch: BatchId, token: Token
+        self,
+        frame: DataFrame,
+        format: str,
+        options: Mapping[str, str],
+        batch: BatchId,
+        token: Token,
+        partition_by: Sequence[str] = (),
     ) -> None:
         """Evaluate the batch once and write it to its folder."""
         folder, over = folder_of(batch, token), threading.Event()
         faults.watch("batch.writing", lambda: any(self._store.list(folder)), over)
         try:
             writer = frame.write.format(format).options(**options).mode("errorifexists")
+            writer = writer.partitionBy(*partition_by) if partition_by else writer
             writer.save(f"{self._store.url}/{folder}")
         finally:
             over.set()
@@ -44,6 +55,20 @@ class StagedFiles:
     def written(self, staged: Staged) -> list[str]:
         """The keys of the files of a staging."""
         return [k for k in self._store.list(folder_of(staged.batch, staged.token)) if "/part-" in k]
+
+    def sync(self, staged: Staged) -> None:
+        """Force the files of a staging to the disk, where that is one of this machine: Spark does not."""
+        if not is_local(self._store.url):
+            return
+        folder = Path(local_path(self._store.url)) / folder_of(staged.batch, staged.token)
+        try:
+            for path in folder.glob("part-*"):
+                sync_folder(path)
+            for above in (folder, folder.parent, folder.parent.parent):
+                sync_folder(above)
+        except OSError as error:
+            url = self._store.url
+            raise StorageError(verb="sync", path=str(folder), reason=reason(error), root=url) from error
 
     def record(self, staged: Staged, files: Sequence[Any]) -> None:
         """Make the staging durable as a whole; `files` comes back from `files_of`."""
@@ -65,6 +90,12 @@ class StagedFiles:
     def forget(self, staged: Staged) -> None:
         """Remove the record of a staging that a log now names."""
         self._store.delete(self._key(staged))
+
+    def drop(self, staged: Staged) -> None:
+        """Remove a staging that was delivered elsewhere. Killed in between, `discard` does the rest."""
+        self.forget(staged)
+        for key in list(self._store.list(folder_of(staged.batch, staged.token))):
+            self._store.delete(key)
 
     def discard(self, upto: BatchId, kept: Collection[str]) -> None:
         """Remove every staging up to this batch, recorded or not, whose folder is not kept."""

@@ -1,0 +1,308 @@
+"""A topic of Kafka's: one transaction a batch, with the ledger's entry inside.
+
+    <job>/sinks/<query>/data/<batch>-<token>/part-*        the batch, staged by Spark as Parquet
+    <job>/sinks/<query>/staged/<batch>-<token>.json        stagings that are recorded
+    <job>/sinks/<query>/fences/<token>                     who has opened the sink last
+    topic <ledger>                                         the ledger: an entry a batch
+
+The driver sends a staged batch when Spark has decided for it. Before its first transaction, and again
+after whatever went wrong, it becomes the only writer (`init_transactions`, which ends what an earlier one
+had begun), then reads the ledger to its end, and only then decides: what is in the ledger was sent, what is
+not was not. So no answer that got lost, and no outage however long, can lose or double a batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from weir import faults
+from weir.errors import FencedError, LostStagingError, OutcomeUnknownError, SinkMismatchError
+from weir.ids import Attempt, BatchId, QueryName, Run, Token
+from weir.job.sinks import kafka_records
+from weir.job.sinks.contract import Outcome
+from weir.job.sinks.kafka_broker import OWN, Broker, Entry, KafkaBroker, ProducerFencedError, check_installed
+from weir.job.sinks.kafka_direct import Direct
+from weir.job.sinks.kafka_records import Columns, NotBytesError
+from weir.job.sinks.staging import StagedFiles, folder_of
+from weir.protocol.ledger import Ledger, Staged
+from weir.spark.layout import QueryFiles
+from weir.storage import Store, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+LEDGER = "{topic}.weir-ledger"
+_KEPT = 1000
+"""Of so many batches the ledger keeps an entry when the topic is compacted; the newest is needed."""
+_TRIES = 8
+_STAGED = "staged"
+_FENCES = "fences"
+
+
+def kafka(
+    bootstrap: str,
+    topic: str,
+    *,
+    key: str | Column | None = None,
+    value: str | Column = "value",
+    headers: Mapping[str, str | Column] | str | Column | None = None,
+    partitions: int | None = None,
+    ledger: str | None = None,
+    delivery: Literal["exactly_once", "at_least_once"] = "exactly_once",
+    config: Mapping[str, Any] | None = None,
+) -> Kafka:
+    """Send each batch to a topic, exactly once for readers with `isolation.level=read_committed`.
+
+    `key` and `value` are columns of strings or bytes, by name or as an expression; `headers` gives a
+    column to each header's name, or is a column as Spark's own Kafka source has it. `partitions`: make a
+    topic of so many when it is not there. `ledger` names the topic that says what was sent, one of its
+    own for each query; without it `<topic>.weir-ledger`. `config` is for the client: security, compression,
+    timeouts, by librdkafka's names.
+
+    With `delivery="at_least_once"` the executors send inside the batch, each for itself: sooner, and nothing
+    is staged, but readers see parts of a batch, and a batch that runs again is there twice.
+
+    What was sent can't be taken back: a restore behind it is refused without --accept-duplicates.
+    """
+    check_installed()
+    given = dict(config or {})
+    described = f"topic {topic} of {bootstrap}"
+    if own := sorted(OWN & set(given)):
+        raise SinkMismatchError(
+            query="?",
+            path=described,
+            reason=f"{own[0]} is weir's to set",
+            todo=f"leave {own[0]} out of config=",
+        )
+    if delivery not in ("exactly_once", "at_least_once"):
+        raise SinkMismatchError(
+            query="?",
+            path=described,
+            reason=f"there is no delivery {delivery!r}",
+            todo="use 'exactly_once' or 'at_least_once'; at_most_once=True is said in env.sink",
+        )
+    columns, name = Columns(key, value, headers), ledger or LEDGER.format(topic=topic)
+    return Kafka(bootstrap, topic, columns, partitions, name, delivery == "at_least_once", given)
+
+
+@dataclass(frozen=True)
+class Kafka:
+    """A topic as the author gives it; the job gives it a folder to stage in."""
+
+    bootstrap: str
+    topic: str
+    columns: Columns
+    partitions: int | None
+    ledger: str
+    at_once: bool
+    """Executors send inside the batch: at least once."""
+    config: dict[str, Any] = field(repr=False)
+
+    def describe(self) -> str:
+        return f"topic {self.topic} of {self.bootstrap}"
+
+    def check(self, query: QueryName, frame: DataFrame) -> None:
+        """Raise `SinkMismatchError` when records can't be made of the frame."""
+        try:
+            self.columns.check(frame)
+        except NotBytesError as error:
+            raise SinkMismatchError(
+                query=query,
+                path=self.describe(),
+                reason=str(error),
+                todo='choose or make a column of strings: value=F.to_json(F.struct("*"))',
+            ) from error
+
+    def at(self, location: str, files: QueryFiles) -> KafkaSink:
+        """The sink, which stages in this folder."""
+        broker = KafkaBroker(self.bootstrap, self.topic, self.ledger, self.config, self.partitions)
+        direct = Direct(self.bootstrap, self.topic, self.config) if self.at_once else None
+        return KafkaSink(self.describe(), self.columns, broker, open_store(location), direct)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The sink's state, as each entry of its ledger tells the whole of it."""
+
+    ledger: Ledger = Ledger()
+    records: int = 0
+    """How many records were ever sent, those of batches that came twice too."""
+
+    def encode(self) -> Entry:
+        ledger = self.ledger
+        state = {
+            "owner": ledger.owner,
+            "lineage": ledger.lineage,
+            "attempt": ledger.fence.attempt,
+            "run": ledger.fence.run,
+            "last": ledger.last,
+            "records": self.records,
+        }
+        key = str(ledger.last % _KEPT) if ledger.last >= 0 else "none"
+        return Entry(key.encode(), json.dumps(state).encode())
+
+    @classmethod
+    def decode(cls, entry: Entry) -> Sent:
+        state = json.loads(entry.state)
+        token = Token(Attempt(state["attempt"]), Run(state["run"]))
+        ledger = Ledger(state["owner"], state["lineage"], token, BatchId(state["last"]))
+        return cls(ledger, state["records"])
+
+
+class KafkaSink:
+    """See the module's docstring; keeps the contract of `StagingSink`, but for what it can't take back."""
+
+    rewindable = False
+    """What was sent stays sent."""
+
+    def __init__(
+        self, described: str, columns: Columns, broker: Broker, store: Store, direct: Direct | None = None
+    ) -> None:
+        self._direct = direct
+        self._described = described
+        self._columns = columns
+        self._broker = broker
+        self._store = store
+        self._staging = StagedFiles(store, _STAGED)
+        self._token = Token(Attempt(0), Run(0))
+        self._sent: Sent | None = None
+        """What the ledger says; None when it must be read first, because something went wrong."""
+
+    def describe(self) -> str:
+        return self._described
+
+    def open(self, owner: str, lineage: str, token: Token) -> Ledger:
+        self._token, self._sent = token, None
+        self._broker.prepare()
+        for _ in range(_TRIES):
+            sent = self._certain(owner, lineage)
+            announced = replace(sent.ledger, owner=owner, lineage=lineage, fence=token)
+            with suppress(ProducerFencedError):  # by a lower token; it will see ours
+                self._send([], replace(sent, ledger=announced))
+                self._announce_staging(token)
+                return announced
+        raise FencedError(who=f"attempt {token}", by="somebody who writes the same ledger")
+
+    def stage(self, frame: DataFrame, batch: BatchId, token: Token) -> None:
+        if self._direct is not None:
+            self._direct.send(self._columns.choose(frame))
+            return
+        self._staging.write(self._columns.choose(frame), kafka_records.FORMAT, {}, batch, token)
+
+    def record(self, staged: Staged) -> None:
+        newest = max(map(_token, self._store.list(_FENCES)), default=self._token)
+        if newest > self._token:
+            raise self._fenced(newest)
+        if self._direct is None:
+            self._staging.sync(staged)
+        self._staging.record(staged, self._staging.written(staged))
+
+    def staged(self) -> Sequence[Staged]:
+        return self._staging.recorded()
+
+    def commit(self, staged: Staged) -> Outcome:
+        sent = self._certain()
+        outcome = Outcome.ALREADY_DONE
+        if sent.ledger.last < staged.batch:
+            urls, rows = self._files(staged, sent)
+            ledger = replace(sent.ledger, last=staged.batch)
+            try:
+                self._send(urls, Sent(ledger, sent.records + rows))
+            except ProducerFencedError:
+                self._certain()
+                return Outcome.UNKNOWN
+            except OutcomeUnknownError:
+                return Outcome.UNKNOWN
+            outcome = Outcome.DONE_NOW
+            faults.point("sink.committed")
+        self._staging.drop(staged)
+        return outcome
+
+    def discard(self, upto: BatchId, keep: Sequence[Staged]) -> None:
+        self._staging.discard(upto, {folder_of(one.batch, one.token) for one in keep})
+
+    def rewind(self, to: BatchId) -> Outcome:
+        """Enter that the batches above `to` come again; what was sent stays sent."""
+        sent = self._certain()
+        if sent.ledger.last <= to:
+            return Outcome.ALREADY_DONE
+        try:
+            self._send([], replace(sent, ledger=replace(sent.ledger, last=to)))
+        except (OutcomeUnknownError, ProducerFencedError):
+            return Outcome.UNKNOWN
+        return Outcome.DONE_NOW
+
+    def records_above(self, batch: BatchId) -> int | None:
+        """How many records of later batches were sent; None when the ledger has forgotten that far back."""
+        if self._direct is not None:
+            return None
+        history = [Sent.decode(entry) for entry in self._broker.entries(newest=False)]
+        before = [sent.records for sent in history if sent.ledger.last == batch]
+        return history[-1].records - before[-1] if before else None
+
+    # the ledger
+
+    def _certain(self, owner: str = "", lineage: str = "") -> Sent:
+        """What the ledger says, and we alone may write it; raise `FencedError` when that is not so."""
+        if self._sent is None:
+            self._check(self._look(), owner, lineage)  # who is fenced already disturbs nobody
+            self._broker.fence()
+            found = self._look()
+            self._check(found, owner, lineage)
+            self._sent = found
+        return self._sent
+
+    def _look(self) -> Sent:
+        entries = self._broker.entries(newest=True)
+        return Sent.decode(entries[-1]) if entries else Sent()
+
+    def _send(self, urls: Sequence[str], after: Sent) -> None:
+        self._sent = None
+        self._broker.send(kafka_records.records(urls), after.encode())
+        self._sent = after
+
+    def _check(self, sent: Sent, owner: str, lineage: str) -> None:
+        there = sent.ledger
+        if there.fence > self._token:
+            raise self._fenced(there.fence)
+        if not there.owner or not owner or (there.owner, there.lineage) == (owner, lineage):
+            return
+        if there.owner != owner:
+            reason = f"its ledger is that of {there.owner!r}"
+            todo = "give this query a ledger of its own: ledger=..."
+        else:
+            reason = "it was sent to by live files that are gone; a fresh start would skip or double batches"
+            todo = "bring the job's directory back, or give this query a new ledger: ledger=..."
+        raise SinkMismatchError(query=owner.split("/", 1)[1], path=self._described, reason=reason, todo=todo)
+
+    def _fenced(self, by: Token) -> FencedError:
+        return FencedError(who=f"attempt {self._token}", by=f"attempt {by}", attempt=by.attempt)
+
+    # the staging
+
+    def _files(self, staged: Staged, sent: Sent) -> tuple[list[str], int]:
+        """The files of a recorded staging, and how many records they have."""
+        names = self._staging.files_of(staged)
+        urls = sorted(f"{self._store.url}/{name}" for name in names or ())
+        try:
+            if names is not None:
+                return urls, kafka_records.count(urls)
+        except FileNotFoundError:
+            pass
+        raise LostStagingError(batch=staged.batch, query=sent.ledger.owner, path=self._store.url)
+
+    def _announce_staging(self, token: Token) -> None:
+        """Tell those who only stage; they need not ask Kafka, which may be down, in every batch."""
+        self._store.create(f"{_FENCES}/{token.attempt}-{token.run}", b"")
+        for key in list(self._store.list(_FENCES)):
+            if _token(key) < token:
+                self._store.delete(key)
+
+
+def _token(key: str) -> Token:
+    attempt, run = key.rsplit("/", 1)[1].split("-")
+    return Token(Attempt(int(attempt)), Run(int(run)))

@@ -1,0 +1,118 @@
+"""From the columns of a frame to records of Kafka: chosen by Spark in the batch, read back at the commit.
+
+A staged file has the columns `key` and `value` (binary) and, where there are any, `headers` (an array of
+name and value). Who the author's columns are is checked against the frame before anything runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+from weir.errors import LostSegmentError
+from weir.job.sinks.kafka_sending import Headers, Record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+
+FORMAT = "parquet"
+_ROWS = 10_000
+"""So many rows are in memory at a time."""
+_BYTES = ("string", "binary")
+_SPARKS_HEADERS = "array<struct<key:string,value:binary>>"
+
+
+class NotBytesError(Exception):
+    """A column that is not there, or of a type that has no bytes of its own."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What of a row becomes what of a record: each a column's name, or an expression of Spark's."""
+
+    key: str | Column | None
+    value: str | Column
+    headers: Mapping[str, str | Column] | str | Column | None
+
+    def choose(self, frame: DataFrame) -> DataFrame:
+        """The frame as it is staged. Nothing is evaluated."""
+        from pyspark.sql import functions as F  # noqa: PLC0415
+
+        chosen = [F.lit(None).alias("key") if self.key is None else _column(self.key).alias("key")]
+        chosen.append(_column(self.value).alias("value"))
+        if isinstance(self.headers, Mapping):
+            pairs = [
+                F.struct(F.lit(name).alias("key"), _column(column).cast("binary").alias("value"))
+                for name, column in self.headers.items()
+            ]
+            chosen.append(F.array(*pairs).alias("headers"))
+        elif self.headers is not None:
+            chosen.append(_column(self.headers).alias("headers"))
+        rows = frame.select(*chosen)
+        return rows.withColumns({name: F.col(name).cast("binary") for name in ("key", "value")})
+
+    def check(self, frame: DataFrame) -> None:
+        """Raise `NotBytesError` when records can't be made of the frame."""
+        from pyspark.errors import AnalysisException  # noqa: PLC0415
+
+        wanted: list[tuple[str, Any]] = [("value", self.value)]
+        wanted += [("key", self.key)] if self.key is not None else []
+        if isinstance(self.headers, Mapping):
+            wanted += [(f"header {name!r}", column) for name, column in self.headers.items()]
+        try:
+            for what, column in wanted:
+                kind = frame.select(_column(column)).schema[0].dataType.simpleString()
+                if kind not in _BYTES:
+                    raise NotBytesError(f"its {what} is of type {kind}, and Kafka takes bytes")
+            if self.headers is not None and not isinstance(self.headers, Mapping):
+                kind = frame.select(_column(self.headers)).schema[0].dataType.simpleString()
+                if kind != _SPARKS_HEADERS:
+                    raise NotBytesError(f"its headers are of type {kind}, not {_SPARKS_HEADERS}")
+        except AnalysisException as error:
+            raise NotBytesError(str(error).strip().partition("\n")[0]) from error
+
+
+def records(urls: Iterable[str]) -> Iterator[Record]:
+    """The records of staged files, in the order of the files and their rows."""
+    from weir.channel.parquet import open_parquet  # noqa: PLC0415  pyarrow
+
+    for url in urls:
+        with open_parquet(url) as file:
+            for batch in file.iter_batches(batch_size=_ROWS, use_threads=False):
+                yield from of_batch(batch)
+
+
+def of_batch(batch: pa.RecordBatch) -> Iterator[Record]:
+    """The records of chosen rows."""
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    keys, values = columns["key"].to_pylist(), columns["value"].to_pylist()
+    if "headers" in columns:
+        return map(Record, keys, values, map(_headers, columns["headers"].to_pylist()))
+    return map(Record, keys, values, repeat(None))
+
+
+def count(urls: Iterable[str]) -> int:
+    """The number of records in staged files; raise `FileNotFoundError` when one is gone."""
+    from weir.channel.parquet import open_parquet  # noqa: PLC0415  pyarrow
+
+    rows = 0
+    try:
+        for url in urls:
+            with open_parquet(url) as file:
+                rows += file.metadata.num_rows
+    except LostSegmentError as error:
+        raise FileNotFoundError(str(error)) from error
+    return rows
+
+
+def _headers(row: list[dict[str, Any]] | None) -> Headers | None:
+    return [(pair["key"], pair["value"]) for pair in row] if row else None
+
+
+def _column(chosen: str | Column) -> Column:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    return F.col(chosen) if isinstance(chosen, str) else chosen

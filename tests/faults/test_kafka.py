@@ -1,0 +1,148 @@
+"""Kafka -> stateful query -> Kafka, killed where the sink can be; the result is an independent count.
+
+A run is killed several times in a row: each armed fault fires once over all attempts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kafka_server import KafkaServer
+from weir.testing import JobProcess, run_job
+
+pytestmark = [pytest.mark.spark, pytest.mark.faults]
+
+JOB = Path(__file__).parent / "jobs" / "kafka_counts.py"
+RECORDS = 200
+POINTS = (
+    "start.fenced#1",
+    "batch.writing#1",
+    "batch.written#1",
+    "batch.staged#1",
+    "batch.committed#1",
+    "kafka.fenced#1",
+    "kafka.sent#2",
+    "sink.committing#1",
+    "sink.committed#1",
+    "start.recovered#1",
+)
+"""Where the sink can be killed; occurrences are counted anew in each attempt."""
+
+
+@pytest.fixture
+def settings(quick: Mapping[str, str], kafka_jars: list[str]) -> Mapping[str, str]:
+    """Settings of a driver that knows Kafka."""
+    return {**quick, "spark.jars": ",".join(kafka_jars)}
+
+
+class Feed:
+    """The topic that a job reads, and what `jobs/kafka_counts.py` makes of it."""
+
+    def __init__(self, server: KafkaServer, name: str) -> None:
+        self.server = server
+        self.read = server.topic(f"{name}-in", partitions=2)
+        self.written = server.topic(f"{name}-out", partitions=2)
+        self.rows: list[dict[str, Any]] = []
+
+    @property
+    def args(self) -> tuple[str, str, str]:
+        return self.server.bootstrap, self.read, self.written
+
+    def add(self, records: int) -> None:
+        first = len(self.rows)
+        rows = [{"k": f"k{n % 7}", "v": n} for n in range(first, first + records)]
+        self.rows += rows
+        self.server.write(self.read, [json.dumps(row).encode() for row in rows], key=lambda value: value[-4:])
+
+    def expected(self) -> dict[str, tuple[int, int]]:
+        """For each key the count and the sum, counted here."""
+        table: dict[str, tuple[int, int]] = {}
+        for row in self.rows:
+            n, total = table.get(row["k"], (0, 0))
+            table[row["k"]] = (n + 1, total + row["v"])
+        return table
+
+    def delivered(self) -> dict[str, list[tuple[int, int]]]:
+        """For each key what a reader of committed records sees, in order."""
+        table: dict[str, list[tuple[int, int]]] = {}
+        for value in self.server.values(self.written):
+            row = json.loads(value)
+            table.setdefault(row["k"], []).append((row["n"], row["sum"]))
+        return table
+
+    def done(self) -> bool:
+        return {key: rows[-1] for key, rows in self.delivered().items()} == self.expected()
+
+    def check(self) -> None:
+        """The last record of each key is its true count, and no record came twice: counts only grow."""
+        delivered = self.delivered()
+        assert {key: rows[-1] for key, rows in delivered.items()} == self.expected()
+        for key, rows in delivered.items():
+            assert [n for n, _ in rows] == sorted({n for n, _ in rows}), f"{key}: {rows}"
+
+
+def run_killed(feed: Feed, folder: Path, settings: Mapping[str, str], faults: Sequence[str]) -> None:
+    armed = [f"{fault}:kill" for fault in faults]
+    run = run_job(JOB, folder / "weir", faults=armed, args=feed.args, settings=settings, timeout=600)
+    assert run.exit_code == 0, run.stderr
+    assert run.fired == set(faults), f"not all fired:\n{run.stderr}"
+    feed.check()
+
+
+@pytest.mark.timeout(600)
+def test_kills_at_points_of_the_sink_change_nothing(
+    kafka: KafkaServer, settings: Mapping[str, str], tmp_path: Path
+) -> None:
+    """Three kills in one run; the whole list is `long`, and kills of the sink alone are in `integration/`."""
+    feed = Feed(kafka, f"kills-{os.getpid()}")
+    feed.add(RECORDS)
+    run_killed(feed, tmp_path, settings, ["batch.staged#1", "batch.committed#1", "kafka.sent#3"])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("half", [0, 1])
+def test_kills_at_every_point_of_the_sink_change_nothing(
+    kafka: KafkaServer, settings: Mapping[str, str], tmp_path: Path, half: int
+) -> None:
+    feed = Feed(kafka, f"every-{half}-{os.getpid()}")
+    feed.add(RECORDS * 2)
+    run_killed(feed, tmp_path, settings, POINTS[half::2])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_a_broker_that_is_killed_and_started_again_during_the_run_changes_nothing(
+    kafka: KafkaServer, settings: Mapping[str, str], tmp_path: Path
+) -> None:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    pauses = random.Random(seed)
+    feed = Feed(kafka, f"down-{os.getpid()}")
+    feed.add(RECORDS)
+    with JobProcess(JOB, tmp_path / "weir", args=[*feed.args, "endless"], settings=settings) as process:
+        for batch in range(3):
+            process.wait_for_batch("counts", batch, 180)
+            feed.add(RECORDS)
+            process.wait_for("a moment", _after(pauses.uniform(0.0, 3.0)), 10)
+            kafka.kill()
+            kafka.start()
+            feed.add(RECORDS)
+        process.wait_for("all of it", feed.done, 300)
+        process.terminate()
+        run = process.wait(120)
+    assert run.exit_code == 0, run.stderr
+    feed.check()
+
+
+def _after(seconds: float) -> Callable[[], bool]:
+    until = time.monotonic() + seconds
+    return lambda: time.monotonic() > until

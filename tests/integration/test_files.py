@@ -1,0 +1,101 @@
+"""The files sink with partition columns, and its readers."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pytest
+
+import weir
+from weir.errors import FilesNotReadableError, SinkMismatchError
+from weir.ids import Attempt, BatchId, QueryName, Run, Token
+from weir.job.sinks.files import FilesSink
+from weir.protocol.ledger import Staged
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+TOKEN = Token(Attempt(1), Run(1))
+SCHEMA = "day date, place string, n bigint, price decimal(10,2), at timestamp"
+AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
+ROWS: list[tuple[Any, ...]] = [
+    (date(2026, 1, 1), "a b", 1, Decimal("1.50"), AT),
+    (date(2026, 1, 1), "x=y/z+50%", 2, Decimal("2.25"), AT),
+    (date(2026, 1, 2), None, 3, None, None),
+]
+
+
+def deliver(spark: SparkSession, sink: FilesSink, batch: int, rows: list[tuple[Any, ...]]) -> None:
+    staged = Staged(BatchId(batch), TOKEN)
+    sink.stage(spark.createDataFrame(rows, SCHEMA), staged.batch, staged.token)
+    sink.record(staged)
+    sink.commit(staged)
+
+
+def opened(path: Path, format: str, partition_by: tuple[str, ...]) -> FilesSink:
+    sink = weir.sinks.files(str(path), format, partition_by=partition_by)
+    sink.open("job/query", "lineage", TOKEN)
+    return sink
+
+
+@pytest.mark.parametrize("partition_by", [(), ("day", "place")])
+def test_all_readers_see_the_same_rows(
+    spark: SparkSession, tmp_path: Path, partition_by: tuple[str, ...]
+) -> None:
+    path = tmp_path / "key=out"
+    sink = opened(path, "parquet", partition_by)
+    deliver(spark, sink, 0, ROWS[:2])
+    deliver(spark, sink, 1, ROWS[2:])
+    staged = Staged(BatchId(2), TOKEN)
+    sink.stage(spark.createDataFrame(ROWS, SCHEMA), staged.batch, staged.token)
+    sink.record(staged)  # and not committed: nobody may see it
+
+    found = weir.read_files(str(path))
+    frame = found.spark(spark)
+    assert frame.schema.simpleString().startswith("struct<day:date,place:string,n:bigint,price:decimal(10,2)")
+    assert sorted([tuple(row) for row in frame.drop("at").collect()], key=str) == sorted(
+        [row[:4] for row in ROWS], key=str
+    )
+    rows = {row["n"]: row for row in found.arrow().to_pylist()}
+    assert {n: (r["day"], r["place"], r["price"]) for n, r in rows.items()} == {
+        row[2]: (row[0], row[1], row[3]) for row in ROWS
+    }
+    assert rows[1]["at"].astimezone(timezone.utc) == AT
+    assert sorted(found.pandas()["n"]) == [1, 2, 3]
+    with duckdb.connect() as connection:
+        relation = found.duckdb(connection)
+        assert relation.aggregate("sum(n) total").fetchall() == [(6,)]
+
+
+def test_other_formats_are_read_by_spark_with_the_options_they_were_written_with(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = weir.sinks.files(str(tmp_path), "csv", partition_by="place", sep="|", header="true")
+    sink.open("job/query", "lineage", TOKEN)
+    deliver(spark, sink, 0, ROWS)
+    found = weir.read_files(str(tmp_path))
+    assert sorted(row.n for row in found.spark(spark).where("place is not null").collect()) == [1, 2]
+    with pytest.raises(FilesNotReadableError, match="spark"):
+        found.pandas()
+
+
+def test_a_folder_without_batches_and_columns_that_are_not_there_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with pytest.raises(FilesNotReadableError):
+        weir.read_files(str(tmp_path))
+    frame = spark.createDataFrame(ROWS, SCHEMA)
+    for columns in (("dey",), ("day", "place", "n", "price", "at")):
+        with pytest.raises(SinkMismatchError):
+            weir.sinks.files(str(tmp_path), partition_by=columns).check(QueryName("q"), frame)
+    sink = opened(tmp_path / "empty", "parquet", ("day",))
+    deliver(spark, sink, 0, [])
+    found = weir.read_files(str(tmp_path / "empty"))
+    assert found.pandas().empty and found.spark(spark).count() == 0
+    assert list(found.pandas().columns) == ["day", "place", "n", "price", "at"]
