@@ -56,6 +56,12 @@ JSON_FORMS = {
     "`what`, `old`, `new`, `name`, `verdicts`, `why`, `todo`, `notes`, `lost`",
     "restore": "`job`, `point`, `checkpoint`, `generation`, `seconds`, `live` (false: at the next start, and"
     " `seconds` is null)",
+    "state show": "`path`, `query`, `batch`, `operator`, `kind`, `columns`, `count` (of all rows), `rows`"
+    " (those shown, by column)",
+    "state export": "`path`, `query`, `batch`, `operator`, `kind`, `target`, `format`, `count`",
+    "state diff": "`path`, `other`, `query`, `batch`, `operator`, `kind`, `changes` (how many were added,"
+    " removed, changed), `columns`, `count`, `rows`; with `--export` instead of the last: `target`, `format`",
+    "state edit": "`path`, `place` (of the new savepoint), `before` and `after` (rows)",
     "configure": "`job`, `settings` (by key)",
     "logs": "`job`, `attempt`, `supervisor`, `state`, `files`, `lines`",
     "config": "`file`, `settings` (`key`, `value`, `origin`, `default`, `type`, `meaning`, `older`), `spark`"

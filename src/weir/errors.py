@@ -336,7 +336,7 @@ class StateNotRewritableError(UserError):
 class StateNotReadableError(UserError):
     """State that is not there, or that Spark can't read as it was asked for."""
 
-    what_form = "the state of query {query!r} can't be read from {path}"
+    what_form = "the state at {path} can't be read"
     why_form = "{reason}"
     hint_form = "{todo}"
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.conftest import Once
+from tests.conftest import FLAGS, Once
 from tests.saved import save
 from tests.stateful import BATCHES, KINDS, Kind, StatefulQuery, write_input
 from weir.checkpoint.manifest import QueryCut
@@ -258,3 +261,42 @@ def test_of_state_with_several_parts_whole_keys_are_deleted(
         assert before.where(f"key.{column} < 'k2'").count() > 0
         by: Any = "row" if "side" in given else "key"
         assert state.diff(before.where(f"key.{column} >= 'k2'"), after, by).count() == 0
+
+
+@pytest.fixture
+def weir(tmp_path: Path, quick: Mapping[str, str]) -> Callable[..., Any]:
+    """`weir state ...`, as a user types it; what it answers."""
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("WEIR_")}
+    options = ["--master", "local[1]", "--conf", f"{FLAGS}={quick[FLAGS]}", "--json"]
+
+    def call(*arguments: str) -> Any:
+        command = [sys.executable, "-m", "weir", "state", *arguments, *options]
+        done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
+        body = json.loads(done.stdout)
+        assert ("error" in body) == bool(done.returncode), done.stderr
+        return body
+
+    return call
+
+
+def test_the_command_line_shows_state(made: Give, input: Path, weir: Callable[..., Any]) -> None:
+    savepoint, totals = str(made("rocksdb").savepoint), model(input, range(CUT + 1))
+    shown = weir("show", savepoint, "--where", "key.k = 'k1'")
+    assert shown["rows"][0]["value"] == {"sum": totals["k1"][0], "count": totals["k1"][1]}
+    assert (shown["query"], shown["kind"], shown["count"]) == ("query", "stateStoreSave", 1)
+    assert "there is no such place" in weir("show", "nowhere")["error"]["why"]
+
+
+@pytest.mark.long
+def test_the_command_line_exports_edits_and_compares(
+    made: Give, input: Path, tmp_path: Path, weir: Callable[..., Any]
+) -> None:
+    savepoint, totals = str(made("rocksdb").savepoint), model(input, range(CUT + 1))
+    assert weir("export", savepoint, "rows", "--where", "key.k = 'k1'")["count"] == 1
+    edited = weir("edit", savepoint, "emptied", "--delete", "true")
+    assert (edited["before"], edited["after"]) == (len(totals), 0)
+    seeded = weir("edit", edited["place"], "seeded", "--seed", "rows")
+    assert (seeded["before"], seeded["after"]) == (0, 1)
+    found = weir("diff", savepoint, seeded["place"], "--export", "gone", "--format", "json")
+    assert found["changes"] == {"removed": len(totals) - 1}
+    assert len(list((tmp_path / "gone").glob("*.json"))) > 0

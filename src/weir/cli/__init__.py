@@ -35,6 +35,10 @@ VERBS = {
     "verify": "verify",
     "plan": "plan",
     "restore": "restore",
+    "state show": "show",
+    "state export": "export",
+    "state diff": "diff",
+    "state edit": "edit",
     "configure": "configure",
     "logs": "logs",
     "config": "config",
@@ -136,7 +140,9 @@ def _usage(error: typer.TyperException) -> tuple[str, str, str]:
     if context is not None and path == "weir":
         asked = re.search(r"'(.+)'", message)
         near = get_close_matches(asked[1], VERBS, n=1) if asked else []
-        hint = f"did you mean 'weir {near[0]}'? {hint}" if near else hint
+        near = [verb for verb in VERBS if asked and verb.startswith(f"{asked[1]} ")] or near
+        meant = "' or 'weir ".join(near)
+        hint = f"did you mean 'weir {meant}'? {hint}" if near else hint
     if path == "weir run" and hasattr(error, "option_name"):
         hint += "; options of the job's own go behind '--': weir run FILE -- --option"
     return message[:1].lower() + message[1:], "", hint

@@ -175,6 +175,7 @@ class _Work:
         self._view, self._target, self._batch = view, target, batch
         self._written = scratch / "written"  # the target, under a name that Spark's reader finds
         self._version = int(batch) + 1
+        self._files = closure(view, batch).files
         stays = partitions == int(conf[PARTITIONS]) and backend == backend_of(conf)
         changed = {operator for operator, _ in changes}
         self._carried = [one for one in operators if one.kind == LIMIT or (stays and one.id not in changed)]
@@ -220,7 +221,7 @@ class _Work:
             for place, change in self._changes.items()
             if change.schema is not None
         }
-        for path in closure(self._view, self._batch).files:
+        for path in self._files:
             if cut.is_state(path) or path.startswith(carried or ("-",)):
                 continue
             data = (self._view / path).read_bytes()
@@ -252,12 +253,15 @@ class _Work:
         """
         old = cut.commit_of(self._view, self._batch)[1].get("stateUniqueIds") or {}
         for operator in self._carried:
-            for path in closure(self._view, self._batch).files:
-                if path.startswith(f"state/{operator.id}/"):
-                    data = (self._view / path).read_bytes()
-                    if cut.is_operator(path):
-                        data = cut.described(data.decode(), self._target, self._partitions).encode()
-                    self._put(path, data)
+            for path in self._files:
+                if not path.startswith(f"state/{operator.id}/"):
+                    continue
+                if cut.is_operator(path):
+                    text = (self._view / path).read_text()
+                    self._put(path, cut.described(text, self._target, self._partitions).encode())
+                else:
+                    (self._target / path).parent.mkdir(parents=True, exist_ok=True)
+                    files.copy(self._view / path, self._target / path)
             if str(operator.id) in old:
                 ids[str(operator.id)] = old[str(operator.id)]
 
@@ -278,7 +282,7 @@ class _Work:
         read = self._view if self._was_backend == "rocksdb" else self._written
         ids = rewriter.rewrite(self._writing, read, self._target, self._batch, transform)
         for place, frame in made.items():
-            self._check_partitions(place, frame.rdd.getNumPartitions())
+            self._check_partitions(place, _partitions(frame))
         return {place: _observed(frame) for place, frame in made.items()}, ids or {}
 
     def _write_hashmap(self) -> dict[Place, Content]:
@@ -388,6 +392,12 @@ def _session(spark: SparkSession, backend: str, format: int) -> SparkSession:
     for key, value in settings.items():
         session.conf.set(key, value)
     return session
+
+
+def _partitions(frame: DataFrame) -> int:
+    """In how many partitions a frame was evaluated."""
+    execution: Any = frame._jdf.queryExecution()
+    return int(execution.toRdd().getNumPartitions())
 
 
 def _observed(frame: DataFrame) -> Content:

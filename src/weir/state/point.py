@@ -66,7 +66,7 @@ def find(path: str, query: str | None, scratch: Scratch) -> Point:
         (query,) = there
     if query is None or query not in there:
         reason = "no query was named" if query is None else f"it has no query {query!r}"
-        raise unreadable(path, query or "?", reason, f"there are: {', '.join(there)}")
+        raise unreadable(path, "", reason, f"there are: {', '.join(there)}")
     root, batch = there[query](scratch)
     if batch < 0:
         raise unreadable(path, query, "no batch of it is committed", "wait for its first batch")
@@ -93,7 +93,7 @@ def queries(path: str) -> Mapping[str, Files]:
     if (found := _CHECKPOINT.fullmatch(str(folder))) is not None:
         return _of_checkpoint(path, Path(found["job"]), CheckpointId(int(found["id"])))
     reason = "there is no savepoint, checkpoint or job" if folder.exists() else "there is no such place"
-    raise unreadable(path, "?", reason, "name a savepoint, <dir>/<job>, <dir>/<job>/chk-<number>")
+    raise unreadable(path, "", reason, "name a savepoint, <dir>/<job>, <dir>/<job>/chk-<number>")
 
 
 def _of_savepoint(place: Place) -> Mapping[str, Files]:
@@ -131,7 +131,7 @@ def _of_checkpoint(path: str, folder: Path, id: CheckpointId) -> Mapping[str, Fi
     manifest = checkpoints.read(store, job, id)
     if manifest is None:
         reason, todo = "there is no such checkpoint", f"'weir checkpoints {job}' lists what is there"
-        raise unreadable(path, "?", reason, todo)
+        raise unreadable(path, "", reason, todo)
     return {name: _kept(KeptFiles(store, manifest), manifest, name) for name in manifest.queries}
 
 
@@ -159,4 +159,5 @@ def _last(root: Path) -> BatchId:
 
 
 def unreadable(path: str, query: str, reason: str, todo: str) -> StateNotReadableError:
-    return StateNotReadableError(path=path, query=query, reason=reason, todo=todo)
+    whose = f"query {query!r}: " if query else ""
+    return StateNotReadableError(path=path, reason=whose + reason, todo=todo)

@@ -62,14 +62,20 @@ def frame_of(
     var: str | None = None,
 ) -> DataFrame:
     """The same of a point that is found already."""
-    operator = point.operator(id)
-    options = {"batchId": str(int(point.batch)), "operatorId": str(id)}
-    options |= _options(point, operator, store, side, var)
+    options = options_of(point, id, store=store, side=side, var=var)
     laid_out = cut.lay_out(point.root, point.batch, scratch(spark, point.root) / point.query)
     session = spark.newSession()
     session.conf.set(_FORMAT, str(cut.format_of(laid_out, point.batch)))
     session.conf.set(_TIME_ZONE, spark.conf.get(_TIME_ZONE) or "UTC")
     return session.read.format("statestore").options(**options).load(f"file:{laid_out}")
+
+
+def options_of(
+    point: Point, id: int, *, store: str | None = None, side: str | None = None, var: str | None = None
+) -> dict[str, str]:
+    """What Spark's reader must be told; raises `StateNotReadableError` for what it can't read."""
+    told = _options(point, point.operator(id), store, side, var)
+    return {"batchId": str(int(point.batch)), "operatorId": str(id), **told}
 
 
 def scratch(spark: SparkSession, near: Path) -> Path:
@@ -89,7 +95,6 @@ def variables(operator: Operator) -> dict[str, str]:
 def _options(
     point: Point, operator: Operator, store: str | None, side: str | None, var: str | None
 ) -> dict[str, str]:
-    """What Spark's reader must be told besides."""
     if operator.kind == LIMIT:
         raise _refused(point, operator, "Spark keeps no schema of what a limit has counted", "")
     if operator.kind in TRANSFORM:

@@ -1,0 +1,276 @@
+"""`weir state`: look into the state of a query, compare it, export it, edit it.
+
+Needs Spark, which a process of its own has (`with_spark.py`); this one only asks and shows.
+"""
+
+from __future__ import annotations
+
+import json as _json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from weir.cli import say
+from weir.cli.options import AsJson, Directory, SettingsFile, directory
+from weir.cli.saving import absolute
+from weir.cli.with_spark import Conf, Master, ask, session
+from weir.storage.open import is_local
+
+At = Annotated[
+    str,
+    typer.Argument(
+        metavar="PATH",
+        help="A savepoint; JOB for its live files; JOB/chk-41 for a checkpoint; or any checkpointLocation.",
+    ),
+]
+Other = Annotated[str, typer.Argument(metavar="OTHER", help="What it is compared with, in the same forms.")]
+Savepoint = Annotated[str, typer.Argument(metavar="PATH", help="The savepoint's directory or URL.")]
+NewFolder = Annotated[
+    str, typer.Argument(metavar="DIR", help="Where to; the new savepoint gets a folder of its own there.")
+]
+Query = Annotated[
+    str | None, typer.Option("--query", metavar="NAME", help="Which query, where there are several.")
+]
+Number = Annotated[
+    int, typer.Option("--operator", metavar="N", help="Which operator; 0 is the one nearest the sink.")
+]
+Store = Annotated[
+    str | None, typer.Option("--store", metavar="NAME", help="Of a join: one of its stores, as it is kept.")
+]
+Side = Annotated[
+    Literal["left", "right"] | None, typer.Option("--side", help="Of a join: the rows of one side.")
+]
+Var = Annotated[
+    str | None,
+    typer.Option("--var", metavar="NAME", help="Of transformWithState: a state variable, or 'timers'."),
+]
+Where = Annotated[
+    str | None,
+    typer.Option("--where", metavar="SQL", help="Only rows for which this holds, like \"key.k = 'a'\"."),
+]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", help="Show so many rows at most.")]
+Form = Annotated[Literal["parquet", "json"], typer.Option("--format", help="The form of the files.")]
+Export = Annotated[
+    str | None, typer.Option("--export", metavar="DIR", help="Write all differences there, instead.")
+]
+
+_READS = "Spark reads the state"
+_WRITES = "Spark writes the state"
+
+
+def show(
+    path: At,
+    query: Query = None,
+    operator: Number = 0,
+    store: Store = None,
+    side: Side = None,
+    var: Var = None,
+    where: Where = None,
+    limit: Limit = 20,
+    conf: Conf = None,
+    master: Master = None,
+    dir: Directory = None,
+    config: SettingsFile = None,
+    json: AsJson = False,
+) -> None:
+    """Show the state of an operator: a row for each key.
+
+    Starts Spark for it, on this machine unless --master says otherwise. Nothing is changed. Live
+    files of a running job can be looked at too; they are those of its last committed batch.
+
+    \b
+    Example: weir state show wordcount --where "key.word = 'weir'"
+    """
+    body = ask(
+        _READS,
+        {"do": "show", "path": _place(path, dir, config), "limit": limit},
+        _reading(query, operator, store, side, var, where),
+        session(conf, master, config),
+    )
+    if json:
+        say.say_json({"path": path, **body})
+        return
+    _say_table(body)
+    say.say(f"{_counted(body)} of {_name(body)}, batch {body['batch']}")
+
+
+def export(
+    path: At,
+    target: Annotated[str, typer.Argument(metavar="DIR", help="The folder to write; it must not be there.")],
+    query: Query = None,
+    operator: Number = 0,
+    store: Store = None,
+    side: Side = None,
+    var: Var = None,
+    where: Where = None,
+    format: Form = "parquet",
+    conf: Conf = None,
+    master: Master = None,
+    dir: Directory = None,
+    config: SettingsFile = None,
+    json: AsJson = False,
+) -> None:
+    """Write the state of an operator as Parquet or JSON files.
+
+    \b
+    Example: weir state export savepoints/orders-7 totals.parquet --query totals
+    """
+    body = ask(
+        _READS,
+        {"do": "export", "path": _place(path, dir, config), "target": absolute(target), "format": format},
+        _reading(query, operator, store, side, var, where),
+        session(conf, master, config),
+    )
+    if json:
+        say.say_json({"path": path, **body})
+        return
+    say.say(f"{body['count']} rows of {_name(body)}, batch {body['batch']}: {body['target']}")
+
+
+def diff(
+    path: At,
+    other: Other,
+    query: Query = None,
+    operator: Number = 0,
+    store: Store = None,
+    side: Side = None,
+    var: Var = None,
+    where: Where = None,
+    limit: Limit = 20,
+    target: Export = None,
+    format: Form = "parquet",
+    conf: Conf = None,
+    master: Master = None,
+    dir: Directory = None,
+    config: SettingsFile = None,
+    json: AsJson = False,
+) -> None:
+    """Compare two states of an operator: which keys were added, removed or changed.
+
+    \b
+    Example: weir state diff savepoints/orders-7 savepoints/orders-9 --query totals
+    """
+    body = ask(
+        _READS,
+        {
+            "do": "diff",
+            "path": _place(path, dir, config),
+            "other": _place(other, dir, config),
+            "limit": limit,
+            "target": absolute(target) if target else None,
+            "format": format,
+        },
+        _reading(query, operator, store, side, var, where),
+        session(conf, master, config),
+    )
+    if json:
+        say.say_json({"path": path, "other": other, **body})
+        return
+    if "rows" in body:
+        _say_table(body)
+    counts = ", ".join(f"{count} {change}" for change, count in sorted(body["changes"].items()))
+    where_to = f": {body['target']}" if target else ""
+    say.say(f"{_name(body)}: {counts or 'no difference'}{where_to}")
+
+
+def edit(
+    path: Savepoint,
+    target: NewFolder,
+    query: Query = None,
+    operator: Number = 0,
+    delete: Annotated[
+        str | None,
+        typer.Option("--delete", metavar="SQL", help="Delete the keys for which this holds."),
+    ] = None,
+    replace: Annotated[
+        str | None,
+        typer.Option("--replace", metavar="FILES", help="New values for keys that are there."),
+    ] = None,
+    seed: Annotated[
+        str | None,
+        typer.Option("--seed", metavar="FILES", help="All rows of an operator that has none."),
+    ] = None,
+    format: Form = "parquet",
+    conf: Conf = None,
+    master: Master = None,
+    config: SettingsFile = None,
+    json: AsJson = False,
+) -> None:
+    """Make a new savepoint, in which the state of one operator is edited.
+
+    The old savepoint stays as it is. The files of --replace and --seed have the columns that
+    'weir state export' writes, or those of key and value by their names. Of a join and of
+    transformWithState only whole keys can be deleted. What was written is read back and compared.
+
+    \b
+    Example: weir state edit saved/orders-7 edited --delete "key.customer = 'test'"
+    """
+    body = ask(
+        _WRITES,
+        {
+            "do": "edit",
+            "path": absolute(path),
+            "target": absolute(target),
+            "query": query,
+            "operator": operator,
+            "delete": delete,
+            "replace": absolute(replace) if replace else None,
+            "seed": absolute(seed) if seed else None,
+            "format": format,
+        },
+        session(conf, master, config),
+    )
+    if json:
+        say.say_json({"path": path, **body})
+        return
+    say.say(f"{body['before']} rows before, {body['after']} now: {body['place']}")
+
+
+def _place(path: str, dir: str | None, config: Path | None) -> str:
+    """A path as it is; where nothing is there, below the directory of the jobs."""
+    local = Path(path)
+    if not is_local(path) or local.exists() or _is_checkpoint(local):
+        return absolute(path)
+    return f"{absolute(directory(dir, config))}/{path}"
+
+
+def _is_checkpoint(path: Path) -> bool:
+    """Whether it is in the form of a checkpoint: of a job that is there, or as its manifest."""
+    return path.parent.name == "checkpoints" or (path.parent / "checkpoints").is_dir()
+
+
+def _reading(
+    query: str | None, operator: int, store: str | None, side: str | None, var: str | None, where: str | None
+) -> dict[str, Any]:
+    names = {"query": query, "store": store, "side": side, "var": var, "where": where}
+    return {**names, "operator": operator}
+
+
+def _say_table(body: dict[str, Any]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in body["columns"]:
+        table.add_column(column, overflow="fold")
+    for row in body["rows"]:
+        table.add_row(*(_text(row.get(column)) for column in body["columns"]))
+    if body["rows"]:
+        say.out.print(table)
+
+
+def _text(value: Any) -> str:
+    """A struct as its fields; anything else as JSON."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={_text(one)}" for name, one in value.items()) or "()"
+    plain = isinstance(value, str) and value.isprintable()
+    return escape(value if plain else _json.dumps(value, ensure_ascii=False))
+
+
+def _counted(body: dict[str, Any]) -> str:
+    shown, count = len(body["rows"]), body["count"]
+    return f"{count} rows" if shown == count else f"{shown} of {count} rows"
+
+
+def _name(body: dict[str, Any]) -> str:
+    return f"operator {body['operator']} ({body['kind']}) of query {body['query']}"
