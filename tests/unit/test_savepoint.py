@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 from tests.kept_job import KeptJob, tree, write
 from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
+from weir.checkpoint.restore import intend
 from weir.clock import Clock
 from weir.config import Keep
 from weir.errors import (
@@ -24,6 +26,7 @@ from weir.errors import (
     NotASavepointError,
     SavepointPlaceError,
     StorageError,
+    WeirError,
 )
 from weir.ids import CheckpointId
 from weir.savepoint import writing
@@ -302,6 +305,67 @@ def test_what_is_no_manifest_or_not_for_this_weir_is_refused_by_name(job: KeptJo
         why = refused({**whole, "files": [{**one, "path": path}]})
         assert f"the path {path!r} is none of a file of a savepoint" in why
     assert "is there twice" in refused({**whole, "files": [one, one]})
+    for path in ("queries/other/offsets/1", "user-state/other/1.json", "channels/other/log/000000003.json"):
+        why = refused({**whole, "files": [{**one, "path": path}]})
+        assert why == f"its manifest.json is not whole: the path {path!r} is of 'other', which is not in it"
+
+
+def escape(manifest: dict[str, Any], folder: Path) -> None:
+    manifest["files"][0]["path"] = "queries/../../../evil"
+
+
+def root_it(manifest: dict[str, Any], folder: Path) -> None:
+    manifest["files"][0]["path"] = str(folder.parent / "evil")
+
+
+def age(manifest: dict[str, Any], folder: Path) -> None:
+    manifest["format"] = FORMAT + 1
+
+
+def flip(manifest: dict[str, Any], folder: Path) -> None:
+    victim = folder / "queries/counts/offsets/1"
+    data = bytearray(victim.read_bytes())
+    data[-1] ^= 1
+    victim.write_bytes(data)
+
+
+def lose(manifest: dict[str, Any], folder: Path) -> None:
+    (folder / "queries/counts/state/0/0/2.delta").unlink()
+
+
+def lead_out(manifest: dict[str, Any], folder: Path) -> None:
+    """The folder of the files is somewhere else, where they are gone by now."""
+    (folder / "queries/counts/commits").rename(folder.parent / "commits")
+    (folder / "queries/counts/commits").symlink_to(folder.parent / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "words"),
+    [
+        (escape, NotASavepointError, "'queries/../../../evil' is none of a file of a savepoint"),
+        (root_it, NotASavepointError, "/evil' is none of a file of a savepoint"),
+        (age, NotASavepointError, "a newer weir wrote it"),
+        (flip, DamagedSavepointError, "queries/counts/offsets/1 has changed"),
+        (lose, DamagedSavepointError, "queries/counts/state/0/0/2.delta is gone"),
+        (lead_out, DamagedSavepointError, "queries/counts/commits/1 is gone"),
+    ],
+)
+def test_a_bad_savepoint_is_refused_when_a_restore_is_asked_for_and_nothing_is_written(
+    job: KeptJob,
+    tmp_path: Path,
+    damage: Callable[[dict[str, Any], Path], None],
+    error: type[WeirError],
+    words: str,
+) -> None:
+    folder = Path(taken(job, tmp_path / "saved").place)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    damage(manifest, folder)
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    before = tree(tmp_path)
+    with pytest.raises(error) as refusal:
+        intend(job.store, job.job, str(folder), accept_duplicates=True, clock=job.clock, why="a test")
+    assert words in refusal.value.text and str(folder) in refusal.value.text
+    assert tree(tmp_path) == before
 
 
 def test_a_place_without_a_manifest_is_no_savepoint(tmp_path: Path) -> None:

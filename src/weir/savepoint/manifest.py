@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
 from weir.errors import BadNameError, NotASavepointError
 from weir.ids import job_name, query_name
@@ -165,6 +165,15 @@ class Savepoint(_Frozen):
             seen.add(file.path)
         return files
 
+    @model_validator(mode="after")
+    def _belong_to_it(self) -> Savepoint:
+        owners = {"queries": self.queries, "user-state": self.queries, "channels": self.channels}
+        for file in self.files:
+            folder, owner = file.path.split("/")[:2]
+            if owner not in owners.get(folder, (owner,)):
+                raise ValueError(f"the path {file.path!r} is of {owner!r}, which is not in it")
+        return self
+
     @property
     def name(self) -> str:
         return f"{self.job}-{self.id}"
@@ -210,6 +219,6 @@ def decode(data: bytes, place: str) -> Savepoint:
         return Savepoint.model_validate_json(data)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        reason = f"its {MANIFEST} is not whole: {where}: {first['msg'].removeprefix('Value error, ')}"
+        where = "".join(f"{one}: " for one in [".".join(map(str, first["loc"]))] if one)
+        reason = f"its {MANIFEST} is not whole: {where}{first['msg'].removeprefix('Value error, ')}"
         raise NotASavepointError(place=place, reason=reason) from error
