@@ -54,6 +54,9 @@ JSON_FORMS = {
     " `bytes`, `damage` (a list, empty when it is whole)",
     "plan": "`job`, `point`, `checkpoint`, and `plan` with `overall` and, for each query, the `parts` with "
     "`what`, `old`, `new`, `name`, `verdicts`, `why`, `todo`, `notes`, `lost`",
+    "repair": "`job`, `damage` (a list, empty when all is whole), `from` (null when there is nothing to do),"
+    " `passed_over`, `queries` (each with `query`, `back_to`, `newest`, `offsets`), `generation` (null when"
+    " it is only shown)",
     "restore": "`job`, `point`, `checkpoint`, `generation`, `seconds`, `live` (false: at the next start, and"
     " `seconds` is null)",
     "state show": "`path`, `query`, `batch`, `operator`, `kind`, `columns`, `count` (of all rows), `rows`"

@@ -18,7 +18,7 @@ import weir
 from tests.conftest import Once
 from tests.diamond import JOB, KEY, Diamond, wait, wait_for
 from weir.checkpoint import manifest as mf
-from weir.checkpoint import restore
+from weir.checkpoint import repair, restore
 from weir.clock import Clock
 from weir.errors import (
     DamagedError,
@@ -266,6 +266,50 @@ def test_without_a_whole_checkpoint_damaged_files_are_left_as_they_are(
             diamond.job().start(spark)
     assert generations.numbers(diamond.store, JOB) == [1]
     assert diamond.counts() == before
+
+
+def torn_plan(live: Path) -> str:
+    newest = max(int(path.name) for path in (live / "offsets").glob("[0-9]*"))
+    (live / f"offsets/{newest + 1}").touch()
+    return f"offsets/{newest + 1}"
+
+
+def torn_state(live: Path) -> str:
+    newest = max(live.glob("state/0/0/*.changelog"), key=lambda path: int(path.name.partition("_")[0]))
+    os.truncate(newest, 0)
+    return str(newest.relative_to(live))
+
+
+def test_a_job_without_a_checkpoint_goes_on_from_its_last_whole_batch_when_it_is_repaired(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    script, store = tmp_path / "in.jsonl", open_store(str(tmp_path / "weir"))
+    options = {f"{KEY}.dir": str(tmp_path / "weir"), f"{KEY}.interval": "off", "parallelism.default": 1}
+    job = weir.Job("alone", **options)
+
+    @job.pipeline
+    def pipeline(env: weir.Env) -> None:
+        rows = env.source("source", ScriptedSource(script)).groupBy("value").count()
+        env.sink("counts", rows, weir.sinks.files(str(tmp_path / "out")), output_mode="update")
+
+    given = []
+    for number, tear in enumerate((None, torn_plan, torn_commit, torn_state)):
+        if tear is not None:
+            live = tmp_path / "weir" / paths.generation(job.name, generations.live(store, job.name))
+            torn = tear(live / "queries/counts")
+            way = repair.plan(store, job.name)
+            assert way is not None and [one.file for one in way.damage] == [torn]
+            (replay,) = way.replays
+            assert replay.newest - replay.back_to == (0 if tear is torn_plan else 1)
+            repair.carry_out(store, job.name, way, accept_duplicates=False, clock=Clock())
+        for word in ("again", f"only {number}"):
+            given.append(word)
+            write_script(script, Rows([word]))
+        with job.start(spark) as run:
+            run.process_all()
+        found = {row["value"]: row["count"] for row in committed_rows(str(tmp_path / "out"))}
+        assert found == Counter(given)
+        assert generations.live(store, job.name) == number + 1
 
 
 def test_automatic_recovery_does_not_go_behind_what_can_not_be_taken_back(

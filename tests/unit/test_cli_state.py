@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fake_job import Answer, Weir
-from weir.cli import main, with_spark
+from weir.cli import main
 from weir.cli import state as verbs
 
 ABOUT = {"query": "counts", "batch": 41, "operator": 0, "kind": "stateStoreSave"}
@@ -90,8 +90,15 @@ def test_all_that_was_said_reaches_the_process(weir: Weir, spark: Spark, tmp_pat
     given = ["--query", "counts", "--operator", "1", "--var", "seen", "--where", "key.k = 'a'"]
     answer = weir("state", "export", "saved", "rows", *given, "--format", "json", "--conf", "spark.x=1")
     assert answer.out.startswith("3 rows of operator 0")
-    wanted = {"do": "export", "target": str(tmp_path / "rows"), "format": "json", "query": "counts"}
-    wanted |= {"operator": 1, "var": "seen", "store": None, "side": None, "where": "key.k = 'a'"}
+    wanted: dict[str, Any] = {"do": "export", "target": str(tmp_path / "rows"), "format": "json"}
+    wanted |= {
+        "query": "counts",
+        "operator": 1,
+        "var": "seen",
+        "store": None,
+        "side": None,
+        "where": "key.k = 'a'",
+    }
     assert wanted.items() <= spark.asked.items()
     assert spark.asked["settings"] == {"spark.x": "1", "spark.master": "local[*]"}
 
@@ -125,7 +132,7 @@ def test_a_process_that_dies_is_a_failure_with_its_last_words(
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/sh\ncat >/dev/null\necho no room left\nexit 137\n")
     broken.chmod(0o755)
-    monkeypatch.setattr(with_spark.sys, "executable", str(broken))
+    monkeypatch.setattr("sys.executable", str(broken))
     answer = weir("state", "show", "nowhere", "--json")
     assert answer.code == 4 and "no room left" in answer.err
     assert answer.json["error"]["what"] == "the process with Spark ended with exit code 137"

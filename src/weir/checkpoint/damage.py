@@ -105,18 +105,35 @@ def judge(query: str, facts: QueryFacts, expected: BatchId) -> list[Damage]:
 
 def collect(root: Path) -> QueryFacts:
     """The facts of the query whose checkpointLocation is `root`."""
-    planned, committed = _newest(root / "offsets"), _newest(root / "commits")
+    planned, committed = newest(root / "offsets"), newest(root / "commits")
     wrong: dict[str, str] = {}
     if (problem := _empty(root / "metadata")) is not None and (planned >= 0 or problem != _GONE):
         wrong["metadata"] = problem
-    needed = [f"offsets/{batch}" for batch in (planned, planned - 1) if batch >= 0]
-    needed += [f"commits/{committed}"] if committed >= 0 else []
-    for name in needed:
-        if (problem := _log_problem(root / name)) is not None:
-            wrong[name] = problem
+    wrong |= _log_problems(root, planned, committed)
     if committed >= 0 and not wrong:
         wrong |= _closure_problems(root, committed)
     return QueryFacts(planned, committed, wrong)
+
+
+def last_whole(root: Path, newest: BatchId) -> BatchId | None:
+    """The last batch, up to the newest, with all its files; -1 when there never was one, None for none."""
+    if newest == NO_BATCH:
+        return NO_BATCH
+    folder = root / "commits"
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    for batch in sorted((BatchId(int(name)) for name in names if name.isdigit()), reverse=True):
+        whole = not _log_problems(root, batch, batch) and not _closure_problems(root, batch)
+        if whole and batch <= newest:
+            return batch
+    return None
+
+
+def _log_problems(root: Path, planned: BatchId, committed: BatchId) -> dict[str, str]:
+    """What is wrong with the entries that a start reads."""
+    needed = [f"offsets/{batch}" for batch in (planned, planned - 1) if batch >= 0]
+    needed += [f"commits/{committed}"] if committed >= 0 else []
+    found = {name: _log_problem(root / name) for name in needed}
+    return {name: problem for name, problem in found.items() if problem is not None}
 
 
 def _closure_problems(root: Path, batch: BatchId) -> dict[str, str]:
@@ -154,6 +171,7 @@ def _log_problem(path: Path) -> str | None:
     return None
 
 
-def _newest(folder: Path) -> BatchId:
+def newest(folder: Path) -> BatchId:
+    """The newest batch of a log, by the names of its entries; -1 when it has none."""
     names = (path.name for path in folder.iterdir()) if folder.is_dir() else iter(())
     return BatchId(max((int(name) for name in names if name.isdigit()), default=NO_BATCH))

@@ -34,6 +34,7 @@ VERBS = {
     "savepoints": "savepoints",
     "verify": "verify",
     "plan": "plan",
+    "repair": "repair",
     "restore": "restore",
     "state show": "show",
     "state export": "export",
@@ -53,12 +54,12 @@ A second word is one only directly behind the first: 'weir savepoint show PATH' 
 EXIT_CODES = {
     0: "done; for 'run': the job was FINISHED or CANCELED",
     1: "what was asked for did not come about: a check of 'doctor' failed, a checkpoint was aborted, a"
-    " savepoint was not taken, 'verify' found damage, the cancelled job ended as FAILED; or weir itself"
-    " broke down",
+    " savepoint was not taken, 'verify' or 'repair' found damage, the cancelled job ended as FAILED; or weir"
+    " itself broke down",
     2: "the command, the job, its file or its settings must change",
     3: "something outside failed (storage, Java, a process); trying again may help",
     4: "weir's or Spark's own fault",
-    5: "the job is already running ('run'), or is not running ('cancel', 'stop', 'checkpoint',"
+    5: "the job is already running ('run', 'repair'), or is not running ('cancel', 'stop', 'checkpoint',"
     " 'savepoint', 'configure')",
     6: "a newer attempt has taken the job over",
     10: "'plan': it fits, but something would be lost",

@@ -215,6 +215,11 @@ class Values:
         keys = [key for key in self._store.list(self._values) if _parse(key)[0] <= batch]
         return [max(keys, key=_parse)] if keys else []
 
+    def files_behind(self, batch: BatchId) -> list[str]:
+        """The same of a batch that may not be delivered yet: with what its runs have staged."""
+        staged = [key for key in self._store.list(self._staged) if _parse(key)[0] == batch]
+        return self.files_of(batch) + staged
+
 
 def _key(folder: str, batch: BatchId, token: Token) -> str:
     return f"{folder}/{batch:09d}-{token.attempt}-{token.run}.json"

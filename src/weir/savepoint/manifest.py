@@ -167,10 +167,11 @@ class Savepoint(_Frozen):
 
     @model_validator(mode="after")
     def _belong_to_it(self) -> Savepoint:
-        owners = {"queries": self.queries, "user-state": self.queries, "channels": self.channels}
+        queries, channels = set(self.queries), set(self.channels)
+        owners = {"queries": queries, "user-state": queries, "channels": channels}
         for file in self.files:
             folder, owner = file.path.split("/")[:2]
-            if owner not in owners.get(folder, (owner,)):
+            if owner not in owners.get(folder, {owner}):
                 raise ValueError(f"the path {file.path!r} is of {owner!r}, which is not in it")
         return self
 

@@ -1,0 +1,270 @@
+"""A job that does not run, with live files that are lost or torn: what it can go on from, at which cost.
+
+1 look: what is damaged -> 2 plan: the newest point that is whole, and what runs again from there -> 3
+carry out: write down that the next start goes on from it. The torn files stay as they are; the next start
+makes a new generation. Of three kinds of points the first counts that is there and whole:
+
+    the live files    at the last batch of every query whose files are whole; kept as one more checkpoint
+    a checkpoint      newest first
+    a savepoint       newest first
+
+Live files are none for a job with streams between its queries: a reader may have read what its writer
+would write again. Needs no Spark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.metadata import version
+
+from pydantic import ValidationError
+
+from weir.checkpoint import damage, restore
+from weir.checkpoint import manifest as mf
+from weir.checkpoint.damage import Damage
+from weir.checkpoint.manifest import Manifest, QueryCut
+from weir.checkpoint.pins import Pins
+from weir.clock import Clock
+from weir.errors import DamagedError, DamagedSavepointError, NotASavepointError
+from weir.ids import NO_BATCH, BatchId, CheckpointId, Generation, JobName, QueryName
+from weir.job.state import Values
+from weir.protocol.checkpoints import Alignment
+from weir.spark.closure import GoneError, closure
+from weir.storage import Created, Store, files, generations, open_store, paths
+from weir.storage.generations import read_origin
+
+TRIGGER = "repair"
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What becomes of one query."""
+
+    query: str
+    back_to: BatchId
+    """It goes on behind this batch."""
+    newest: BatchId
+    """The newest batch that it is known to have committed."""
+    offsets: tuple[str, ...]
+    """Where its sources go on, as Spark wrote it."""
+
+    @property
+    def text(self) -> str:
+        again = self.newest - self.back_to
+        what = "nothing runs again"
+        if again == 1:
+            what = f"batch {self.newest} runs again, and what it delivered is taken back"
+        elif again > 1:
+            batches = f"batches {self.back_to + 1} to {self.newest}"
+            what = f"{batches} run again, and what they delivered is taken back"
+        where = "begins anew" if self.back_to == NO_BATCH else f"goes on behind batch {self.back_to}"
+        return f"query {self.query} {where}: {what}"
+
+
+@dataclass(frozen=True)
+class Repair:
+    """A way out of damage."""
+
+    damage: tuple[Damage, ...]
+    point: str
+    """What the job goes on from: "chk-41", the place of a savepoint, or "" for its own live files."""
+    replays: tuple[Replay, ...]
+    passed_over: tuple[str, ...] = ()
+    """Newer points that are damaged too, and how."""
+    live: Mapping[str, BatchId] = field(default_factory=dict)
+    """Of the live files: the last whole batch of each query."""
+
+    @property
+    def source(self) -> str:
+        if not self.point:
+            return "its live files, up to the last batches that are whole"
+        if self.point.startswith("chk-"):
+            return f"checkpoint {self.point.removeprefix('chk-')}"
+        return f"the savepoint {self.point}"
+
+
+def plan(store: Store, job: JobName, savepoints: Sequence[str] = ()) -> Repair | None:
+    """The way to go on that loses least; None when the live files are whole. Nothing is written.
+
+    `savepoints` are the places of those that are known, newest first. Raises `DamagedError` when no
+    point is whole.
+    """
+    live = _Live(store, job)
+    torn = tuple(damage.look(store, job, live.generation))
+    if not torn:
+        return None
+    passed_over: list[str] = []
+    checkpoint = _checkpoint(store, job, passed_over)
+    whole = live.last_whole()
+    if whole is not None and (checkpoint is None or _reaches(whole, checkpoint)):
+        cuts = {name: (batch, live.offsets(name, batch)) for name, batch in whole.items()}
+        return Repair(torn, "", _replays(cuts, live.newest), tuple(passed_over), whole)
+    if checkpoint is not None:
+        replays = _replays(_cuts(checkpoint), live.newest)
+        return Repair(torn, f"chk-{checkpoint.id}", replays, tuple(passed_over))
+    for place in savepoints:
+        try:
+            found = restore.find(store, job, place)
+        except (NotASavepointError, DamagedSavepointError) as error:
+            passed_over.append(error.what)
+            continue
+        return Repair(torn, place, _replays(_cuts(found), live.newest), tuple(passed_over))
+    raise DamagedError(job=job, damage="; ".join(one.text for one in torn))
+
+
+def carry_out(
+    store: Store, job: JobName, repair: Repair, *, accept_duplicates: bool, clock: Clock
+) -> Generation:
+    """Write down that the next start goes on as planned; the generation that it will make.
+
+    Raises `NotRewindableError` where that would deliver twice what can't be taken back.
+    """
+    point = repair.point or f"chk-{_Live(store, job).keep(repair.live, clock)}"
+    words = "; ".join(one.text for one in repair.damage)
+    why = f"live files are damaged: {words}"
+    return restore.intend(store, job, point, accept_duplicates=accept_duplicates, clock=clock, why=why)
+
+
+class _Live:
+    """The live files of a job that does not run."""
+
+    def __init__(self, store: Store, job: JobName) -> None:
+        self._store, self._job = store, job
+        self.generation = generations.live(store, job)
+        self._root = files.folder_of(store) / paths.generation(job, self.generation)
+        self.newest = damage.expected(store, job, self.generation)
+        """The newest batch of each query that is known to be committed, whether it is whole or not."""
+        folder = self._root / "queries"
+        for name in [one.name for one in folder.iterdir() if one.is_dir()] if folder.is_dir() else []:
+            there = damage.newest(folder / name / "commits")
+            self.newest[name] = max(self.newest.get(name, NO_BATCH), there)
+
+    def last_whole(self) -> dict[str, BatchId] | None:
+        """The last whole batch of every query; None when one has none, or they hang together."""
+        origin = read_origin(self._store, self._job, self.generation)
+        if origin is None or any((self._root / "channels").glob("*/log/*")):
+            return None
+        found = {}
+        for name, committed in self.newest.items():
+            batch = damage.last_whole(self._root / "queries" / name, committed)
+            if batch is None or (batch < committed and self._receives(name, batch)):
+                return None
+            found[name] = batch
+        return found
+
+    def offsets(self, name: str, batch: BatchId) -> tuple[str, ...]:
+        """Where the sources of a query stood behind a batch."""
+        return tuple(self._planned(name, batch)[2:])
+
+    def keep(self, whole: Mapping[str, BatchId], clock: Clock) -> CheckpointId:
+        """Keep these batches as one more checkpoint; its id."""
+        origin = read_origin(self._store, self._job, self.generation)
+        assert origin is not None, "live files with whole batches have an origin"
+        begun_at = clock.now().isoformat()
+        id = self._begin()
+        retained = list(_retained(self._store, self._job))
+        pins = Pins(self._store, self._job, self.generation, clock=clock)
+        pins.seed(retained)
+        manifest = Manifest(
+            id=id,
+            job=self._job,
+            generation=self.generation,
+            attempt=self._attempt(),
+            alignment=Alignment.ALIGNED,
+            trigger=TRIGGER,
+            begun_at=begun_at,
+            completed_at=clock.now().isoformat(),
+            seconds=0.0,
+            lineage=origin.lineage,
+            backend=origin.backend,
+            parallelism=origin.parallelism,
+            spark=origin.spark,
+            weir=version("weir"),
+            queries={name: self._cut(name, batch, id, pins, retained) for name, batch in whole.items()},
+        )
+        self._store.create(paths.completed(self._job, id), manifest.model_dump_json().encode())
+        return id
+
+    def _begin(self) -> CheckpointId:
+        there = mf.ids(self._store, self._job).values()
+        id = CheckpointId(max((one for ids in there for one in ids), default=0) + 1)
+        while self._store.create(paths.begun(self._job, id), b"{}") is not Created.NOW:
+            id = CheckpointId(id + 1)
+        return id
+
+    def _cut(
+        self, name: str, batch: BatchId, id: CheckpointId, pins: Pins, retained: Sequence[Manifest]
+    ) -> QueryCut:
+        # where no checkpoint tells, the start asks the sink itself
+        told = [one.queries[name].rewindable for one in retained if name in one.queries]
+        cut = QueryCut(batch=batch, rewindable=told[-1] if told else True)
+        if batch == NO_BATCH:
+            return cut
+        try:
+            needed = closure(self._root / "queries" / name, batch).files
+            names = [f"queries/{name}/{file}" for file in needed]
+            names += Values(open_store(str(self._root)), QueryName(name)).files_behind(batch)
+            kept = pins.keep("", names, checkpoint=id)
+        except GoneError as error:
+            raise DamagedError(job=self._job, damage=f"{error} of query {name} is gone") from error
+        header = json.loads(self._planned(name, batch)[1])
+        return cut.model_copy(
+            update={
+                "offsets": self.offsets(name, batch),
+                "watermark_ms": header.get("batchWatermarkMs") or None,
+                "files": kept.files,
+                "new_bytes": kept.new_bytes,
+            }
+        )
+
+    def _receives(self, name: str, batch: BatchId) -> bool:
+        """Whether it reads a journal of weir's own, which keeps little of what was committed."""
+        return batch == NO_BATCH or any('"source"' in line for line in self.offsets(name, batch))
+
+    def _planned(self, name: str, batch: BatchId) -> list[str]:
+        """The lines of `offsets/<n>`."""
+        if batch == NO_BATCH:
+            return []
+        return (self._root / "queries" / name / "offsets" / str(batch)).read_text().split("\n")
+
+    def _attempt(self) -> int:
+        names = (key.rsplit("/", 1)[1] for key in self._store.list(paths.attempts(self._job)))
+        return max((int(one.removesuffix(".json")) for one in names if one.endswith(".json")), default=0)
+
+
+def _checkpoint(store: Store, job: JobName, passed_over: list[str]) -> Manifest | None:
+    """The newest checkpoint that is whole."""
+    for id in restore.candidates(store, job):
+        problems = restore.verify_id(store, job, id)
+        if not problems:
+            return mf.read(store, job, id)
+        passed_over.append(f"checkpoint {id} is damaged: {problems[0]}")
+    return None
+
+
+def _retained(store: Store, job: JobName) -> Iterator[Manifest]:
+    """The checkpoints whose manifest can be read, oldest first."""
+    for id in mf.completed(store, job):
+        with suppress(ValidationError):
+            if (found := mf.read(store, job, id)) is not None:
+                yield found
+
+
+def _reaches(whole: Mapping[str, BatchId], checkpoint: Manifest) -> bool:
+    return all(whole.get(name, NO_BATCH) >= cut.batch for name, cut in checkpoint.queries.items())
+
+
+def _cuts(manifest: Manifest) -> dict[str, tuple[BatchId, tuple[str, ...]]]:
+    return {name: (BatchId(cut.batch), cut.offsets) for name, cut in manifest.queries.items()}
+
+
+def _replays(
+    cuts: Mapping[str, tuple[BatchId, tuple[str, ...]]], newest: Mapping[str, BatchId]
+) -> tuple[Replay, ...]:
+    return tuple(
+        Replay(name, batch, max(batch, newest.get(name, NO_BATCH)), offsets)
+        for name, (batch, offsets) in sorted(cuts.items())
+    )
