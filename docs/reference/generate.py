@@ -51,7 +51,8 @@ JSON_FORMS = {
     " `id`, `taken_at`, `taken_by`, `trigger`, `job_file`, `job_version`, `bytes`, `queries` (names),"
     " `verified` (`at`, `files`, `bytes`, `damage`; null: never)",
     "verify": "`ok`, `checked`: each with `what` (savepoint, checkpoint or live files), `name`, `files`,"
-    " `bytes`, `damage` (a list, empty when it is whole)",
+    " `bytes`, `damage` (a list, empty when it is whole), `rows` (of state that was loaded, else null),"
+    " `left_out` (state that can't be looked into)",
     "plan": "`job`, `point`, `checkpoint`, and `plan` with `overall` and, for each query, the `parts` with "
     "`what`, `old`, `new`, `name`, `verdicts`, `why`, `todo`, `notes`, `lost`",
     "repair": "`job`, `damage` (a list, empty when all is whole), `from` (null when there is nothing to do),"

@@ -536,7 +536,7 @@ class DamagedError(InternalError):
 
     what_form = "the live files of job {job!r} are damaged: {damage}"
     why_form = "somebody changed or deleted them, or the disk lost them; no checkpoint is whole either"
-    hint_form = "bring the job's directory back from a backup; weir will not go on and leave a hole"
+    hint_form = "'weir repair {job}' looks whether anything else is whole; else bring the job's directory back from a backup: weir will not go on and leave a hole"
 
 
 class DamagedCheckpointError(InternalError):

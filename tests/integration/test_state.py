@@ -263,6 +263,35 @@ def test_of_state_with_several_parts_whole_keys_are_deleted(
         assert state.diff(before.where(f"key.{column} >= 'k2'"), after, by).count() == 0
 
 
+@pytest.mark.parametrize("backend", ["rocksdb", "hashmap"])
+def test_state_that_is_torn_is_found_by_loading_it(
+    backend: Backend, made: Give, input: Path, spark: SparkSession, tmp_path: Path
+) -> None:
+    """As if it had been torn before its sum was taken: no manifest knows."""
+    from weir.state import loading
+
+    totals = model(input, range(CUT + 1))
+    folders = iter(tmp_path / f"scratch-{number}" for number in range(100))
+
+    def scratch() -> Path:
+        folder = next(folders)
+        folder.mkdir()
+        return folder
+
+    savepoint = tmp_path / "job-1"
+    shutil.copytree(made(backend).savepoint, savepoint)
+    known = {"query": {0: len(totals)}}
+    whole = loading.load(spark, str(savepoint), scratch, known)
+    assert (whole.rows, whole.damage, whole.left_out) == (len(totals), (), ())
+    more = loading.load(spark, str(savepoint), scratch, {"query": {0: 1}})
+    assert more.damage == (f"query query, operator 0 (stateStoreSave) has {len(totals)} rows instead of 1",)
+    state = savepoint / "queries/query/state/0"
+    newest = max(state.glob("[01]/*.*[a-z]"), key=lambda path: path.stat().st_size)
+    newest.write_bytes(newest.read_bytes()[: newest.stat().st_size // 2])
+    (damage,) = loading.load(spark, str(savepoint), scratch, known).damage
+    assert damage.startswith("query query") and ("can't be loaded: " in damage or "can't be read" in damage)
+
+
 @pytest.fixture
 def weir(tmp_path: Path, quick: Mapping[str, str]) -> Callable[..., Any]:
     """`weir state ...`, as a user types it; what it answers."""

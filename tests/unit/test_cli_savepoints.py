@@ -23,6 +23,7 @@ from weir.protocol.operators import Family, Operator, StateStore
 from weir.savepoint.manifest import MANIFEST, SavedSink, encode
 from weir.savepoint.place import Place
 from weir.savepoint.take import Facts, QueryFacts, Taken, take
+from weir.savepoint.verify import last_verified
 from weir.savepoint.writing import HIDDEN
 from weir.storage import paths
 
@@ -316,6 +317,38 @@ def test_verify_of_a_job_looks_at_its_live_files_its_checkpoints_and_its_savepoi
     assert "damaged  checkpoint chk-1" in out and "queries/counts/commits/0 has 4 bytes" in out
     assert weir("verify", "nobody").code == 2
     assert weir("verify", "./nowhere").code == 2
+
+
+def test_what_is_whole_is_loaded_when_asked_and_the_catalogue_knows(
+    weir: Weir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = KeptJob(tmp_path / "weir", "wordcount")
+    names = kept.batch(0)
+    kept.take(1, kept.pins(), names, 0)
+    kept.take(2, kept.pins(), names, 0)
+    kept.store.put(paths.completed(kept.job, CheckpointId(2)), b"{")
+    FakeJob(tmp_path / "weir", "wordcount").state("RUNNING").state("CANCELED").end()
+    done = saved(tmp_path, tmp_path / "saved")
+    asked: dict[str, Any] = {}
+    whole = {"rows": 0, "damage": [], "left_out": ["query counts, operator 1 (globalLimit)"]}
+    lost = {"rows": 1233, "damage": ["operator 0 has 1233 rows instead of 1234"], "left_out": []}
+
+    def answer(_text: str, *parts: dict[str, Any]) -> dict[str, Any]:
+        asked.update(parts[0])
+        return {"loaded": [lost if path == done.place else whole for path in asked["paths"]]}
+
+    monkeypatch.setattr("weir.cli.verify.ask", answer)
+    found = weir("verify", "wordcount", "--load")
+    assert found.code == 1
+    job = str(tmp_path / "weir/wordcount")
+    assert asked["paths"] == [job, f"{job}/chk-1", done.place]  # chk-2 is no use to load
+    assert asked["rows"] == {job: {}, f"{job}/chk-1": {}, done.place: {"counts": {0: 1234}}}
+    assert "not looked into: query counts, operator 1 (globalLimit)" in found.out
+    assert "1,233 rows of state loaded\n    operator 0 has 1233 rows instead of 1234" in found.out
+    assert "damaged: operator 0 has 1233 rows" in " ".join(weir("savepoint", "show", done.place).out.split())
+    (body,) = weir("verify", done.place, "--json").json["checked"]
+    assert body["rows"] is None and body["damage"] == [] and "place" not in body
+    assert not last_verified(Place(done.place)).damage  # type: ignore[union-attr]
 
 
 def test_a_manifest_can_be_read_without_weir(tmp_path: Path) -> None:

@@ -62,4 +62,6 @@ def verified_json(verified: Verified | None) -> dict[str, Any] | None:
 def verified_words(verified: Verified | None, now: datetime) -> str:
     if verified is None:
         return "never"
-    return say.when(verified.at, now) if verified.whole else f"damaged: {verified.damage[0]}"
+    if not verified.whole:
+        return f"damaged: {verified.damage[0]}"
+    return say.when(verified.at, now) + ("" if verified.rows is None else ", loaded")

@@ -1,7 +1,7 @@
 """Is a savepoint whole? Every file is read and compared with the manifest.
 
-What was found is left beside the manifest, as `verified.json`, so that a catalogue can show it. That
-the state can be loaded needs Spark, and is not looked at here.
+What was found is left beside the manifest, as `verified.json`, so that a catalogue can show it. Whether
+the state can be loaded is looked at by a process with Spark (`state/loading.py`); `leave` notes it too.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class Verified:
     bytes: int
     damage: tuple[str, ...] = ()
     """What is wrong, each with its path; nothing when it is whole."""
+    rows: int | None = None
+    """Rows of state that Spark loaded; None when it was not asked to."""
 
     @property
     def whole(self) -> bool:
@@ -45,9 +47,14 @@ def verify(place: Place, clock: Clock, progress: Progress = lambda _done, _total
     look = _Look(place, savepoint, progress)
     damage = [found for found in files.parallel(look, savepoint.files) if found]
     found = Verified(clock.now().isoformat(), len(savepoint.files), savepoint.bytes, tuple(damage))
+    leave(place, found)
+    return found
+
+
+def leave(place: Place, found: Verified) -> None:
+    """Leave a finding beside the manifest, where that is possible."""
     with suppress(ExternalError):  # a place that can't be written may be whole
         open_store(place.url).put(VERIFIED, json.dumps(asdict(found)).encode())
-    return found
 
 
 def last_verified(place: Place) -> Verified | None:

@@ -14,6 +14,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from weir.spark.failure import from_exception
 from weir.state.diff import diff
 from weir.state.edit import edit
 from weir.state.export import export
+from weir.state.loading import load
 from weir.state.point import Point, find, unreadable
 from weir.state.read import frame_of, options_of
 
@@ -57,7 +59,7 @@ def _answer(request: Request) -> dict[str, Any]:
 
 
 def _points(request: Request) -> list[Point]:
-    if request["do"] == "edit":
+    if request["do"] not in ("show", "export", "diff"):
         return []
     paths = [request[name] for name in ("path", "other") if name in request]
     points = [find(path, request["query"], _scratch) for path in paths]
@@ -114,11 +116,22 @@ def _edit(spark: SparkSession, request: Request, _: list[Point]) -> dict[str, An
     return {"place": edited.place, "before": edited.before, "after": edited.after}
 
 
+def _load(spark: SparkSession, request: Request, _: list[Point]) -> dict[str, Any]:
+    found = []
+    for path in request["paths"]:
+        known = {
+            query: {int(id): rows for id, rows in one.items()} for query, one in request["rows"][path].items()
+        }
+        found.append(asdict(load(spark, path, _scratch, known)))
+    return {"loaded": found}
+
+
 _DO: dict[str, Callable[[SparkSession, Request, list[Point]], dict[str, Any]]] = {
     "show": _show,
     "export": _export,
     "diff": _diff,
     "edit": _edit,
+    "load": _load,
 }
 
 
