@@ -27,6 +27,7 @@ from weir.job.sinks.contract import FittedSink
 from weir.lease import Lease
 from weir.protocol.ledger import Staged, plan_start
 from weir.spark.failure import is_late_worker
+from weir.spark.file_sink import FileSinkLog, log_of
 from weir.spark.layout import QueryFiles
 
 if TYPE_CHECKING:
@@ -106,6 +107,8 @@ class QueryRun:
     def rewind(self, to: BatchId) -> None:
         """Take back what the sink holds above a batch. Safe to repeat, and to be killed in."""
         sink = self.spec.sink
+        if (log := self._file_sink_log()) is not None:
+            log.rewind(to)
         if isinstance(sink, StagingSink):
             _until_known(lambda: sink.rewind(to), f"{sink.describe()} gave no answer to a rewind")
             self._delivered = min(self._delivered, to)
@@ -131,6 +134,8 @@ class QueryRun:
         and to be killed in. Returns the number of batches that were delivered.
         """
         sink = self.spec.sink
+        if (log := self._file_sink_log()) is not None:
+            log.fit(self.files.last_planned())
         if not isinstance(sink, StagingSink):
             return 0
         last = self.files.last_committed()
@@ -240,6 +245,10 @@ class QueryRun:
         if self._query is not None:
             with suppress(Exception):
                 self._query.stop()
+
+    def _file_sink_log(self) -> FileSinkLog | None:
+        writer = self.spec.writer
+        return log_of(writer, self.name) if writer is not None else None
 
     def _writer(self) -> DataStreamWriter:
         spec = self.spec

@@ -1,0 +1,157 @@
+"""The log of Spark's own file sink, `<folder>/_spark_metadata`: does it fit the query that goes on with it?
+
+    <n>, <n>.compact     the files of batch n; of all batches up to n. Each line names a file in full
+
+Spark is silent where it does not fit. A folder that was moved reads as empty, because its files are looked
+for in the old place. A query that was taken back, or that begins anew over old output, has its batches
+skipped as written already, with other rows in them. So a start looks first: names that moved with the
+folder are written anew, a query that was taken back takes the log back too, and what can't be mended is
+refused. Only folders of a file system are looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote, urlsplit
+
+from weir.errors import SinkMismatchError
+from weir.ids import NO_BATCH, BatchId
+from weir.storage import files
+from weir.storage.open import is_local, local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import DataStreamWriter
+
+LOG = "_spark_metadata"
+_COMPACT = ".compact"
+_TAKEN_BACK = ".taken-back"
+_FORMATS = frozenset({"parquet", "json", "csv", "orc", "text", "avro"})
+
+
+def log_of(writer: DataStreamWriter, query: str) -> FileSinkLog | None:
+    """The log of the folder that an unstarted writer of Spark's writes to; None for any other sink."""
+    made: Any = writer._jwrite
+    format, path = _field(made, "source"), _field(made, "extraOptions").get("path")
+    place = str(path.get()) if path.isDefined() else ""
+    if str(format).lower() not in _FORMATS or not place or not is_local(place):
+        return None
+    return FileSinkLog(Path(local_path(place)).absolute(), query)
+
+
+def _field(made: Any, name: str) -> Any:
+    field = made.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    return field.get(made)
+
+
+class FileSinkLog:
+    """The log in one folder, looked at while no query writes to it. Raises `SinkMismatchError`."""
+
+    def __init__(self, folder: Path, query: str) -> None:
+        self.folder = folder
+        self._query = query
+        self._log = folder / LOG
+
+    def newest(self) -> BatchId:
+        """The newest batch that it has; -1 when it has none."""
+        return max(self._entries(), default=NO_BATCH)
+
+    def fit(self, planned: BatchId) -> None:
+        """Make it fit a query that has planned its batches up to this one. Safe to repeat."""
+        newest = self.newest()
+        if newest > planned:
+            reason = (
+                f"its {LOG} has batches up to {newest}, and the live files know only up to {planned}:"
+                " Spark would skip the batches between, with other rows in them"
+            )
+            raise self._refused(reason, "bring the job's directory back, or give this query a new folder")
+        self._follow()
+
+    def rewind(self, to: BatchId) -> None:
+        """Take it back to a batch: what follows does not count any more. Safe to repeat.
+
+        The files of the later batches stay in the folder; whoever reads it with Spark does not see them.
+        """
+        later = {batch: path for batch, path in self._entries().items() if batch > to}
+        if later and to != NO_BATCH:
+            self._check_reaches(to)
+        for _, path in sorted(later.items(), reverse=True):  # the newest first: what is left is a log
+            _forget_sum(path)
+            os.replace(path, path.with_name(path.name + _TAKEN_BACK))
+
+    def _check_reaches(self, to: BatchId) -> None:
+        """Raise when entries up to a batch are only in a newer compaction, which does not tell them apart."""
+        there = {batch: path for batch, path in self._entries().items() if batch <= to}
+        compacted = [batch for batch, path in there.items() if path.name.endswith(_COMPACT)]
+        needed = range(max(compacted, default=0), to + 1)
+        missing = [batch for batch in needed if batch not in there]
+        if missing:
+            reason = f"its {LOG} is compacted behind batch {to}, and does not tell which files came later"
+            raise self._refused(reason, "go back to a newer point, or give this query a new folder")
+
+    def _follow(self) -> None:
+        """Let names that were moved with the folder name the files that are here."""
+        strange = [
+            path for entry in self._entries().values() for path in _paths(entry) if self._outside(path)
+        ]
+        if not strange:
+            return
+        old = self._old_folder(strange)
+        if old is None:
+            reason = f"its {LOG} names files that are not in this folder, like {strange[0]}"
+            raise self._refused(reason, "bring them back, or give this query a new folder")
+        for entry in self._entries().values():
+            if any(self._outside(path) for path in _paths(entry)):
+                data = "\n".join(self._renamed(line, old) for line in entry.read_text().split("\n"))
+                _forget_sum(entry)
+                files.write(entry, data.encode())
+
+    def _old_folder(self, strange: list[Path]) -> Path | None:
+        """The folder that these files were in, when all of them are in this one now."""
+        for old in strange[0].parents:
+            below = [path.relative_to(old) for path in strange if path.is_relative_to(old)]
+            if len(below) == len(strange) and all((self.folder / path).exists() for path in below):
+                return old
+        return None
+
+    def _renamed(self, line: str, old: Path) -> str:
+        if not line.startswith("{"):
+            return line
+        entry = json.loads(line)
+        path = _path(entry)
+        if self._outside(path):
+            entry["path"] = "file://" + quote(str(self.folder / path.relative_to(old)), safe="/=-_.~+,:@")
+        return json.dumps(entry, separators=(",", ":"))
+
+    def _outside(self, path: Path) -> bool:
+        return not path.is_relative_to(self.folder)
+
+    def _entries(self) -> dict[BatchId, Path]:
+        """By batch; the compaction where there is one."""
+        found: dict[BatchId, Path] = {}
+        for path in sorted(self._log.iterdir()) if self._log.is_dir() else ():
+            number = path.name.removesuffix(_COMPACT)
+            if number.isdigit():
+                found[BatchId(int(number))] = path
+        return found
+
+    def _refused(self, reason: str, todo: str) -> SinkMismatchError:
+        return SinkMismatchError(query=self._query, path=str(self.folder), reason=reason, todo=todo)
+
+
+def _paths(entry: Path) -> Iterator[Path]:
+    lines = entry.read_text().split("\n")
+    return (_path(json.loads(line)) for line in lines if line.startswith("{"))
+
+
+def _path(entry: dict[str, Any]) -> Path:
+    return Path(unquote(urlsplit(entry["path"]).path))
+
+
+def _forget_sum(path: Path) -> None:
+    """Hadoop keeps a checksum beside a file, which would be wrong from now on."""
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)

@@ -1,0 +1,65 @@
+"""Spark's own file sink in a job: its folder moves, its query goes back, and no row is lost or doubled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import weir
+from tests.diamond import KEY
+from weir.checkpoint import restore
+from weir.clock import Clock
+from weir.errors import SinkMismatchError
+from weir.storage import open_store
+from weir.testing import ScriptedSource, write_script
+from weir.testing.script import Rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def archive(folder: Path, out: str, dir: str = "weir") -> weir.Job:
+    job = weir.Job("archive", **{f"{KEY}.dir": str(folder / dir), f"{KEY}.interval": "off"})
+
+    @job.pipeline
+    def pipeline(env: weir.Env) -> None:
+        rows = env.source("rows", ScriptedSource(folder / "in.jsonl"))
+        env.sink("files", rows.writeStream.format("parquet").option("path", str(folder / out)))
+
+    return job
+
+
+def test_spark_s_own_files_move_and_go_back_with_the_job(spark: SparkSession, tmp_path: Path) -> None:
+    given: list[str] = []
+
+    def run(out: str, *words: str) -> int:
+        given.extend(words)
+        write_script(tmp_path / "in.jsonl", Rows(list(words)))
+        with archive(tmp_path, out).start(spark) as live:
+            live.process_all()
+            return live.checkpoint()
+
+    def found(out: str) -> list[str]:
+        return sorted(row["value"] for row in spark.read.parquet(str(tmp_path / out)).collect())
+
+    first = run("out", "a", "b")
+    assert found("out") == sorted(given)
+    (tmp_path / "out").rename(tmp_path / "moved")
+    assert found("moved") == []  # this is what Spark makes of it
+    run("moved", "c")
+    assert found("moved") == sorted(given)
+
+    store = open_store(str(tmp_path / "weir"))
+    restore.intend(
+        store, archive(tmp_path, "moved").name, f"chk-{first}", accept_duplicates=True, clock=Clock(), why=""
+    )
+    run("moved", "d")
+    assert found("moved") == sorted(given)
+
+    with pytest.raises(SinkMismatchError, match="the live files know only up to -1"):
+        archive(tmp_path, "moved", dir="other").start(spark)
+    assert found("moved") == sorted(given)
