@@ -113,7 +113,9 @@ def export(
     config: SettingsFile = None,
     json: AsJson = False,
 ) -> None:
-    """Write the state of an operator as Parquet or JSON files.
+    """Write the state of an operator as files.
+
+    Parquet, or JSON with one row a line.
 
     \b
     Example: weir state export savepoints/orders-7 totals.parquet --query totals
@@ -148,7 +150,9 @@ def diff(
     config: SettingsFile = None,
     json: AsJson = False,
 ) -> None:
-    """Compare two states of an operator: which keys were added, removed or changed.
+    """Compare two states of an operator by key.
+
+    A row for each key that was added, removed or changed, with its value before and after.
 
     \b
     Example: weir state diff savepoints/orders-7 savepoints/orders-9 --query totals
@@ -199,7 +203,9 @@ def edit(
     config: SettingsFile = None,
     json: AsJson = False,
 ) -> None:
-    """Make a new savepoint, in which the state of one operator is edited.
+    """Make a new savepoint with edited state.
+
+    In it, one operator has fewer keys, other values, or rows where it had none.
 
     The old savepoint stays as it is. The files of --replace and --seed have the columns that
     'weir state export' writes, or those of key and value by their names. Of a join and of

@@ -13,6 +13,7 @@ from weir.job.graph import QuerySpec
 from weir.job.sinks import StagingSink
 from weir.job.state import UserStateSink
 from weir.savepoint.manifest import SavedSink
+from weir.spark.file_sink import log_of
 
 if TYPE_CHECKING:
     from weir.job.job import Job
@@ -41,7 +42,9 @@ def saved_sink(spec: QuerySpec) -> SavedSink:
     """A query's sink, without secrets."""
     sink = spec.sink.inner if isinstance(spec.sink, UserStateSink) else spec.sink
     if sink is None:
-        return SavedSink(kind="spark", description="a writer of Spark's own", rewindable=False)
+        log = log_of(spec.writer, spec.name) if spec.writer is not None else None
+        what = f"files in {log.folder}, by Spark's own sink" if log else "a writer of Spark's own"
+        return SavedSink(kind="spark", description=what, rewindable=False)
     if isinstance(sink, ChannelWriter):
         return SavedSink(kind="channel", description=f"channel {sink.name}")
     return SavedSink(
