@@ -322,6 +322,7 @@ def test_the_command_line_exports_edits_and_compares(
 ) -> None:
     savepoint, totals = str(made("rocksdb").savepoint), model(input, range(CUT + 1))
     assert weir("export", savepoint, "rows", "--where", "key.k = 'k1'")["count"] == 1
+    assert "PATH_ALREADY_EXISTS" in weir("export", savepoint, "rows")["error"]["why"]
     edited = weir("edit", savepoint, "emptied", "--delete", "true")
     assert (edited["before"], edited["after"]) == (len(totals), 0)
     seeded = weir("edit", edited["place"], "seeded", "--seed", "rows")

@@ -205,11 +205,10 @@ def edit(
 ) -> None:
     """Make a new savepoint with edited state.
 
-    In it, one operator has fewer keys, other values, or rows where it had none.
-
-    The old savepoint stays as it is. The files of --replace and --seed have the columns that
-    'weir state export' writes, or those of key and value by their names. Of a join and of
-    transformWithState only whole keys can be deleted. What was written is read back and compared.
+    In it one operator has fewer keys, other values, or rows where it had none. The old
+    savepoint stays as it is. The files of --replace and --seed have the columns that 'weir state
+    export' writes, or those of key and value by their names. Of a join and of transformWithState
+    only whole keys can be deleted. What was written is read back and compared.
 
     \b
     Example: weir state edit saved/orders-7 edited --delete "key.customer = 'test'"

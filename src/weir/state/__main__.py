@@ -141,7 +141,7 @@ def _read(spark: SparkSession, request: Request, point: Point) -> DataFrame:
         return frame.where(request["where"]) if request["where"] else frame
     except AnalysisException as error:
         todo = f"the columns are {frame.schema.simpleString()}"
-        reason = f"the condition can't be used: {str(error).partition(chr(10))[0]}"
+        reason = f"the condition can't be used: {_first_line(error)}"
         raise unreadable(point.path, point.query, reason, todo) from error
 
 
@@ -163,10 +163,16 @@ def _exported(frame: DataFrame, request: Request) -> dict[str, Any]:
     return {"target": request["target"], "format": request["format"], "count": frame.count()}
 
 
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
 def _told(error: Exception) -> dict[str, Any]:
     if isinstance(error, WeirError):
         found = {"what": error.what, "why": error.why, "hint": error.hint}
         return {**found, "exit_code": error.exit_code}
+    if isinstance(error, AnalysisException):  # a folder that is there already, files that are not
+        return {"what": "Spark refuses it", "why": _first_line(error), "hint": "", "exit_code": 2}
     failure = from_exception(error, "")
     hint = "what Spark said is above"
     return {
