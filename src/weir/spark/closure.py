@@ -148,6 +148,8 @@ class _Reader:
             return lineage(self._root / path)
         except FileNotFoundError as error:
             raise GoneError(path) from error
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
 
     def _text(self, path: str) -> str:
         try:
