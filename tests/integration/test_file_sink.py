@@ -44,7 +44,8 @@ def test_spark_s_own_files_move_and_go_back_with_the_job(spark: SparkSession, tm
             return live.checkpoint()
 
     def found(out: str) -> list[str]:
-        return sorted(row["value"] for row in spark.read.parquet(str(tmp_path / out)).collect())
+        rows = spark.read.schema("value string").parquet(str(tmp_path / out)).collect()
+        return sorted(row["value"] for row in rows)
 
     first = run("out", "a", "b")
     assert found("out") == sorted(given)
