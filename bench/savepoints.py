@@ -30,11 +30,15 @@ from typing import Any
 
 from sides.feed import Feed, keyed
 from sides.processes import Plain, Side, Weir, cpu_seconds, end_on_sigterm, worked_off
+from weir.cli.asking import Wish, ask
+from weir.clock import Clock
+from weir.supervisor.view import look
 
 RESULT = Path(__file__).parent / "results" / "savepoints.json"
 QUERY = "sums"
 SETTINGS = {"execution.checkpointing.interval": "off"}
 PATIENCE = 600.0
+WISH = Wish("savepoint", "taken a savepoint", "it takes longer")
 
 
 def main() -> None:
@@ -86,11 +90,19 @@ class Filled:
         self.rows += records
         return worked_off(self.side, {QUERY: self.rows}, since)
 
-    def savepoint(self, verb: str = "savepoint") -> dict[str, Any]:
-        """Take one; what the command says of it."""
-        flag = [] if verb == "savepoint" else ["--savepoint-path"]
-        answer = weir(verb, self.side.job, *flag, self.folder / "saved", "--dir", self.side.dir)
+    def savepoint(self) -> dict[str, Any]:
+        """Take one; what the job says of it. Asked from here: a command would take its share of the cores."""
+        dir, job = str(self.side.dir), self.side.job
+        arguments = {"path": str(self.folder / "saved"), "by": "bench", "detached": False}
+        answer = ask(dir, look(dir, job, Clock()), WISH, arguments, PATIENCE)
+        if not answer["done"]:
+            raise SystemExit(f"bench: {answer}")
         return {**answer, "path": Path(answer["path"])}
+
+    def stop(self) -> Path:
+        """End the job with a savepoint; its place."""
+        where = ("--savepoint-path", self.folder / "saved", "--dir", self.side.dir)
+        return Path(weir("stop", self.side.job, *where)["path"])
 
 
 def copy(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -182,7 +194,7 @@ def restore(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """The same savepoint restored, and its state restarted without weir, in turns."""
     rounds = []
     with Filled(folder, options) as job:
-        saved = job.savepoint("stop")["path"]
+        saved = job.stop()
     portion = job.feed.prepare(options.file, 1)
     job.feed.hand_over(portion)
     for number in range(options.rounds + 1):
