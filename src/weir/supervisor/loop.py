@@ -241,7 +241,7 @@ class Supervisor:
             self._home = Home(name, self._config, session, self._clock, self._waiting, self._inputs.above)
             self._told.home = self._home
             self._strategy = strategy(self._config.settings)
-            self._watcher.opened(name, self._config.settings.execution_checkpointing_dir)
+            self._watcher.opened(name, self._config)
         elif name == self._home.job:
             self._home.lock.advance(self._home.session)
         else:
@@ -253,6 +253,7 @@ class Supervisor:
         live.heard_at = self._clock.monotonic()
         body = {"session": self._home.session, "file": str(self._inputs.file), "driver": live.process.group}
         self._home.event("attempt", body)
+        self._told.settings(self._config)
         wanted = self._inputs.wanted if not self._went_back else None
         live.process.send(m.Start(self._home.attempt, wanted.to_wire() if wanted else {}))
         self._move(JobEvent.DEPLOY)
@@ -521,6 +522,7 @@ class Supervisor:
             self._changes |= fresh
             self._config = self._config.changed(self._changes)
             self._event("configured", fresh)
+            self._told.settings(self._config)
             self._note(", ".join(f"{key} = {self._config.text(key)}" for key in fresh))
 
     def _stopped(self, stopping: Stopping, message: m.Answered) -> None:
