@@ -57,7 +57,11 @@ def test_a_real_job_is_watched_saved_killed_changed_and_taken_back(
 
         page.goto(f"{url}/savepoints")
         page.click("text=Go back to it")
-        page.locator("dialog[open]").get_by_role("button", name="Go back").click()
+        dialog = page.locator("dialog[open]")
+        dialog.get_by_text("Show the plan").click()
+        expect(dialog.locator(".planned")).to_contain_text("fits", timeout=60_000)
+        page.screenshot(path=str(screenshots / "real-plan.png"))
+        dialog.get_by_role("button", name="Go back").click()
         expect(page.locator("#operations")).to_contain_text("goes on from checkpoint", timeout=60_000)
         assert len(run.events("restored")) == 1
         page.goto(url)

@@ -21,7 +21,8 @@ PROGRESS: dict[str, Any] = {
         {
             "description": "KafkaV2[Subscribe[t]]",
             "numInputRows": 10,
-            "metrics": {"maxOffsetsBehindLatest": "42"},
+            "endOffset": {"t": {"0": 100, "1": 5}},
+            "latestOffset": {"t": {"0": 140, "1": 7}},
         },
         {
             "description": "PythonStream",

@@ -40,6 +40,7 @@ STOP = Wish("stop", "ended", "its running batches or the savepoint take longer; 
 CHECKPOINT = Wish("checkpoint", "completed a checkpoint", "the checkpoint takes longer; it goes on")
 SAVEPOINT = Wish("savepoint", "taken a savepoint", "the savepoint takes longer; it goes on")
 RESTORE = Wish("restore", "been restored", "its running batches or the restore take longer; it goes on")
+PLAN = Wish("plan", "made a plan", "Spark's planner takes longer; it goes on")
 CONFIGURE = Wish("configure", "changed its settings", "it takes the change when its driver is ready")
 
 

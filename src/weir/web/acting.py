@@ -57,6 +57,16 @@ class WantRestore(_Wish):
     accept_duplicates: bool = Field(False, description="also behind output that can't be taken back")
 
 
+class WantPlan(_Wish):
+    point: str = Field(
+        "latest", description="latest, 41, chk-41, or the place of a savepoint", max_length=4096
+    )
+    allow_dropped: bool = Field(False, description="state that nothing takes may be lost")
+    maps: list[Annotated[str, Field(max_length=200)]] = Field(
+        default=[], max_length=100, description="which operator becomes which, each as QUERY/OLD=NEW"
+    )
+
+
 class WantSettings(_Wish):
     settings: dict[str, str] = Field(min_length=1, description="new values by key, as one would write them")
 
@@ -127,10 +137,14 @@ def routes(site: Site) -> APIRouter:
     @api.post("/jobs/{job}/restore", response_model=Object)
     async def restore(job: Job, want: WantRestore, wait: Wait = 0) -> Response:
         """Take the job back to a checkpoint or savepoint; if nobody runs it, at its next start."""
-        if not _POINT.fullmatch(want.point):
-            raise BadRequestError(reason="point: it should be latest, 41, chk-41, an absolute path or a URL")
-        point = f"chk-{int(want.point)}" if want.point.isdecimal() else want.point
-        return await begin(job, "restore", {**want.model_dump(), "point": point}, doing.restore, wait)
+        arguments = {**want.model_dump(), "point": _point(want.point)}
+        return await begin(job, "restore", arguments, doing.restore, wait)
+
+    @api.post("/jobs/{job}/plan", response_model=Object)
+    async def plan(job: Job, want: WantPlan, wait: Wait = 0) -> Response:
+        """What would become of every source, operator and sink; nothing is touched, `code` 0 says it fits."""
+        arguments = {**want.model_dump(), "point": _point(want.point)}
+        return await begin(job, "plan", arguments, doing.plan, wait)
 
     @api.post("/jobs/{job}/stop", response_model=Object)
     async def stop(job: Job, want: WantStop, wait: Wait = 0) -> Response:
@@ -172,6 +186,13 @@ def _answer(operation: Operation) -> Response:
     return JSONResponse(
         Answer(data=operation.form()).model_dump(), 202 if operation.status == RUNNING else 200
     )
+
+
+def _point(text: str) -> str:
+    """Where to go on from, as a job understands it."""
+    if not _POINT.fullmatch(text):
+        raise BadRequestError(reason="point: it should be latest, 41, chk-41, an absolute path or a URL")
+    return f"chk-{int(text)}" if text.isdecimal() else text
 
 
 def _place(path: str) -> str:

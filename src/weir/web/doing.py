@@ -50,6 +50,11 @@ def configure(site: Site, operation: Operation) -> Mapping[str, Any]:
     return _ask(site, operation, asking.CONFIGURE, operation.arguments)
 
 
+def plan(site: Site, operation: Operation) -> Mapping[str, Any]:
+    """Made by a process with Spark that the supervisor starts; where nobody runs the job, by `weir plan`."""
+    return _ask(site, operation, asking.PLAN, operation.arguments)
+
+
 def cancel(site: Site, operation: Operation) -> Mapping[str, Any]:
     return _ask(site, operation, asking.CANCEL, {})
 

@@ -155,12 +155,12 @@ def _edge(one: Node, other: Node, label: str) -> Markup:
 def _box(node: Node) -> Markup:
     query = node.kind == "query"
     text = Markup('<text class="title" x="12" y="22">{}</text>').format(
-        _short(node.title, 26 if query else 19)
+        _short(node.title, 24 if query else 17)
     )
     for row, line in enumerate(node.lines):
         place = 42 + 18 * row if query else 40
         text += Markup('<text class="line" x="12" y="{}">{}</text>').format(
-            place, _short(line, 35 if query else 23)
+            place, _short(line, 35 if query else 22)
         )
     whole = "\n".join([node.title, *node.lines])
     return Markup(

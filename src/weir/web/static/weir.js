@@ -162,29 +162,36 @@ function body(form) {
 async function send(form) {
   const asked = body(form);
   if (form.hasAttribute("data-settings") && !Object.keys(asked.settings).length) { toast("nothing was changed"); return; }
-  const url = form.dataset.action;
-  const answer = await fetch(url, {
-    method: form.dataset.method || "POST", headers: { ...HEADERS, "Content-Type": "application/json" }, body: JSON.stringify(asked),
-  });
-  const said = await answer.json();
-  if (said.error) { fail(said.error); return; }
-  await follow(said.data, form);
-}
-
-async function follow(operation, form) {
-  while (operation.status === "running") {
-    refreshSoon();
-    const answer = await fetch(`/api/v1/operations/${operation.id}?wait=1`, { headers: HEADERS });
-    const said = await answer.json();
-    if (said.error) { fail(said.error); return; }
-    operation = said.data;
-  }
-  if (operation.status === "failed") fail(operation.error);
+  const { error } = await outcome(form.dataset.action, form.dataset.method || "POST", asked);
+  if (error) fail(error);
   else {
     for (const field of form.querySelectorAll("input[data-was]")) field.dataset.was = field.value;
     toast(form.dataset.done || "done");
   }
   refreshSoon();
+}
+
+// What becomes of a wish, when its operation has ended: a result, or an error.
+async function outcome(url, method, asked) {
+  const headers = { ...HEADERS, "Content-Type": "application/json" };
+  let said = await (await fetch(url, { method, headers, body: JSON.stringify(asked) })).json();
+  while (!said.error && said.data.status === "running") {
+    refreshSoon();
+    said = await (await fetch(`/api/v1/operations/${said.data.id}?wait=1`, { headers: HEADERS })).json();
+  }
+  return said.error ? said : said.data;
+}
+
+async function showPlan(button) {
+  const shown = button.parentElement.querySelector(".planned");
+  button.disabled = true;
+  shown.hidden = false;
+  shown.textContent = "asking Spark's planner …";
+  try {
+    const { error, result } = await outcome(button.dataset.plan, "POST", { point: button.dataset.point });
+    shown.textContent = error ? [error.what, error.why, error.hint].filter(Boolean).join("\n") : result.text;
+  } catch { shown.textContent = "no answer came"; }
+  button.disabled = false;
 }
 
 function fail(error) { toast([error.what, error.why, error.hint].filter(Boolean).join("; "), true); }
@@ -203,6 +210,8 @@ document.addEventListener("submit", async (event) => {
 document.addEventListener("click", (event) => {
   const opener = event.target.closest("[data-dialog]");
   if (opener) document.getElementById(opener.dataset.dialog).showModal();
+  const planner = event.target.closest("[data-plan]");
+  if (planner) showPlan(planner);
   if (event.target.closest("[data-close]")) event.target.closest("dialog").close();
 });
 
