@@ -9,6 +9,7 @@ demo: setup ## a word count that is killed twice and loses nothing
 	@$(PY) examples/demo.py $(ARGS)
 
 test: setup ## all tests but the long ones; ARGS="-k name" for some of them
+	@scripts/browser
 	@$(PY) -m pytest -n 2 --dist worksteal $(ARGS)
 
 test-long: setup ## the long tests only

@@ -1,11 +1,13 @@
 """Writes the pages of this folder from the code: `python docs/reference/generate.py`.
 
 cli.md from the commands, settings.md from the settings, errors.md from the error tree, states.md
-from the tables of states. `tests/docs/test_reference.py` fails when a page is out of date.
+from the tables of states, rest.md from the description that REST gives of itself.
+`tests/docs/test_reference.py` fails when a page is out of date.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,14 @@ import typer
 
 from weir import errors
 from weir.cli import EXIT_CODES, VERBS, load
+from weir.clock import Clock
 from weir.config import RUNTIME_KEYS, Layer, describe
 from weir.protocol import checkpoints, states
 from weir.supervisor.view import LOST
+from weir.web.app import application
+from weir.web.guard import HEADER
+from weir.web.metrics import MEANINGS
+from weir.web.site import Site
 
 HERE = Path(__file__).parent
 NOTICE = "<!-- written by docs/reference/generate.py; do not edit -->"
@@ -33,6 +40,10 @@ JSON_FORMS = {
     " (`at`, `attempt`, `query`, `cause`, `seconds`, `parts`, `first`), `checkpoint` (the last that"
     " completed: `at`, `age_seconds`, `attempt`, `id`, `alignment`, `trigger`, `full`, `seconds`,"
     " `new_bytes`, `full_bytes`), `restored` (`at`, `attempt`, `checkpoint`, `generation`, `why`, `seconds`)",
+    "top": "`health` (`level`: ok, warn, bad or over, `words`), all of `status`, and in `queries` also"
+    " `rate`, `behind` (`count`, `unit`), `watermark_lag_seconds`, `state_growth_bytes_per_hour`,"
+    " `batch_seconds`, `durations`, `sources`, `operators`",
+    "dashboard": "`url`, `dir`, when it begins to serve",
     "cancel": "`job`, `state`, `attempt`",
     "checkpoint": "`job`, `id`, `status`, `seconds`, `new_bytes`, `full_bytes`. One that was aborted has"
     " `error` beside `job`, `id`, `status`",
@@ -82,6 +93,7 @@ def pages() -> dict[str, str]:
         "settings.md": settings(),
         "errors.md": error_tree(),
         "states.md": state_tables(),
+        "rest.md": rest(),
     }
     return {name: "\n".join([NOTICE, *lines]) + "\n" for name, lines in made.items()}
 
@@ -149,6 +161,55 @@ def settings() -> Iterator[str]:
 
 def _older(older: tuple[str, ...]) -> str:
     return f"; older spelling: {', '.join(f'`{one}`' for one in older)}" if older else ""
+
+
+def rest() -> Iterator[str]:
+    yield "# REST\n"
+    yield "A running job serves it at `rest.address` and `rest.port` (http://127.0.0.1:8081), and"
+    yield "`weir dashboard` for all jobs of a storage; both over the same journal and storage."
+    yield "`GET /api/v1/openapi.json` describes it for programs.\n"
+    yield '- **Success** is `{"data": ...}`, and for a page of a list `page` beside it.'
+    yield '- **Failure** is `{"error": {"what": ..., "why": ..., "hint": ...}}` with a status of its own.'
+    yield "- **Names**: jobs by name, checkpoints by number, savepoints by their place."
+    yield "- **Operations**: what takes its time answers 202 with an operation; `GET /api/v1/operations/{id}`"
+    yield "  tells its `status`: running, done or failed, with `result` or `error`. `?wait=30` waits for the"
+    yield "  end: 200, or the error. To ask again for what is under way is the same operation."
+    yield f"- **Changes** carry the token, or the header `{HEADER}: 1` and no foreign `Origin`."
+    yield "- **Token**: with `rest.token-file` every call carries `Authorization: Bearer <token>`; any"
+    yield "  address but a loopback one needs it.\n"
+    yield "Keys are those of `--json` on the [command line](cli.md), where there is such a verb.\n"
+    for path, methods in openapi()["paths"].items():
+        for method, call in methods.items():
+            yield from _endpoint(method.upper(), path, call)
+    yield "\n## GET /metrics\n"
+    yield "For Prometheus; `contrib/grafana.json` is a dashboard for it. Every figure has the label `job`.\n"
+    yield from _table(["figure", "meaning"], [[f"`{name}`", text] for name, text in MEANINGS.items()])
+
+
+def openapi() -> dict[str, Any]:
+    """What REST says of itself."""
+    return application(Site("nowhere", Clock())).openapi()
+
+
+def _endpoint(method: str, path: str, call: dict[str, Any]) -> Iterator[str]:
+    yield f"\n## {method} {path}\n"
+    yield f"{call['description']}\n"
+    rows = [
+        [f"`{one['name']}`", one["in"], one.get("description", "") + _given(one["schema"])]
+        for one in call.get("parameters", [])
+    ]
+    body = call.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
+    if body is not None:
+        schema = openapi()["components"]["schemas"][body["$ref"].rsplit("/", 1)[1]]
+        for name, one in schema["properties"].items():
+            rows.append([f"`{name}`", "body", one.get("description", "") + _given(one)])
+    if rows:
+        yield from _table(["", "in", "meaning"], rows)
+
+
+def _given(schema: dict[str, Any]) -> str:
+    default = schema.get("default")
+    return f" (default {json.dumps(default)})" if default not in (None, "") else ""
 
 
 def error_tree() -> Iterator[str]:

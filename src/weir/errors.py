@@ -33,7 +33,12 @@
     |   |-- RunFailedError          a query of a run in a notebook failed
     |   |-- NoSuchJobError          a name under which nothing is stored
     |   |-- NoSupervisorError       nobody runs the job who could do what was asked
-    |   `-- NoOutputError           output that was never kept, or is no longer there
+    |   |-- NoOutputError           output that was never kept, or is no longer there
+    |   |-- TokenFileError          a file that has no token for the pages
+    |   |-- NoTokenError            a call of REST without the token, or with a wrong one
+    |   |-- ForeignRequestError     a call of REST that another site may have made
+    |   |-- BadRequestError         a call of REST that can't be understood
+    |   `-- NoSuchOperationError    an operation that the server does not know
     |-- ExternalError               something outside failed; a retry may help
     |   |-- StorageError            the store said no: known to have failed
     |   |-- OutcomeUnknownError     the store did not answer: it may have happened
@@ -46,6 +51,7 @@
     |   |-- NoCheckpointError       a checkpoint that was asked for was refused or aborted
     |   |-- NoSavepointError        a savepoint that was asked for was not taken
     |   |-- CheckpointsFailedError  more checkpoints failed in a row than are tolerable
+    |   |-- PortTakenError          no port is free at which REST and pages could be served
     |   `-- DriverDiedError         the driver process ended or hung
     `-- InternalError               weir's or Spark's own fault
         |-- SupervisorDiedError     a detached supervisor ended without a word
@@ -407,6 +413,46 @@ class NoOutputError(UserError):
     hint_form = "{todo}"
 
 
+class TokenFileError(UserError):
+    """A file that has no token for REST and pages."""
+
+    what_form = "the token of rest.token-file can't be read from {file}"
+    why_form = "{reason}"
+    hint_form = "write one line of at least 16 characters there: head -c 24 /dev/urandom | base64 > {file}"
+
+
+class NoTokenError(UserError):
+    """A call of REST without the token, or with a wrong one."""
+
+    what_form = "the request was refused"
+    why_form = "{reason}"
+    hint_form = "send the token that rest.token-file holds: Authorization: Bearer <token>"
+
+
+class ForeignRequestError(UserError):
+    """A call of REST that another site may have made a browser send."""
+
+    what_form = "the request was refused"
+    why_form = "{reason}"
+    hint_form = "{todo}"
+
+
+class BadRequestError(UserError):
+    """A call of REST that can't be understood."""
+
+    what_form = "the request can't be understood"
+    why_form = "{reason}"
+    hint_form = "GET /api/v1/openapi.json describes every call"
+
+
+class NoSuchOperationError(UserError):
+    """An operation that this server has not begun, or has forgotten."""
+
+    what_form = "there is no operation {operation!r}"
+    why_form = "a server knows the last {kept} that were begun with it since its own start"
+    hint_form = "GET /api/v1/jobs/<job>/events has what happened"
+
+
 class StorageError(ExternalError):
     """The store refused: the operation is known not to have happened."""
 
@@ -475,6 +521,14 @@ class PreflightError(ExternalError):
     what_form = "{what}"
     why_form = "{why}"
     hint_form = "{todo}"
+
+
+class PortTakenError(ExternalError):
+    """No port is free at which REST and pages could be served."""
+
+    what_form = "REST and pages can't be served at {address}, port {ports}"
+    why_form = "{reason}"
+    hint_form = "set rest.port to another port or range, or to 0 for any that is free"
 
 
 class NoCheckpointError(ExternalError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from weir.cli import EXIT_CODES, VERBS, load
 from weir.config import OLDER_SPELLINGS, describe
 from weir.protocol.checkpoints import CheckpointState
 from weir.protocol.states import JobState, QueryState
+from weir.web.metrics import MEANINGS
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 GENERATE = FOLDER / "generate.py"
@@ -60,6 +62,25 @@ def test_every_error_is_documented_and_drawn_in_the_tree() -> None:
     names = [kind.__name__ for kind in generated["every_error"]()]
     assert [name for name in names if f"| `{name}` |" not in page] == []
     assert [name for name in names if f"-- {name} " not in tree] == []
+
+
+def test_every_endpoint_is_documented_with_its_parameters() -> None:
+    page = kept("rest.md")
+    for path, methods in generated["openapi"]()["paths"].items():
+        for method, call in methods.items():
+            _, found, section = page.partition(f"\n## {method.upper()} {path}\n")
+            section = section.partition("\n## ")[0]
+            assert found and call["description"] in section
+            for one in call.get("parameters", []):
+                assert one.get("description") and f"| `{one['name']}` |" in section
+
+
+def test_every_figure_is_documented_and_shown_in_grafana() -> None:
+    page = kept("rest.md")
+    assert [name for name in MEANINGS if f"| `{name}` |" not in page] == []
+    dashboard = (FOLDER.parents[1] / "contrib" / "grafana.json").read_text("utf-8")
+    known = set(re.findall(r"weir_[a-z_]+", dashboard))
+    assert known <= set(MEANINGS) and len(known) >= 12
 
 
 def test_every_exit_code_of_an_error_is_documented() -> None:

@@ -13,6 +13,7 @@ from weir.protocol.messages import (
     Ask,
     CheckpointCompleted,
     Described,
+    GraphLearnt,
     Message,
     Planned,
     Prepare,
@@ -22,7 +23,16 @@ from weir.protocol.messages import (
 )
 
 KINDS = get_args(Message)
-WITH_MAPS = ("Described", "Prepare", "CheckpointCompleted", "Answered", "Ask", "Planned", "Start")
+WITH_MAPS = (
+    "Described",
+    "GraphLearnt",
+    "Prepare",
+    "CheckpointCompleted",
+    "Answered",
+    "Ask",
+    "Planned",
+    "Start",
+)
 st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
 
 
@@ -41,6 +51,7 @@ def test_maps_travel() -> None:
     body = {"a.b": 1, "c": {"d": [True, None, "x"]}}
     messages: list[Message] = [
         Described("job", body),
+        GraphLearnt([{"name": "counts", **body}]),
         Prepare(body),
         CheckpointCompleted(1, "aligned", "interval", False, 0.5, 1, 2, queries={"counts": body}),
         Answered("id", True, body),

@@ -17,6 +17,7 @@ from rich.console import Console
 from weir.cli import detach, main, say
 from weir.cli.watch import Screen, terminal
 from weir.clock import Clock
+from weir.config import Config, resolve
 from weir.errors import PreflightError
 from weir.protocol.messages import BatchCommitted, CheckpointCompleted, Failure
 from weir.protocol.states import JobState
@@ -35,6 +36,10 @@ Weir = Callable[..., Answer]
 FAILURE = Failure("the job failed", "of a reason", "mend it", exit_code=3)
 
 
+def quiet(dir: str) -> Config:
+    return resolve(file=None, overrides={"rest.port": "off", "execution.checkpointing.dir": dir})
+
+
 class FakeSupervisor:
     """Runs a job that prints, commits two batches and ends as told."""
 
@@ -47,7 +52,7 @@ class FakeSupervisor:
 
     def run(self) -> tuple[JobState, Failure | None]:
         w = self.watcher
-        w.opened("wordcount", "weir-data")
+        w.opened("wordcount", quiet("weir-data"))
         w.state("wordcount", JobState.RUNNING, 1)
         w.output(b"from the driver\n")
         w.note("something happened")
@@ -178,7 +183,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 def test_on_a_terminal_the_last_batch_stays_in_sight(screen: io.StringIO) -> None:
     with terminal() as watcher:
         assert isinstance(watcher, Screen)
-        watcher.opened("wordcount", "weir-data")
+        watcher.opened("wordcount", quiet("weir-data"))
         watcher.state("wordcount", JobState.RUNNING, 2)
         watcher.batch(BatchCommitted("counts", 1, 41, 1000, 0.5, state_rows=300_000))
         for id in (6, 7):
@@ -195,7 +200,7 @@ def test_on_a_terminal_the_last_batch_stays_in_sight(screen: io.StringIO) -> Non
 
 def test_a_long_status_is_cut_to_the_width_and_to_some_queries(screen: io.StringIO) -> None:
     with terminal() as watcher:
-        watcher.opened("wordcount", "weir-data")
+        watcher.opened("wordcount", quiet("weir-data"))
         for number in range(20):
             watcher.batch(BatchCommitted(f"query-{number:02d}-" + "x" * 80, 1, 1, 1, 1.0))
         assert isinstance(watcher, Screen)
@@ -207,6 +212,7 @@ def test_a_long_status_is_cut_to_the_width_and_to_some_queries(screen: io.String
 SUPERVISOR = """
 import os, sys
 from weir.cli.detach import Ready
+from weir.config import resolve
 from weir.protocol.states import JobState
 ready = Ready.inherited()
 assert "WEIR_READY_FD" not in os.environ
@@ -230,7 +236,8 @@ def test_a_detached_run_returns_when_the_job_is_running(
     supervisor(
         """
 ready.note("early words")
-ready.opened("wordcount", "there")
+settings = {"rest.port": "off", "execution.checkpointing.dir": "there"}
+ready.opened("wordcount", resolve(file=None, overrides=settings))
 ready.state("wordcount", JobState.STARTING, 1)
 ready.state("wordcount", JobState.RUNNING, 2)
 ready.note("said later")
@@ -255,7 +262,7 @@ def test_a_detached_supervisor_keeps_its_notes_beside_the_job(
         ready = detach.Ready(os.fdopen(starter, "wb", buffering=0))
         monkeypatch.setattr(os, "dup2", lambda *_: None)
         ready.note("early words")
-        ready.opened("wordcount", str(tmp_path))
+        ready.opened("wordcount", quiet(str(tmp_path)))
         ready.state("wordcount", JobState.RUNNING, 1)
         ready.note("said later")
         told = [json.loads(line) for line in pipe]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.fake_job import FakeJob
 from weir.cli import VERBS, main, say
 from weir.config import describe
 from weir.preflight import Check, Verdict
@@ -191,3 +194,21 @@ def test_an_error_is_not_taken_for_markup(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().err == (
         "error: no [bold] here\n  why: because of local[2]\n  what to do: [red]stop[/]\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"), [("status wor", "wordcount"), ("canc", "cancel"), ("status x", "")]
+)
+def test_a_shell_completes_verbs_and_the_names_of_jobs(typed: str, offered: str, tmp_path: Path) -> None:
+    FakeJob(tmp_path).end()
+    words = f"weir {typed}"
+    environ = {
+        **os.environ,
+        "WEIR_EXECUTION_CHECKPOINTING_DIR": str(tmp_path),
+        "_WEIR_COMPLETE": "complete_bash",
+    }
+    environ |= {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    done = subprocess.run(
+        [sys.executable, "-m", "weir"], env=environ, capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout.split(), done.stderr) == ([offered] if offered else [], "")

@@ -21,7 +21,7 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src"
 
 RANKS: tuple[frozenset[str], ...] = (
-    frozenset({"ids", "errors", "clock", "faults"}),
+    frozenset({"ids", "errors", "clock", "faults", "words"}),
     frozenset({"protocol"}),
     frozenset({"config", "cost", "lease", "link", "preflight", "storage"}),
     frozenset({"spark"}),
@@ -43,7 +43,7 @@ PROTOCOL_MAY_FOREIGN = {"pydantic"}
 HEAVY = {"pyspark", "pyarrow", "pandas", "py4j"}
 WITHOUT_SPARK = {
     *("protocol", "supervisor", "cli", "web", "storage", "config", "cost", "savepoint"),
-    *("ids", "errors", "clock", "faults", "lease", "link", "preflight", "__main__"),
+    *("ids", "errors", "clock", "faults", "words", "lease", "link", "preflight", "__main__"),
 }
 
 

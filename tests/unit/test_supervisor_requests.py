@@ -10,8 +10,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import httpx2 as httpx
 import pytest
 
+from tests.web_site import ASKS, served, site
 from weir.clock import Clock
 from weir.config import Config
 from weir.errors import NoSuchCheckpointError, StorageError
@@ -22,7 +24,7 @@ from weir.protocol.states import JobState
 from weir.storage import Store, paths
 from weir.storage.attempts import AttemptLock
 from weir.storage.local import LocalStore
-from weir.supervisor import loop, restoring
+from weir.supervisor import loop, planning, restoring
 from weir.supervisor.desk import Desk
 from weir.supervisor.journal import History
 from weir.supervisor.loop import Inputs, Supervisor
@@ -588,3 +590,48 @@ def test_an_answer_that_could_not_be_written_is_written_later(tmp_path: Path) ->
     assert desk.arrived() == []
     assert requests.answer_to(identity) == {"done": True, "id": 7}
     assert requests.pending() == []
+
+
+def test_rest_beside_a_supervisor_asks_it_and_shows_what_it_has_told(
+    run: Run, drivers: list[Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = {"name": "counts", "inputs": [], "sources": [], "channel": False, "sink": None, "output_mode": ""}
+
+    def script(driver: Driver, message: m.Message) -> None:
+        if isinstance(message, m.Start):
+            driver.heard(m.GraphLearnt([query]))
+        if isinstance(message, m.Ask) and message.verb == "checkpoint":
+            driver.heard(COMPLETED)
+        answers(True, id=7, seconds=0.5)(driver, message)
+
+    Driver.scripts = [script]
+    planned: list[Any] = []
+
+    def child(module: str, request: dict[str, Any], *arguments: str) -> tuple[dict[str, Any], str]:
+        planned.append((module, request["point"], arguments))
+        error = {"what": "no", "why": "it has none", "hint": "take one", "exit_code": 2}
+        return ({"text": "fits", "code": 0} if request["point"] == "chk-41" else {"error": error}), ""
+
+    monkeypatch.setattr(planning, "child", child)
+
+    def steps(_: Client) -> None:
+        with served(site(run.dir, JOB)) as url, httpx.Client(base_url=f"{url}/api/v1/jobs/{JOB}") as api:
+            done = api.post("/checkpoints?wait=20", json={}, headers=ASKS).json()["data"]
+            assert (done["status"], done["result"]["id"]) == ("done", 7)
+            assert [one["id"] for one in api.get("/checkpoints").json()["data"]] == [7]
+            assert api.get("/graph").json()["data"]["queries"][0]["query"] == "counts"
+            changed = api.patch("/checkpoints/config", json={"settings": {INTERVAL: "3 s"}}, headers=ASKS)
+            assert changed.status_code == 200
+            rows = {one["key"]: one for one in api.get("/checkpoints/config").json()["data"]["settings"]}
+            assert (rows[INTERVAL]["value"], rows[INTERVAL]["origin"]) == ("3 s", "request")
+            plan = api.post("/plan?wait=20", json={"point": "41"}, headers=ASKS).json()["data"]
+            assert plan["result"]["text"] == "fits"
+            misfit = api.post("/plan?wait=20", json={"point": "latest"}, headers=ASKS)
+            assert misfit.json()["error"] == {"what": "no", "why": "it has none", "hint": "take one"}
+            refused = api.post("/restore?wait=20", json={"point": "chk-99"}, headers=ASKS)
+            assert refused.status_code == 409 and "chk-99" in refused.json()["error"]["what"]
+
+    assert run(steps) is JobState.CANCELED
+    assert [ask.verb for ask in drivers[0].heard_of(m.Ask)] == ["checkpoint", "configure"]
+    file = str(run.dir / "job.py")
+    assert planned == [(planning.PLANNING, point, (file,)) for point in ("chk-41", "latest")]

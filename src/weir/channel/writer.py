@@ -84,6 +84,11 @@ class ChannelWriter:
     def describe(self) -> str:
         return f"channel {self.name} in {self._location}"
 
+    @property
+    def end(self) -> int:
+        """The number that the next entry will get, as far as this object has read or written."""
+        return self._log.next_number if self._log is not None else 0
+
     def open(self, owner: str, lineage: str, token: Token) -> Ledger:
         self._token = token
         self._catch_up()

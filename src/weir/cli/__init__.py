@@ -23,6 +23,8 @@ VERBS = {
     "run": "run",
     "list": "list_jobs",
     "status": "status",
+    "top": "top",
+    "dashboard": "dashboard",
     "cancel": "cancel",
     "stop": "stop",
     "checkpoint": "checkpoint",

@@ -1,30 +1,19 @@
-"""Asking a running job for something, and waiting for its answer.
-
-A request goes to the supervisor that holds the job now; who comes after it never sees it. Nobody is
-waited for who can't answer: a supervisor that ends meanwhile is noticed.
-"""
+"""Asking a running job for something from a terminal: what several verbs share."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
-from weir.cli import say
 from weir.cli.options import command
-from weir.clock import Clock
-from weir.errors import NoAnswerError, NoSupervisorError, NotDoneError
-from weir.ids import job_name
-from weir.storage import open_store
-from weir.supervisor.requests import Requests
-from weir.supervisor.view import LOST, Alive, Standing, look
+from weir.errors import NotDoneError
+from weir.supervisor import asking
+from weir.supervisor.asking import Wish
+from weir.supervisor.view import Standing
 
-_LOOK = 0.1
-_SILENCE = 60.0
-"""Without a limit: how long a supervisor that can't be seen from here may take to answer."""
+__all__ = ["Timeout", "Wish", "ask", "not_done", "refuse_without_supervisor", "shown_by"]
 
 Timeout = Annotated[
     float | None,
@@ -34,38 +23,9 @@ Timeout = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class Wish:
-    """What is asked of a job, and how it is spoken of."""
-
-    verb: str
-    due: str
-    """What the job has not done when it takes too long: "ended", "completed a checkpoint"."""
-    slow: str
-    """Why it may take so long."""
-
-
 def refuse_without_supervisor(job: Standing, dir: str, verb: str) -> None:
     """Raise when nobody is there who could do this to the job."""
-    if job.over:
-        lost = job.state == LOST
-        since = f"it is {job.state} since {say.when(job.since, Clock().now())}"
-        raise NoSupervisorError(
-            job=job.name,
-            verb=verb,
-            reason=job.advice if lost else since,
-            todo="nothing runs that could do it" if lost else shown_by(job.name, dir),
-        )
-    if not job.supervised:
-        raise NoSupervisorError(
-            job=job.name,
-            verb=verb,
-            reason=f"it runs in a session of process {job.pid} on {job.host}, by job.start()",
-            todo="leave its 'with' block there",
-        )
-
-
-def _nothing(_request: str) -> None: ...
+    asking.refuse_without_supervisor(job, verb, shown_by(job.name, dir))
 
 
 def ask(
@@ -74,58 +34,16 @@ def ask(
     wish: Wish,
     arguments: Mapping[str, Any],
     timeout: float | None,
-    meanwhile: Callable[[str], None] = _nothing,
+    meanwhile: Callable[[str], None] = asking.nothing,
 ) -> dict[str, Any]:
-    """Ask, and wait for the answer, whatever it is; raises when there will be none, or none in time.
-
-    `meanwhile` is called at each look, with the request.
-    """
-    clock = Clock()
-    requests = Requests(open_store(dir), job_name(job.name))
-    identity = requests.ask(wish.verb, job.session, arguments)
-    asked_at = clock.monotonic()
-    limit = _SILENCE if timeout is None and job.alive is Alive.UNKNOWN else timeout
-    rest = threading.Event()
-    while True:
-        ended = _ended(dir, job, clock)  # looked at before the answer, which is written before the end
-        answer = requests.answer_to(identity)
-        if answer is not None and not answer.get("gone"):
-            return answer
-        if ended or answer is not None:
-            requests.withdraw(identity)
-            raise _gone(dir, job, wish)
-        if limit is not None and clock.monotonic() - asked_at >= limit:
-            raise _late(dir, job, wish, limit)
-        meanwhile(identity)
-        rest.wait(_LOOK)
+    """Ask, and wait for the answer, whatever it is; raises when there will be none, or none in time."""
+    return asking.ask(dir, job, wish, arguments, timeout, shown_by(job.name, dir), meanwhile)
 
 
 def not_done(job: Standing, dir: str, wish: Wish, answer: Mapping[str, Any]) -> NotDoneError:
     """The answer of a job that could not do it, as an error."""
-    return NotDoneError(
-        what=answer.get("what") or f"job {job.name!r} has not {wish.due}",
-        why=answer.get("why") or answer.get("reason") or "",
-        hint=answer.get("hint") or shown_by(job.name, dir),
-    )
+    return asking.not_done(job, wish, answer, shown_by(job.name, dir))
 
 
 def shown_by(job: str, dir: str) -> str:
     return f"'{command('status', job, dir)}' shows how it stands"
-
-
-def _ended(dir: str, job: Standing, clock: Clock) -> bool:
-    now = look(dir, job.name, clock)
-    return now.over or now.session != job.session
-
-
-def _gone(dir: str, job: Standing, wish: Wish) -> NoSupervisorError:
-    reason = f"process {job.pid} on {job.host} ended before it could answer"
-    return NoSupervisorError(job=job.name, verb=wish.verb, reason=reason, todo=shown_by(job.name, dir))
-
-
-def _late(dir: str, job: Standing, wish: Wish, seconds: float) -> NoAnswerError:
-    reason = wish.slow
-    if job.alive is Alive.UNKNOWN:
-        reason = f"process {job.pid} on {job.host} has not answered yet; the request stands"
-    todo = shown_by(job.name, dir)
-    return NoAnswerError(job=job.name, due=wish.due, seconds=seconds, reason=reason, todo=todo)

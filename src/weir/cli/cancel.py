@@ -5,13 +5,12 @@ from __future__ import annotations
 import typer
 
 from weir.cli import say
-from weir.cli.asking import Timeout, Wish, ask, not_done, refuse_without_supervisor
+from weir.cli.asking import Timeout, ask, not_done, refuse_without_supervisor
 from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, directory
 from weir.clock import Clock
 from weir.protocol.states import JobState
+from weir.supervisor.asking import CANCEL
 from weir.supervisor.view import look
-
-_WISH = Wish("cancel", "ended", "its running batches take longer; it goes on ending")
 
 
 def cancel(
@@ -36,9 +35,9 @@ def cancel(
     standing = look(place, job, clock)
     refuse_without_supervisor(standing, place, "cancel")
     with say.waiting(f"waiting for {job} to finish its running batches"):
-        answer = ask(place, standing, _WISH, {}, timeout)
+        answer = ask(place, standing, CANCEL, {}, timeout)
     if not answer["done"]:
-        raise not_done(standing, place, _WISH, answer)
+        raise not_done(standing, place, CANCEL, answer)
     state = str(answer.get("state", ""))
     if json:
         say.say_json({"job": job, "state": state, "attempt": look(place, job, clock).attempt})

@@ -7,14 +7,13 @@ from typing import Annotated, Any
 import typer
 
 from weir.cli import say
-from weir.cli.asking import Timeout, Wish, ask, not_done, refuse_without_supervisor
+from weir.cli.asking import Timeout, ask, not_done, refuse_without_supervisor
 from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, directory
 from weir.clock import Clock
+from weir.supervisor.asking import CHECKPOINT
 from weir.supervisor.view import look
 
 Full = Annotated[bool, typer.Option("--full", help="Not only what is new: a snapshot of every state store.")]
-
-_WISH = Wish("checkpoint", "completed a checkpoint", "the checkpoint takes longer; it goes on")
 
 
 def checkpoint(
@@ -38,10 +37,10 @@ def checkpoint(
     standing = look(place, job, Clock())
     refuse_without_supervisor(standing, place, "checkpoint")
     with say.waiting(f"waiting for a checkpoint of {job}"):
-        answer = ask(place, standing, _WISH, {"full": full}, timeout)
+        answer = ask(place, standing, CHECKPOINT, {"full": full}, timeout)
     body: dict[str, Any] = {"job": job, "id": answer.get("id"), "status": "completed"}
     if not answer["done"]:
-        error = not_done(standing, place, _WISH, answer)
+        error = not_done(standing, place, CHECKPOINT, answer)
         what = f"checkpoint {answer['id']} of {job} was aborted" if "id" in answer else error.what
         say.say_error(what, error.why, error.hint, **body | {"status": "aborted" if "id" in answer else None})
         raise typer.Exit(error.exit_code)

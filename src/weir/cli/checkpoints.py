@@ -13,14 +13,10 @@ from rich.table import Table
 from weir.cli import say
 from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, directory
 from weir.clock import Clock
-from weir.errors import BadValueError, NoSuchCheckpointError
+from weir.errors import BadValueError
 from weir.protocol.checkpoints import CheckpointState
-from weir.supervisor.checkpoints import Checkpoint, newest
-
-WHOLE = ("trigger", "barrier", "ack", "complete", "notify")
-PHASES = ("barrier", "alignment", "commit", "listing", "pinning", "copying")
-"""Of the whole and of a query, in the order in which they pass."""
-_ALL = 15_000
+from weir.supervisor.checkpoints import PHASES, WHOLE, Checkpoint, newest
+from weir.supervisor.checkpoints import one as the_one
 
 Id = Annotated[str | None, typer.Argument(metavar="ID", help="Only this one, with its phases: 41 or chk-41.")]
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many of the newest.")]
@@ -47,12 +43,7 @@ def checkpoints(
     place = directory(dir, config, define)
     clock = Clock()
     number = _number(id) if id else None
-    found = newest(place, job, clock, limit if number is None else _ALL)
-    if number is not None:
-        found = [one for one in found if one.id == number]
-        if not found:
-            reason = "neither its journal nor its storage has such a checkpoint"
-            raise NoSuchCheckpointError(job=job, point=f"chk-{number}", reason=reason)
+    found = newest(place, job, clock, limit) if number is None else [the_one(place, job, clock, number)]
     if json:
         say.say_json({"job": job, "checkpoints": [asdict(one) for one in found]})
     elif number is not None:

@@ -7,19 +7,18 @@ from typing import Annotated
 import typer
 
 from weir.cli import say
-from weir.cli.asking import Timeout, Wish, ask, not_done, refuse_without_supervisor
+from weir.cli.asking import Timeout, ask, not_done, refuse_without_supervisor
 from weir.cli.options import AsJson, Directory, JobOf, SettingsFile, directory, overrides
 from weir.clock import Clock
 from weir.config import RUNTIME_KEYS, Settings, changed, text
 from weir.errors import BadValueError
+from weir.supervisor.asking import CONFIGURE
 from weir.supervisor.view import look
 
 Change = Annotated[
     list[str] | None,
     typer.Option("-D", metavar="KEY=VALUE", help="A setting of the job, and its new value. Repeatable."),
 ]
-
-_WISH = Wish("configure", "changed its settings", "it takes the change when its driver is ready")
 
 
 def configure(
@@ -48,9 +47,9 @@ def configure(
     standing = look(place, job, Clock())
     refuse_without_supervisor(standing, place, "configure")
     with say.waiting(f"waiting for {job} to take the change"):
-        answer = ask(place, standing, _WISH, {"settings": given}, timeout)
+        answer = ask(place, standing, CONFIGURE, {"settings": given}, timeout)
     if not answer["done"]:
-        raise not_done(standing, place, _WISH, answer)
+        raise not_done(standing, place, CONFIGURE, answer)
     taken = {key: text(settings, key) for key in given}
     if json:
         say.say_json({"job": job, "settings": taken})

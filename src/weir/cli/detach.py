@@ -19,8 +19,10 @@ from typing import IO, Any
 
 from weir.checkpoint.restore import From
 from weir.cli import say
+from weir.cli.face import serve
 from weir.cli.options import command
 from weir.clock import Clock
+from weir.config import Config
 from weir.errors import SupervisorDiedError
 from weir.ids import job_name
 from weir.protocol.messages import Failure
@@ -62,8 +64,8 @@ class Ready(Watcher):
         self._tell(error=_error(failure), exit_code=failure.exit_code)
         return failure.exit_code
 
-    def opened(self, job: str, dir: str) -> None:
-        self._dir = dir
+    def opened(self, job: str, config: Config) -> None:
+        self._dir = dir = config.settings.execution_checkpointing_dir
         path = beside(dir, f"{paths.logs(job_name(job))}/supervisor.log")
         self._log = OutputFile(path)
         with open(path, "ab") as file:  # a traceback, should there ever be one, belongs there too
@@ -72,6 +74,7 @@ class Ready(Watcher):
         for line in self._held:
             self._log.write(line.encode())
         self._held.clear()
+        serve(job, config, self.note)
 
     def state(self, job: str, state: JobState, attempt: int) -> None:
         self._keep(f"{job}: {state.value}, attempt {attempt}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -11,6 +11,7 @@ from weir.cli import say
 from weir.cli.options import AsJson, Define, Directory, SettingsFile, directory
 from weir.clock import Clock
 from weir.protocol.states import JobState
+from weir.supervisor import forms
 from weir.supervisor.view import Alive, Standing, job_names, look
 
 All = Annotated[bool, typer.Option("--all", "-a", help="Also the jobs that have ended.")]
@@ -36,35 +37,13 @@ def list_jobs(
     found = [look(place, name, clock) for name in job_names(place)]
     shown = [job for job in found if all or not _ended(job)]
     if json:
-        say.say_json({"dir": place, "jobs": [as_json(job, clock) for job in shown]})
+        say.say_json({"dir": place, "jobs": [forms.job(job, clock.now()) for job in shown]})
         return
     _say(place, shown, len(found) - len(shown), clock)
 
 
 def _ended(job: Standing) -> bool:
     return job.over and job.state in [state.value for state in JobState if state.final]
-
-
-def as_json(job: Standing, clock: Clock) -> dict[str, Any]:
-    """The documented form of a job in a list."""
-    known = {Alive.YES: True, Alive.NO: False, Alive.UNKNOWN: None}
-    return {
-        "name": job.name,
-        "state": job.state,
-        "alive": known[job.alive],
-        "attempt": job.attempt,
-        "since": job.since,
-        "started_at": job.started_at,
-        "uptime_seconds": None if job.over else round(say.seconds_since(job.started_at, clock.now()), 1),
-        "batch": job.batch,
-        "supervised": job.supervised,
-        "pid": job.pid,
-        "host": job.host,
-        "user": job.user,
-        "driver": job.driver or None,
-        "file": job.file or None,
-        "advice": job.advice,
-    }
 
 
 def state_text(job: Standing) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -12,12 +13,26 @@ import typer
 
 from weir.config import resolve
 from weir.errors import BadValueError, WeirError
+from weir.supervisor.view import job_names
 
 SETTINGS_FILE = "weir.yaml"
 _DIR_KEY = "execution.checkpointing.dir"
 
 
-JobOf = Annotated[str, typer.Argument(metavar="JOB", help="The job's name; 'weir list' shows them.")]
+def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The names of jobs that a shell may put in; none when there is anything wrong."""
+    with suppress(WeirError):
+        place = directory(ctx.params.get("dir"), ctx.params.get("config"), ctx.params.get("define"))
+        return [str(name) for name in job_names(place) if name.startswith(incomplete)]
+    return []
+
+
+JobOf = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB", help="The job's name; 'weir list' shows them.", autocompletion=complete_job
+    ),
+]
 Define = Annotated[
     list[str] | None,
     typer.Option("-D", metavar="KEY=VALUE", help="A setting; stronger than all others. Repeatable."),

@@ -9,13 +9,14 @@ import typer
 
 from weir.checkpoint.restore import intend
 from weir.cli import say
-from weir.cli.asking import Timeout, Wish, ask, not_done, refuse_without_supervisor
+from weir.cli.asking import Timeout, ask, not_done, refuse_without_supervisor
 from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, directory
 from weir.clock import Clock
 from weir.errors import NoSuchJobError
 from weir.ids import job_name
 from weir.storage import open_store
 from weir.storage.generations import read_origin
+from weir.supervisor.asking import RESTORE
 from weir.supervisor.restoring import WHY
 from weir.supervisor.view import Standing, look
 
@@ -27,8 +28,6 @@ AcceptDuplicates = Annotated[
     bool,
     typer.Option("--accept-duplicates", help="Also behind output that can't be taken back: it comes twice."),
 ]
-
-_WISH = Wish("restore", "been restored", "its running batches or the restore take longer; it goes on")
 
 
 def restore(
@@ -60,9 +59,9 @@ def restore(
     refuse_without_supervisor(standing, place, "restore")
     with say.waiting(f"waiting for {job} to go on from {wanted}"):
         arguments = {"point": wanted, "accept_duplicates": accept_duplicates}
-        answer = ask(place, standing, _WISH, arguments, timeout)
+        answer = ask(place, standing, RESTORE, arguments, timeout)
     if not answer["done"]:
-        raise not_done(standing, place, _WISH, answer)
+        raise not_done(standing, place, RESTORE, answer)
     body = {key: answer[key] for key in ("checkpoint", "generation", "seconds")}
     if json:
         say.say_json({"job": job, "point": wanted, **body, "live": True})

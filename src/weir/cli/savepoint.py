@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from weir.cli import say
-from weir.cli.asking import Timeout, Wish, ask, not_done, refuse_without_supervisor
+from weir.cli.asking import Timeout, ask, not_done, refuse_without_supervisor
 from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, command, directory
-from weir.cli.saving import SavepointAt, absolute, verified_json, verified_words, watched
+from weir.cli.saving import SavepointAt, absolute, verified_words, watched
 from weir.clock import Clock
 from weir.protocol.operators import Operator
 from weir.savepoint import copying
@@ -18,6 +18,8 @@ from weir.savepoint.manifest import SavedQuery, Savepoint
 from weir.savepoint.place import Place
 from weir.savepoint.verify import last_verified
 from weir.storage.attempts import whoami
+from weir.supervisor import forms
+from weir.supervisor.asking import SAVEPOINT
 from weir.supervisor.view import look
 
 Target = Annotated[
@@ -34,8 +36,6 @@ Detached = Annotated[
 Destination = Annotated[
     str, typer.Argument(metavar="DEST", help="A directory or URL; the copy gets a folder of its own there.")
 ]
-
-_WISH = Wish("savepoint", "taken a savepoint", "the savepoint takes longer; it goes on")
 
 
 def savepoint(
@@ -65,9 +65,9 @@ def savepoint(
     refuse_without_supervisor(standing, place, "savepoint")
     arguments = {"path": absolute(target) if target else "", "by": whoami(), "detached": detached}
     with say.bar(f"waiting for a savepoint of {job}") as bar:
-        answer = ask(place, standing, _WISH, arguments, timeout, watched(bar, place, job))
+        answer = ask(place, standing, SAVEPOINT, arguments, timeout, watched(bar, place, job))
     if not answer["done"]:
-        raise not_done(standing, place, _WISH, answer)
+        raise not_done(standing, place, SAVEPOINT, answer)
     keys = ("id", "path", "seconds", "bytes")
     body = {key: answer.get(key) for key in keys}
     if json:
@@ -95,7 +95,7 @@ def show(path: SavepointAt, json: AsJson = False) -> None:
     if json:
         body = {"place": place.url, "bytes": found.bytes, "file_count": len(found.files)}
         rest = found.model_dump(mode="json", exclude={"files"})
-        say.say_json({**body, "verified": verified_json(verified), **rest})
+        say.say_json({**body, "verified": forms.verified(verified), **rest})
         return
     now = Clock().now()
     say.say(f"savepoint {found.id} of {found.job}: {place.url}")

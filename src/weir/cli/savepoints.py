@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
 from weir.cli import say
 from weir.cli.options import AsJson, Define, Directory, SettingsFile, directory
-from weir.cli.saving import savepoint_dir, verified_json, verified_words
+from weir.cli.saving import savepoint_dir, verified_words
 from weir.clock import Clock
 from weir.savepoint.catalogue import Entry
+from weir.supervisor import forms
 from weir.supervisor.savepoints import known
 from weir.supervisor.view import look
 
@@ -38,23 +39,11 @@ def savepoints(
     if job and not found:
         look(place, job, Clock())  # says so when there is no such job either
     if json:
-        say.say_json({"savepoints": [_as_json(one) for one in found]})
+        say.say_json({"savepoints": [forms.savepoint(one) for one in found]})
     elif not found:
         say.say(f"{job} has no savepoint" if job else "there is no savepoint")
     else:
         _say(found)
-
-
-def _as_json(entry: Entry) -> dict[str, Any]:
-    body: dict[str, Any] = {"path": entry.place, "trouble": entry.trouble or None}
-    keys = ("job", "id", "taken_at", "taken_by", "trigger", "job_file", "job_version", "bytes")
-    saved = entry.savepoint
-    return {
-        **body,
-        **{key: getattr(saved, key) if saved else None for key in keys},
-        "queries": list(saved.queries) if saved else [],
-        "verified": verified_json(entry.verified),
-    }
 
 
 def _say(found: list[Entry]) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -53,10 +52,6 @@ def watched(bar: say.Bar, dir: str, job: str) -> Callable[[str], None]:
                 bar(progress["done_bytes"], progress["full_bytes"])
 
     return look
-
-
-def verified_json(verified: Verified | None) -> dict[str, Any] | None:
-    return asdict(verified) if verified else None
 
 
 def verified_words(verified: Verified | None, now: datetime) -> str:

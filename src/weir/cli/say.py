@@ -10,14 +10,35 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from datetime import datetime, timezone
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from weir.words import lasting, number, seconds_since, size, when
+
 if TYPE_CHECKING:
     from rich.progress import Progress
+
+__all__ = [
+    "Bar",
+    "Form",
+    "bar",
+    "err",
+    "form",
+    "lasting",
+    "note",
+    "number",
+    "out",
+    "say",
+    "say_error",
+    "say_json",
+    "seconds_since",
+    "size",
+    "speak",
+    "waiting",
+    "when",
+]
 
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 out = Console(highlight=False)
@@ -66,52 +87,6 @@ def note(text: str) -> None:
 def say(text: str = "") -> None:
     """A line of the answer."""
     out.print(text, markup=False, soft_wrap=True)
-
-
-def lasting(seconds: float) -> str:
-    """A length of time in its two largest units."""
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s" if whole < 600 else f"{whole // 60} min"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
-
-
-def seconds_since(moment: str, now: datetime) -> float:
-    """Seconds from a written moment to now, never below zero; only for showing."""
-    return max(0.0, (now - _read(moment)).total_seconds())
-
-
-def when(moment: str, now: datetime) -> str:
-    """A written moment in local time: the time alone for today."""
-    local = _read(moment).astimezone()
-    return local.strftime("%H:%M:%S" if local.date() == now.astimezone().date() else "%m-%d %H:%M")
-
-
-def number(value: float) -> str:
-    """A number in at most five characters: 999, 12.3k, 4.5M."""
-    for unit in ("", "k", "M", "G"):
-        if abs(value) < 999.5:
-            return f"{value:.3g}{unit}" if unit else f"{value:.0f}"
-        value /= 1000
-    return f"{value:.3g}T"
-
-
-def size(count: float) -> str:
-    """A number of bytes."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 999.5:  # three digits: 1000 B would be 1e+03 B
-            return f"{count:.3g} {unit}"
-        count /= 1024
-    return f"{count:.3g} TiB"
-
-
-def _read(moment: str) -> datetime:
-    read = datetime.fromisoformat(moment.replace("Z", "+00:00"))
-    return read if read.tzinfo else read.replace(tzinfo=timezone.utc)
 
 
 class Bar:

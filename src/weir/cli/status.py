@@ -7,9 +7,10 @@ from typing import Any
 from rich.table import Table
 
 from weir.cli import say
-from weir.cli.list import as_json, state_text
+from weir.cli.list import state_text
 from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, directory
 from weir.clock import Clock
+from weir.supervisor import forms
 from weir.supervisor.journal import Event
 from weir.supervisor.recovery import timeline
 from weir.supervisor.view import Report, report
@@ -34,45 +35,9 @@ def status(
     place = directory(dir, config, define)
     seen = report(place, job, clock)
     if json:
-        say.say_json(_as_json(place, seen, clock))
+        say.say_json(forms.report(place, seen, clock.now()))
     else:
         _say(seen, clock)
-
-
-def _as_json(place: str, seen: Report, clock: Clock) -> dict[str, Any]:
-    return {
-        "dir": place,
-        **as_json(seen.standing, clock),
-        "restarts": seen.restarts,
-        "queries": seen.queries,
-        "failure": _failure_json(seen.failure),
-        "gave_up": seen.gave_up or None,
-        "recoveries": [{"at": e.at, "attempt": e.attempt, **e.body} for e in seen.recoveries],
-        "checkpoint": _checkpoint_json(seen.checkpoint, clock),
-        "restored": _restored_json(seen.restored),
-    }
-
-
-def _checkpoint_json(event: Event | None, clock: Clock) -> dict[str, Any] | None:
-    if event is None:
-        return None
-    kept = ("id", "alignment", "trigger", "full", "seconds", "new_bytes", "full_bytes")
-    age = round(say.seconds_since(event.at, clock.now()), 1)
-    return {"at": event.at, "age_seconds": age, "attempt": event.attempt} | {
-        key: event.body[key] for key in kept
-    }
-
-
-def _restored_json(event: Event | None) -> dict[str, Any] | None:
-    return {"at": event.at, "attempt": event.attempt, **event.body} if event else None
-
-
-def _failure_json(event: Event | None) -> dict[str, Any] | None:
-    if event is None:
-        return None
-    kept = ("what", "why", "hint", "domain", "error", "batch", "stack")
-    where = {"at": event.at, "attempt": event.attempt, "query": event.query or None}
-    return where | {key: event.body.get(key) for key in kept}
 
 
 def _say(seen: Report, clock: Clock) -> None:

@@ -7,13 +7,14 @@ from typing import Annotated
 import typer
 
 from weir.cli import say
-from weir.cli.asking import Timeout, Wish, ask, not_done, refuse_without_supervisor
+from weir.cli.asking import Timeout, ask, not_done, refuse_without_supervisor
 from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, directory
 from weir.cli.saving import absolute, watched
 from weir.clock import Clock
 from weir.errors import BadValueError
 from weir.protocol.states import JobState
 from weir.storage.attempts import whoami
+from weir.supervisor.asking import STOP
 from weir.supervisor.view import look
 
 SavepointPath = Annotated[
@@ -34,8 +35,6 @@ Drain = Annotated[
     ),
 ]
 NoSavepoint = Annotated[bool, typer.Option("--no-savepoint", help="Only end the job.")]
-
-_WISH = Wish("stop", "ended", "its running batches or the savepoint take longer; it goes on ending")
 
 
 def stop(
@@ -74,9 +73,9 @@ def stop(
         "by": whoami(),
     }
     with say.bar(f"waiting for {job} to finish its running batches") as bar:
-        answer = ask(place, standing, _WISH, arguments, timeout, watched(bar, place, job))
+        answer = ask(place, standing, STOP, arguments, timeout, watched(bar, place, job))
     if not answer["done"]:
-        raise not_done(standing, place, _WISH, answer)
+        raise not_done(standing, place, STOP, answer)
     saved = {key: answer[key] for key in ("id", "path", "seconds", "bytes") if key in answer}
     if json:
         body = {"job": job, "state": answer["state"], "attempt": look(place, job, clock).attempt}

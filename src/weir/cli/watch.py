@@ -16,6 +16,8 @@ from rich.live import Live
 from rich.text import Text
 
 from weir.cli import say
+from weir.cli.face import serve
+from weir.config import Config
 from weir.protocol.messages import BatchCommitted, CheckpointCompleted
 from weir.protocol.states import JobState
 from weir.supervisor.telling import Watcher
@@ -34,8 +36,9 @@ class Terminal(Watcher):
         self.moved_to = JobState.CREATED
         self.batches: dict[str, int] = {}
 
-    def opened(self, job: str, dir: str) -> None:
+    def opened(self, job: str, config: Config) -> None:
         self.job = job
+        serve(job, config, self.note)
 
     def state(self, job: str, state: JobState, attempt: int) -> None:
         self.moved_to, self.attempt = state, attempt

@@ -5,7 +5,17 @@ settings.py   every key with its type, default and one-line meaning
 layers.py     defaults, weir.yaml, the job file, the environment, the command line: merged and checked
 """
 
-from weir.config.layers import OWN_VARIABLES, Config, Described, Layer, changed, describe, resolve, text
+from weir.config.layers import (
+    OWN_VARIABLES,
+    Config,
+    Described,
+    Layer,
+    changed,
+    describe,
+    is_loopback,
+    resolve,
+    text,
+)
 from weir.config.settings import (
     OLDER_SPELLINGS,
     RUNTIME_KEYS,
@@ -16,7 +26,7 @@ from weir.config.settings import (
     Settings,
     StateBackend,
 )
-from weir.config.values import Keep, format_duration, parse_duration
+from weir.config.values import Keep, Ports, format_duration, parse_duration
 
 __all__ = [
     "OLDER_SPELLINGS",
@@ -28,6 +38,7 @@ __all__ = [
     "Described",
     "Keep",
     "Layer",
+    "Ports",
     "RestartStrategyType",
     "Retention",
     "Settings",
@@ -35,6 +46,7 @@ __all__ = [
     "changed",
     "describe",
     "format_duration",
+    "is_loopback",
     "parse_duration",
     "resolve",
     "text",

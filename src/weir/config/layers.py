@@ -10,6 +10,7 @@ can't give it, because Spark's keys tell upper from lower case.
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -202,11 +203,21 @@ def resolve(
     backoff = "restart-strategy.exponential-delay."
     _check_order(settings, merged, backoff + "initial-backoff", backoff + "max-backoff", strictly=False)
     _check_checkpointing(settings, merged)
+    if settings.rest_token_file is None and not is_loopback(settings.rest_address):
+        raise merged["rest.address"].bad("who can reach it could command the job: set rest.token-file")
     return Config(
         settings=settings,
         spark={key: str(given.value) for key, given in merged.items() if key not in _FIELDS},
         origins=dict.fromkeys(_FIELDS, Layer.DEFAULT) | {key: given.layer for key, given in merged.items()},
     )
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach the address."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
 
 
 def _layer(layer: Layer, pairs: Iterable[tuple[str, object]]) -> dict[str, _Given]:

@@ -26,6 +26,8 @@ from weir.config.values import (
     Factor,
     Keep,
     KeepOrAll,
+    Ports,
+    PortsOrOff,
     PositiveDuration,
     Text,
     TextOrUnset,
@@ -282,6 +284,23 @@ class Settings(BaseModel):
         4,
         alias="sink.max-pending-batches",
         description="staged batches that may wait for the sink's commit before the query waits",
+    )
+    rest_address: Text = Field(
+        "127.0.0.1",
+        alias="rest.address",
+        description="the address at which a running job serves REST and its pages; "
+        "any but a loopback address needs rest.token-file",
+    )
+    rest_port: PortsOrOff = Field(
+        Ports(8081, 8181),
+        alias="rest.port",
+        description="the port for REST and pages; of a range the first that is free; off = none are served",
+    )
+    rest_token_file: TextOrUnset = Field(
+        None,
+        alias="rest.token-file",
+        description="a file whose first line is the token that REST and pages ask for; "
+        "unset = none is asked for",
     )
 
 

@@ -137,6 +137,31 @@ def _keep(value: object) -> Keep:
     return Keep(counts[0] if counts else None, ages[0] if ages else None)
 
 
+@dataclass(frozen=True)
+class Ports:
+    """The ports to try, from the first to the last; 0 is any that is free."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
+
+
+def _ports_or_off(value: object) -> Ports | None:
+    """Read "8081", "8081-8181", "0" or "off"."""
+    if value is None or isinstance(value, Ports):
+        return value
+    written = "" if isinstance(value, bool) else str(value).strip().lower()
+    if written == "off":
+        return None
+    found = re.fullmatch(r"([0-9]{1,5})(?:\s*-\s*([0-9]{1,5}))?", written, re.ASCII)
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+    if not first <= last <= 65535:
+        raise ValueError("it should be a port, a range like 8081-8181, 0 for any free one, or off")
+    return Ports(first, last)
+
+
 def lenient(others: Mapping[str, str] = MappingProxyType({})) -> BeforeValidator:
     """Read a word in any case, with dashes or underscores; `others` has Flink's words for ours."""
 
@@ -173,6 +198,12 @@ KeepOrAll = Annotated[
     BeforeValidator(_keep),
     PlainSerializer(str, when_used="json"),
     Words("number, duration, both, or all"),
+]
+PortsOrOff = Annotated[
+    Ports | None,
+    BeforeValidator(_ports_or_off),
+    PlainSerializer(lambda value: "off" if value is None else str(value), when_used="json"),
+    Words("port, range of ports, 0 for any free one, or off"),
 ]
 Boolean = Annotated[bool, BeforeValidator(_boolean), Words("true or false")]
 Text = Annotated[str, Field(min_length=1), Words("text")]

@@ -1,4 +1,4 @@
-"""What a savepoint says of a job that its files do not tell: its code, and where its queries deliver to."""
+"""What savepoints and pages say of a job and its files do not: its code, its graph, where it delivers to."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import hashlib
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weir.channel.writer import ChannelWriter
-from weir.job.graph import QuerySpec
+from weir.job.graph import Graph, QuerySpec
 from weir.job.sinks import StagingSink
 from weir.job.state import UserStateSink
 from weir.savepoint.manifest import SavedSink
@@ -52,3 +52,15 @@ def saved_sink(spec: QuerySpec) -> SavedSink:
         description=sink.describe(),
         rewindable=isinstance(sink, StagingSink) and bool(getattr(sink, "rewindable", True)),
     )
+
+
+def learnt(spec: QuerySpec, graph: Graph) -> dict[str, Any]:
+    """One query of the graph, for whoever looks."""
+    return {
+        "name": spec.name,
+        "inputs": list(graph.inputs[spec.name]),
+        "sources": [one.name for one in graph.receiving if spec.name in one.readers],
+        "channel": spec.channel is not None,
+        "sink": saved_sink(spec).model_dump(include={"kind", "description", "rewindable"}),
+        "output_mode": spec.output_mode,
+    }

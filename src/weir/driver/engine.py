@@ -27,7 +27,7 @@ from weir.checkpoint.vertex import Vertex, no_files
 from weir.clock import Clock, Deadline
 from weir.config import CheckpointingMode, Config, Retention
 from weir.driver import replan, savepoints
-from weir.driver.about import saved_sink, source_of
+from weir.driver.about import learnt, saved_sink, source_of
 from weir.driver.claim import Claim
 from weir.driver.opening import Opened, Opening
 from weir.driver.progress import ProgressReports
@@ -125,6 +125,7 @@ class Engine:
             self._origin = self._open_origin(names)
             runs = [self._build(name, Run(1)) for name in names]
             self._settle_shapes(runs, opened)
+        self._report(m.GraphLearnt([learnt(self._specs[name], self._graph) for name in names]))
         faults.point("start.graph")
         delivered = {run.name: self._open_sink(run) for run in runs}
         if opened.manifest is not None:
@@ -146,7 +147,9 @@ class Engine:
         self._coordinator = self._coordinate(runs)
         self._coordinator.prepare()
         self._savepoints = self._save(self._coordinator)
-        self._progress = ProgressReports(self._spark, self._progressed, self._groups.read)
+        self._progress = ProgressReports(
+            self._spark, self._progressed, self._groups.read, self._entries_beyond
+        )
         self._states = dict.fromkeys(names, QueryState.CREATED)
         self._deferred = {run.name: run for run in runs if self._bounded_behind_streams(run)}
         for run in runs:
@@ -436,6 +439,12 @@ class Engine:
             sources=seen.sources,
             rows=seen.state_rows,
         )
+
+    def _entries_beyond(self, channel: str, entry: int) -> int:
+        """How many entries a channel has that a reader at this position has not read."""
+        spec = self._specs.get(QueryName(channel))
+        written = spec.channel.end if spec is not None and spec.channel is not None else entry
+        return max(0, written - entry)
 
     def _vertex(self, run: QueryRun) -> Vertex:
         sink, state = run.spec.sink, run.spec.user_state

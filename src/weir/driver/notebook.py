@@ -19,6 +19,7 @@ from weir.checkpoint.restore import From, attempt_of
 from weir.clock import Clock, Deadline
 from weir.config import Config, resolve
 from weir.driver.engine import Engine
+from weir.driver.table import run_table
 from weir.errors import JobRunningError, NoCheckpointError, NoSavepointError, RunFailedError, WeirError
 from weir.lease import Lease
 from weir.protocol import messages as m
@@ -74,6 +75,11 @@ class Run:
 
     def __enter__(self) -> Run:
         return self
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows when the run is the last thing in a cell."""
+        with self._changed:
+            return run_table(self.job, self.active, self.batches, self.checkpoints, self.failures)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None

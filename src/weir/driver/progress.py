@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _KAFKA = "Kafka"
 """How Spark's description of a Kafka source begins."""
+_NAMED = 200
+"""So much of a source's description is kept."""
 _REMEMBERED = 100
 """Of so many batches of a query the rows of state are remembered."""
 
@@ -35,16 +37,21 @@ class Seen:
 
 
 class ProgressReports:
-    """Listens to the session's queries. Reports come from a thread of Spark's, in order."""
+    """Listens to the session's queries. Reports come from a thread of Spark's, in order.
+
+    `behind` tells how many entries a channel has beyond a reader's position.
+    """
 
     def __init__(
         self,
         spark: SparkSession,
         report: Callable[[BatchCommitted | QueryIdle], None],
         whole: Callable[[str, Mapping[str, Any]], None],
+        behind: Callable[[str, int], int] = lambda _channel, _entry: 0,
     ) -> None:
         self._report = report
         self._whole = whole
+        self._behind = behind
         self._runs: dict[str, int] = {}
         self._ids: dict[str, str] = {}
         self._last: dict[str, int] = {}
@@ -80,7 +87,7 @@ class ProgressReports:
         query, batch = progress.get("name") or "", progress["batchId"]
         if query not in self._runs or self._last.get(query, -1) >= batch:
             return  # an idle trigger repeats the last batch's progress
-        self._report(from_progress(progress, self._runs[query]))
+        self._report(from_progress(progress, self._runs[query], self._behind))
         self._whole(query, progress)
         with self._changed:
             self._last[query] = batch
@@ -102,7 +109,9 @@ def _seen(progress: dict[str, Any]) -> Seen:
     )
 
 
-def from_progress(progress: dict[str, Any], run: int) -> BatchCommitted:
+def from_progress(
+    progress: dict[str, Any], run: int, behind: Callable[[str, int], int] = lambda _channel, _entry: 0
+) -> BatchCommitted:
     """The message for one progress of Spark's."""
     operators = progress.get("stateOperators", [])
     return BatchCommitted(
@@ -118,7 +127,25 @@ def from_progress(progress: dict[str, Any], run: int) -> BatchCommitted:
         watermark=progress.get("eventTime", {}).get("watermark", ""),
         at=progress["timestamp"],
         lag=lag(progress),
+        sources=[_source(source, behind) for source in progress.get("sources", [])],
+        operators=[
+            {"name": o.get("operatorName", ""), "rows": o["numRowsTotal"], "bytes": o["memoryUsedBytes"]}
+            for o in operators
+        ],
     )
+
+
+def _source(source: dict[str, Any], behind: Callable[[str, int], int]) -> dict[str, Any]:
+    """One source of a batch: what it is, what was read, and what it holds beyond that, if it tells."""
+    rows, end = int(source.get("numInputRows", 0)), source.get("endOffset")
+    if isinstance(end, dict) and end.keys() == {"entry", "barrier", "channel"}:
+        ahead = behind(end["channel"], end["entry"])
+        return {"name": f"channel {end['channel']}", "rows": rows, "behind": ahead, "unit": "entries"}
+    name = str(source.get("description", ""))[:_NAMED]
+    if name.startswith(_KAFKA) and source.get("latestOffset"):
+        found = sum(lag({"sources": [source]}).values())
+        return {"name": name, "rows": rows, "behind": found, "unit": "records"}
+    return {"name": name, "rows": rows, "behind": None, "unit": ""}
 
 
 def lag(progress: dict[str, Any]) -> dict[str, int]:

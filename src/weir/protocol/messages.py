@@ -74,6 +74,15 @@ class QueryStarted:
 
 
 @dataclass(frozen=True)
+class GraphLearnt:
+    """The graph that the job's file describes."""
+
+    queries: list[dict[str, Any]]
+    """Each: name, inputs (the streams whose channels it reads), sources (the names of receiving ones),
+    channel (whether it writes one), sink (kind, description, rewindable), output_mode."""
+
+
+@dataclass(frozen=True)
 class BatchCommitted:
     """Spark committed a batch: its progress."""
 
@@ -90,6 +99,10 @@ class BatchCommitted:
     at: str = ""
     lag: dict[str, int] = field(default_factory=dict)
     """Records of Kafka's that were there and are not read yet, by topic and partition."""
+    sources: list[dict[str, str | int | None]] = field(default_factory=list)
+    """Each: name, rows, behind (what it held beyond this batch, None when it does not tell) and its unit."""
+    operators: list[dict[str, str | int]] = field(default_factory=list)
+    """Those that keep state, each: name, rows, bytes."""
 
 
 @dataclass(frozen=True)
@@ -320,6 +333,7 @@ Message = (
     | Ping
     | StepDone
     | QueryStarted
+    | GraphLearnt
     | BatchCommitted
     | QueryIdle
     | QueryFailed
@@ -353,6 +367,7 @@ _KINDS: dict[str, TypeAdapter[Any]] = {
         Ping,
         StepDone,
         QueryStarted,
+        GraphLearnt,
         BatchCommitted,
         QueryIdle,
         QueryFailed,

@@ -15,12 +15,16 @@ from typing import Any
 
 from weir.checkpoint import manifest as mf
 from weir.clock import Clock
+from weir.errors import NoSuchCheckpointError
 from weir.ids import CheckpointId, JobName, job_name
 from weir.protocol.checkpoints import CheckpointState
 from weir.storage import Store, open_store, paths
-from weir.supervisor.journal import CHECKPOINTS, Event
+from weir.supervisor.journal import Event
 from weir.supervisor.view import history_of, look
 
+WHOLE = ("trigger", "barrier", "ack", "complete", "notify")
+PHASES = ("barrier", "alignment", "commit", "listing", "pinning", "copying")
+"""Of the whole and of a query, in the order in which they pass."""
 _UNFINISHED = "its driver ended before it completed"
 
 
@@ -47,15 +51,23 @@ class Checkpoint:
     """For each query: batch, unaligned, new_bytes, full_bytes, phases."""
 
 
-def newest(dir: str, name: str, clock: Clock, limit: int) -> list[Checkpoint]:
-    """The newest checkpoints of the job, oldest first; raises `NoSuchJobError`."""
+def newest(dir: str, name: str, clock: Clock, limit: int, before: int | None = None) -> list[Checkpoint]:
+    """The newest checkpoints of the job (with ids below `before`), oldest first; raises `NoSuchJobError`."""
     standing = look(dir, name, clock)
     store, job = open_store(dir), job_name(name)
     with history_of(dir, job) as history:
-        # two events for each checkpoint, and those of several may be mixed
-        told = folded(history.events(*CHECKPOINTS, limit=2 * limit + 100) if history else [])
+        told = folded(history.checkpoints(limit, before) if history else [])
     live = None if standing.over else standing.attempt
-    return _settled(store, job, told, live)[-limit:]
+    return _settled(store, job, told, live, before)[-limit:]
+
+
+def one(dir: str, name: str, clock: Clock, id: int) -> Checkpoint:
+    """One checkpoint; raises `NoSuchCheckpointError`."""
+    found = newest(dir, name, clock, 1, id + 1)
+    if not found or found[-1].id != id:
+        reason = "neither its journal nor its storage has such a checkpoint"
+        raise NoSuchCheckpointError(job=name, point=f"chk-{id}", reason=reason)
+    return found[-1]
 
 
 def folded(events: Iterable[Event]) -> dict[int, Checkpoint]:
@@ -102,9 +114,11 @@ def _after(before: Checkpoint | None, id: int, event: Event) -> Checkpoint:
     )
 
 
-def _settled(store: Store, job: JobName, told: dict[int, Checkpoint], live: int | None) -> list[Checkpoint]:
+def _settled(
+    store: Store, job: JobName, told: dict[int, Checkpoint], live: int | None, before: int | None
+) -> list[Checkpoint]:
     """What the journal says, corrected by what is stored; `live` is the attempt that still works."""
-    kept = set(mf.completed(store, job))
+    kept = {id for id in mf.completed(store, job) if before is None or id < before}
     found = dict(told)
     for id, one in told.items():
         if one.status is CheckpointState.COMPLETED and id not in kept:

@@ -11,7 +11,7 @@ import json
 import sqlite3
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,12 @@ from urllib.parse import quote
 
 from weir.clock import Clock
 from weir.protocol.messages import BatchCommitted
+from weir.words import without_passwords
 
 CHECKPOINTS = ("checkpoint begun", "checkpoint completed", "checkpoint aborted")
 """The kinds of events that are many: one pair for each checkpoint."""
+BATCHES, ROWS = "batch", "rows"
+"""The totals of batches: how many and how many seconds; how many rows they have read."""
 _KEPT, _CHECKPOINTS_KEPT, _PRUNE_EVERY = 200_000, 30_000, 10_000
 """So many batches and events of checkpoints are kept, give or take."""
 _SCHEMA = """
@@ -33,10 +36,15 @@ create table if not exists batches (
     id integer primary key, at text not null, attempt integer not null, run integer not null,
     query text not null, batch integer not null, rows integer not null, seconds real not null,
     state_rows integer not null, state_bytes integer not null, watermark text not null,
-    durations text not null);
+    durations text not null, detail text not null default '{}');
 create index if not exists batches_by_query on batches (query, id);
 create table if not exists lags (query text primary key, lag text not null);
+create table if not exists totals (
+    kind text not null, query text not null, count integer not null, total real not null,
+    primary key (kind, query)) without rowid;
 """
+_ADDED = "alter table batches add column detail text not null default '{}'"
+"""What a journal of an earlier weir lacks."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,8 @@ class Journal:
         self._db.execute("pragma journal_mode=wal")
         self._db.execute("pragma synchronous=normal")
         self._db.executescript(_SCHEMA)
+        with suppress(sqlite3.OperationalError):  # it has the column
+            self._db.execute(_ADDED)
 
     def event(
         self, attempt: int, kind: str, body: Mapping[str, Any], query: str = "", *, alone: bool = False
@@ -72,20 +82,30 @@ class Journal:
         `alone`: it takes the place of all earlier ones of its kind.
         """
         self._inserted += kind in CHECKPOINTS
-        if alone:
+        if not alone:
+            self._count(kind, query, _number(body.get("seconds")))
+        else:
             self._write("delete from events where kind = ?", (kind,))
         self._write(
             "insert into events (at, attempt, kind, query, body) values (?, ?, ?, ?, ?)",
-            (self._clock.now().isoformat(), attempt, kind, query, json.dumps(body, default=str)),
+            (
+                self._clock.now().isoformat(),
+                attempt,
+                kind,
+                query,
+                without_passwords(json.dumps(body, default=str)),
+            ),
         )
         self.flush()
 
     def batch(self, attempt: int, b: BatchCommitted) -> None:
         """Keep a batch; it is there after the next `flush` or event. The oldest make room."""
         self._inserted += 1
+        self._count(BATCHES, b.query, b.seconds)
+        self._count(ROWS, b.query, b.rows)
         self._write(
             "insert into batches (at, attempt, run, query, batch, rows, seconds, state_rows, state_bytes,"
-            " watermark, durations) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " watermark, durations, detail) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 b.at,
                 attempt,
@@ -98,6 +118,7 @@ class Journal:
                 b.state_bytes,
                 b.watermark,
                 json.dumps(dict(b.durations)),
+                json.dumps({"sources": b.sources, "operators": b.operators}),
             ),
         )
         if b.lag:
@@ -124,6 +145,13 @@ class Journal:
         self.flush()
         self._db.close()
 
+    def _count(self, kind: str, query: str, amount: float) -> None:
+        self._write(
+            "insert into totals values (?, ?, 1, ?) on conflict do update"
+            " set count = count + 1, total = total + excluded.total",
+            (kind, query, amount),
+        )
+
     def _write(self, statement: str, values: tuple[Any, ...]) -> None:
         with self._tolerant():
             self._db.execute(statement, values)
@@ -138,6 +166,22 @@ class Journal:
                 print(f"weir: the journal could not be written ({error}); the job goes on", file=sys.stderr)
 
 
+def _event(row: Mapping[str, Any]) -> Event:
+    return Event(**{**row, "body": json.loads(row["body"])})
+
+
+def _batch(row: Mapping[str, Any]) -> dict[str, Any]:
+    rest = {key: value for key, value in row.items() if key != "detail"}
+    return {**rest, "sources": [], "operators": []} | {
+        "durations": json.loads(row["durations"]),
+        **json.loads(row.get("detail", "{}")),
+    }
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
 class History:
     """The reader's end; never writes, and sees what has been flushed."""
 
@@ -150,7 +194,17 @@ class History:
         marks = ",".join("?" * len(kinds))
         where = f"where kind in ({marks})" if kinds else ""
         rows = self._select(f"select * from events {where} order by id desc limit ?", *kinds, limit)
-        return [Event(**{**row, "body": json.loads(row["body"])}) for row in reversed(rows)]
+        return [_event(row) for row in reversed(rows)]
+
+    def since(self, id: int, limit: int = 500) -> list[Event]:
+        """The events behind this one, oldest first."""
+        rows = self._select("select * from events where id > ? order by id limit ?", id, limit)
+        return [_event(row) for row in rows]
+
+    def newest(self) -> tuple[int, int]:
+        """The numbers of the newest event and the newest batch; 0 when there is none."""
+        rows = self._select("select (select max(id) from events) e, (select max(id) from batches) b")
+        return (rows[0]["e"] or 0, rows[0]["b"] or 0) if rows else (0, 0)
 
     def last(self, kind: str) -> Event | None:
         found = self.events(kind, limit=1)
@@ -160,15 +214,49 @@ class History:
         """The newest batches, oldest first."""
         where, values = ("where query = ?", (query, limit)) if query else ("", (limit,))
         rows = self._select(f"select * from batches {where} order by id desc limit ?", *values)
-        return [{**row, "durations": json.loads(row["durations"])} for row in reversed(rows)]
+        return [_batch(row) for row in reversed(rows)]
 
     def queries(self) -> list[dict[str, Any]]:
-        """For each query its newest batch, and the rows of all batches that are kept."""
+        """For each query its newest batch, and the rows of all its batches."""
+        totals = {(one["kind"], one["query"]): one for one in self.totals()}
+        names = [query for kind, query in totals if kind == BATCHES]
+        found = []
+        for name in names or self._names():
+            (row,) = self._select("select * from batches where query = ? order by id desc limit 1", name)
+            rows, batches = totals.get((ROWS, name)), totals.get((BATCHES, name))
+            total = {
+                "total_rows": int(rows["total"]) if rows else 0,
+                "batches": batches["count"] if batches else 0,
+                "total_seconds": batches["total"] if batches else 0.0,
+            }
+            found.append(_batch(row) | total)
+        return found
+
+    def _names(self) -> list[str]:
+        """The queries of a journal that an earlier weir has written."""
+        return [row["query"] for row in self._select("select distinct query from batches order by query")]
+
+    def totals(self) -> list[dict[str, Any]]:
+        """How often each kind of event was kept since the journal began, and the sum of its seconds."""
+        return self._select("select * from totals order by kind, query")
+
+    def figures(self, kind: str, *fields: str, limit: int = 1000) -> list[dict[str, Any]]:
+        """These fields of the bodies of the newest events of a kind, with `at`, oldest first."""
+        asked = "".join(f", json_extract(body, '$.{field}') as {field}" for field in fields)
         rows = self._select(
-            "select b.*, t.total_rows, t.batches from batches b join (select query, max(id) id, sum(rows)"
-            " total_rows, count(*) batches from batches group by query) t on b.id = t.id order by b.query"
+            f"select at{asked} from events where kind = ? order by id desc limit ?", kind, limit
         )
-        return [{**row, "durations": json.loads(row["durations"])} for row in rows]
+        return rows[::-1]
+
+    def checkpoints(self, limit: int, before: int | None = None) -> list[Event]:
+        """The events of so many of the newest checkpoints with ids below `before`, oldest first."""
+        kinds = ",".join(f"'{kind}'" for kind in CHECKPOINTS)
+        wanted = "" if before is None else f"and json_extract(body, '$.id') < {int(before)}"
+        # two events for each checkpoint, and those of several may be mixed
+        rows = self._select(
+            f"select * from events where kind in ({kinds}) {wanted} order by id desc limit ?", 2 * limit + 100
+        )
+        return [_event(row) for row in reversed(rows)]
 
     def lags(self) -> dict[str, dict[str, int]]:
         """For each query that reads Kafka how far each partition was behind at its newest batch."""

@@ -28,6 +28,7 @@ from weir.protocol.states import JOB, JobEvent, JobState, move
 from weir.storage.attempts import AttemptRecord
 from weir.supervisor.backoff import strategy
 from weir.supervisor.home import Home
+from weir.supervisor.planning import Made, make_plan
 from weir.supervisor.process import DriverProcess
 from weir.supervisor.recovery import Recovery
 from weir.supervisor.requests import Request
@@ -38,6 +39,8 @@ from weir.supervisor.telling import Telling, Watcher
 _SIGNALS = {number.name: number for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
 OF_THE_DRIVER = ("checkpoint", "configure", "savepoint")
 """What a driver does while the job goes on."""
+OF_THE_SUPERVISOR = ("restore", "plan")
+"""What needs no driver."""
 _TICK = 0.1
 _WARM_UP = 15.0
 """A driver is started this long before a wait is over, and held: so a short wait costs nothing."""
@@ -106,7 +109,7 @@ class Supervisor:
         self._watcher = watcher
         self._told = Telling(watcher)
         self._clock = clock
-        self._events: queue.Queue[_Heard | _Cancel | Intended] = queue.Queue()
+        self._events: queue.Queue[_Heard | _Cancel | Intended | Made] = queue.Queue()
         self._signalled = threading.Event()
         self._state = JobState.CREATED
         self._home: Home | None = None
@@ -163,6 +166,8 @@ class Supervisor:
                 self._cancel(event.by)
             elif isinstance(event, Intended):
                 self._go_back(event)
+            elif isinstance(event, Made):
+                self._answer(event.request, event.done, event.body)
             elif self._live is not None and event.serial == self._live.serial:
                 if event.message is not None:
                     self._live.heard_at = self._clock.monotonic()
@@ -241,7 +246,7 @@ class Supervisor:
             self._home = Home(name, self._config, session, self._clock, self._waiting, self._inputs.above)
             self._told.home = self._home
             self._strategy = strategy(self._config.settings)
-            self._watcher.opened(name, self._config.settings.execution_checkpointing_dir)
+            self._watcher.opened(name, self._config)
         elif name == self._home.job:
             self._home.lock.advance(self._home.session)
         else:
@@ -253,6 +258,7 @@ class Supervisor:
         live.heard_at = self._clock.monotonic()
         body = {"session": self._home.session, "file": str(self._inputs.file), "driver": live.process.group}
         self._home.event("attempt", body)
+        self._told.settings(self._config)
         wanted = self._inputs.wanted if not self._went_back else None
         live.process.send(m.Start(self._home.attempt, wanted.to_wire() if wanted else {}))
         self._move(JobEvent.DEPLOY)
@@ -464,7 +470,7 @@ class Supervisor:
                 home.desk.answer(self._stopping.request.id, True, **body)
             if self._restoring is not None and self._restoring.intended:
                 self._answer_restore(False, reason="the job ended; the next 'weir run' goes on from there")
-            self._answer_all(*OF_THE_DRIVER, "stop", "restore", reason="the job ended")
+            self._answer_all(*OF_THE_DRIVER, "stop", *OF_THE_SUPERVISOR, reason="the job ended")
             home.close()
 
     # requests
@@ -478,6 +484,8 @@ class Supervisor:
             elif request.verb == "restore":
                 self._restoring = Restore(request)
                 write_intention(home, self._restoring, self._clock, self._events.put)
+            elif request.verb == "plan":
+                make_plan(request, self._inputs, self._events.put)
             elif self._live is not None:
                 self._ask(home, self._live, request)
 
@@ -495,13 +503,13 @@ class Supervisor:
 
     def _refusal(self, request: Request) -> dict[str, str]:
         """Why it can't be done, or not now; empty when it can."""
-        if request.verb not in (*OF_THE_DRIVER, "stop", "restore"):
+        if request.verb not in (*OF_THE_DRIVER, *OF_THE_SUPERVISOR, "stop"):
             return {"reason": f"it does not know how to {request.verb}"}
         if self._ending or self._stopping is not None or self._state.final:
             return {"reason": "it is ending"}
         if self._restoring is not None:
             return {"reason": "it is being restored"}
-        if request.verb != "restore" and (self._live is None or not self._live.granted):
+        if request.verb not in OF_THE_SUPERVISOR and (self._live is None or not self._live.granted):
             return {"reason": "no driver of it runs now: one is started in a moment"}
         if request.verb == "configure":
             try:
@@ -521,6 +529,7 @@ class Supervisor:
             self._changes |= fresh
             self._config = self._config.changed(self._changes)
             self._event("configured", fresh)
+            self._told.settings(self._config)
             self._note(", ".join(f"{key} = {self._config.text(key)}" for key in fresh))
 
     def _stopped(self, stopping: Stopping, message: m.Answered) -> None:
@@ -541,6 +550,10 @@ class Supervisor:
         """No query is started any more."""
         stopping = self._stopping is not None and self._stopping.ending
         return stopping or self._state in (JobState.CANCELLING, JobState.FAILING)
+
+    def _answer(self, request: str, done: bool, body: Mapping[str, object]) -> None:
+        if self._home is not None:
+            self._home.desk.answer(request, done, **body)
 
     def _answer_all(self, *verbs: str, reason: str) -> None:
         if self._home is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 
+from weir.config import Config, describe
 from weir.protocol import messages as m
 from weir.protocol.checkpoints import AbortReason
 from weir.protocol.states import JobState
@@ -19,8 +20,8 @@ from weir.supervisor.home import Home
 class Watcher:
     """What a terminal may want to know; the base ignores everything."""
 
-    def opened(self, job: str, dir: str) -> None:
-        """The job is held: from now on it may be written below this directory."""
+    def opened(self, job: str, config: Config) -> None:
+        """The job is held, with these settings: from now on it may be written below its directory."""
 
     def state(self, job: str, state: JobState, attempt: int) -> None:
         """The job moved."""
@@ -50,6 +51,18 @@ class Telling:
         if self.home is not None:
             self.home.event(kind, body, query)
 
+    def progress(self, kind: str, body: Mapping[str, object]) -> None:
+        """Keep how something stands; only the newest of a kind is kept."""
+        if self.home is not None:
+            self.home.progress(kind, body)
+
+    def settings(self, config: Config | None) -> None:
+        """Keep weir's own settings as they hold now, and who gave them; Spark's may have secrets in them."""
+        if config is not None:
+            keys = [one.key for one in describe()]
+            body = {key: {"value": config.text(key), "origin": config.origins[key].value} for key in keys}
+            self.progress("settings", body)
+
     def note(self, text: str) -> None:
         """Keep it, and show it as a line."""
         self.event("note", {"text": text})
@@ -68,8 +81,7 @@ class Telling:
             if message.reason != AbortReason.STOPPING.value:
                 self.note(f"checkpoint {message.id} was aborted: {message.reason}{detail}")
         elif isinstance(message, m.SavepointProgress):
-            if self.home is not None:
-                self.home.progress("savepoint progress", asdict(message))
+            self.progress("savepoint progress", asdict(message))
         elif isinstance(message, m.SavepointTaken):
             self.event("savepoint taken", asdict(message))
             self.note(f"savepoint {message.path} was taken in {message.seconds:.1f} s")
@@ -85,6 +97,8 @@ class Telling:
                 f"restored from checkpoint {message.checkpoint} in {message.seconds:.1f} s, "
                 f"as generation {message.generation}: {message.why}"
             )
+        elif isinstance(message, m.GraphLearnt):
+            self.progress("graph", asdict(message))
         elif isinstance(message, m.QueryEnded):
             self.event("query ended", asdict(message), message.query)
         elif isinstance(message, m.CutOff):

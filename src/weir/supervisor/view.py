@@ -158,6 +158,13 @@ def report(dir: str, name: str, clock: Clock, recoveries: int = 3) -> Report:
         )
 
 
+def settings_of(dir: str, name: str) -> dict[str, dict[str, str]]:
+    """The settings with which the job ran last, by key: `value` and `origin`; empty when it told none."""
+    with history_of(dir, job_name(name)) as history:
+        event = history.last("settings") if history else None
+    return event.body if event else {}
+
+
 def _newest(dir: str, job: JobName, clock: Clock) -> tuple[AttemptRecord, Beat]:
     lock = AttemptLock(open_store(dir), job, clock)
     newest = lock.newest()

@@ -37,6 +37,7 @@ QUICK: Mapping[str, str] = {
     "parallelism.default": "2",
     "restart-strategy.exponential-delay.initial-backoff": "1 ms",
     "restart-strategy.exponential-delay.max-backoff": "1 s",
+    "rest.port": "off",
 }
 """Settings that let a small job start, end and come back soon."""
 

@@ -1,0 +1,53 @@
+"""`weir dashboard`: REST and pages of all jobs of a storage, running or not."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from weir.cli import say
+from weir.cli.options import AsJson, Define, Directory, SettingsFile, overrides, settings_file
+from weir.clock import Clock
+from weir.config import resolve
+from weir.errors import BadValueError
+
+Port = Annotated[
+    str | None,
+    typer.Option("--port", metavar="PORT", help="Short for -D rest.port=: a port, a range, 0 for any."),
+]
+
+
+def dashboard(
+    port: Port = None,
+    dir: Directory = None,
+    config: SettingsFile = None,
+    define: Define = None,
+    json: AsJson = False,
+) -> None:
+    """Serve the pages of all jobs of a storage.
+
+    Also of those that have ended, or whose supervisor is gone: everything is read from the storage,
+    and what is asked for goes through it. Serves until Ctrl-C. Only this machine can reach it; for
+    another address set rest.address and rest.token-file.
+
+    \b
+    Example: weir dashboard --dir /mnt/jobs --port 9000
+    """
+    given = overrides(define, dir=dir) | ({"rest.port": port} if port is not None else {})
+    settings = resolve(file=settings_file(config), environ=os.environ, overrides=given).settings
+    if settings.rest_port is None:
+        reason = "there would be nothing to serve; --port says where"
+        raise BadValueError(key="rest.port", value="off", origin="the settings", reason=reason)
+    from weir.web.serving import Server  # noqa: PLC0415  FastAPI only where it is served
+    from weir.web.site import Site  # noqa: PLC0415
+
+    place = settings.execution_checkpointing_dir
+    site = Site(place, Clock())
+    server = Server(site, settings.rest_address, settings.rest_port, settings.rest_token_file)
+    if json:
+        say.say_json({"url": server.url, "dir": place})
+    else:
+        say.say(f"the jobs of {place}: {server.url}  (Ctrl-C ends it)")
+    server.run()

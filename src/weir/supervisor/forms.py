@@ -1,0 +1,89 @@
+"""The documented forms of what there is to see: one for `--json`, REST and the pages.
+
+Keys may be added; none goes or changes its meaning. Facts in, plain values out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from weir.savepoint.catalogue import Entry
+from weir.savepoint.verify import Verified
+from weir.supervisor.journal import Event
+from weir.supervisor.view import Alive, Report, Standing
+from weir.words import seconds_since
+
+
+def job(job: Standing, now: datetime) -> dict[str, Any]:
+    """A job in a list."""
+    known = {Alive.YES: True, Alive.NO: False, Alive.UNKNOWN: None}
+    return {
+        "name": job.name,
+        "state": job.state,
+        "alive": known[job.alive],
+        "attempt": job.attempt,
+        "since": job.since,
+        "started_at": job.started_at,
+        "uptime_seconds": None if job.over else round(seconds_since(job.started_at, now), 1),
+        "batch": job.batch,
+        "supervised": job.supervised,
+        "pid": job.pid,
+        "host": job.host,
+        "user": job.user,
+        "driver": job.driver or None,
+        "file": job.file or None,
+        "advice": job.advice,
+    }
+
+
+def report(dir: str, seen: Report, now: datetime) -> dict[str, Any]:
+    """A job with its queries and its troubles."""
+    return {
+        "dir": dir,
+        **job(seen.standing, now),
+        "restarts": seen.restarts,
+        "queries": seen.queries,
+        "failure": failure(seen.failure) if seen.failure else None,
+        "gave_up": seen.gave_up or None,
+        "recoveries": [happened(one) for one in seen.recoveries],
+        "checkpoint": _checkpoint(seen.checkpoint, now) if seen.checkpoint else None,
+        "restored": happened(seen.restored) if seen.restored else None,
+    }
+
+
+def happened(event: Event) -> dict[str, Any]:
+    """An event whose body says it all."""
+    return {"at": event.at, "attempt": event.attempt, **event.body}
+
+
+def failure(event: Event) -> dict[str, Any]:
+    kept = ("what", "why", "hint", "domain", "error", "batch", "stack")
+    where = {"at": event.at, "attempt": event.attempt, "query": event.query or None}
+    return where | {key: event.body.get(key) for key in kept}
+
+
+def savepoint(entry: Entry) -> dict[str, Any]:
+    """A savepoint in the catalogue."""
+    keys = ("job", "id", "taken_at", "taken_by", "trigger", "job_file", "job_version", "bytes")
+    saved = entry.savepoint
+    return {
+        "path": entry.place,
+        "trouble": entry.trouble or None,
+        **{key: getattr(saved, key) if saved else None for key in keys},
+        "queries": list(saved.queries) if saved else [],
+        "verified": verified(entry.verified),
+    }
+
+
+def verified(found: Verified | None) -> dict[str, Any] | None:
+    return asdict(found) if found else None
+
+
+def _checkpoint(event: Event, now: datetime) -> dict[str, Any]:
+    kept = ("id", "alignment", "trigger", "full", "seconds", "new_bytes", "full_bytes")
+    age = round(seconds_since(event.at, now), 1)
+    return {"at": event.at, "age_seconds": age, "attempt": event.attempt} | {
+        key: event.body[key] for key in kept
+    }

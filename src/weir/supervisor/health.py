@@ -1,0 +1,105 @@
+"""Is a job healthy? One word and one sentence, for whoever has ten seconds.
+
+Facts in, verdict out; the worst that is found is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+
+from weir.clock import Clock
+from weir.config import parse_duration
+from weir.ids import job_name
+from weir.protocol.checkpoints import COUNTED
+from weir.protocol.states import JobState
+from weir.supervisor.journal import CHECKPOINTS, Event
+from weir.supervisor.view import LOST, Report, history_of, settings_of
+from weir.words import lasting, moment_of, seconds_since
+
+INTERVAL = "execution.checkpointing.interval"
+_FAILED = {reason.value for reason in COUNTED}
+_HOUR = timedelta(hours=1)
+_OFTEN = 3
+"""So many restarts within an hour are worth a word."""
+_PATIENCE = 30.0
+"""A checkpoint is overdue so many seconds behind three intervals."""
+
+
+class Level(str, Enum):
+    """How it stands, from the best to the worst."""
+
+    OK = "ok"
+    OVER = "over"
+    WARN = "warn"
+    BAD = "bad"
+
+
+@dataclass(frozen=True)
+class Health:
+    level: Level
+    words: str
+
+
+def health(dir: str, seen: Report, clock: Clock) -> Health:
+    """The verdict on a job."""
+    job = seen.standing.name
+    with history_of(dir, job_name(job)) as history:
+        ended = history.events(*CHECKPOINTS[1:], limit=50) if history else []
+        restarts = history.events("restart", limit=_OFTEN) if history else []
+    interval = settings_of(dir, job).get(INTERVAL, {}).get("value", "off")
+    return judge(seen, ended, restarts, interval, clock.now())
+
+
+def judge(
+    seen: Report, ended: Sequence[Event], restarts: Sequence[Event], interval: str, now: datetime
+) -> Health:
+    """`ended` are the newest checkpoints that completed or were aborted, `restarts` the newest ones."""
+    job, failure = seen.standing, seen.failure
+    if job.state == LOST:
+        return Health(Level.BAD, job.advice)
+    if job.state in (JobState.FAILED.value, JobState.FAILING.value):
+        why = f": {seen.gave_up}" if seen.gave_up else ""
+        return Health(Level.BAD, (str(failure.body["what"]) if failure else "it failed") + why)
+    if job.over:
+        return Health(Level.OVER, f"it ended as {job.state}")
+    if job.state == JobState.RESTARTING.value:
+        return Health(Level.WARN, f"it starts again: {failure.body['what'] if failure else 'as asked'}")
+    if job.state != JobState.RUNNING.value:
+        return Health(Level.OVER, "it is starting" if job.state != "CANCELLING" else "it is ending")
+    aborted = _aborted_in_a_row(ended)
+    if aborted:
+        count = len(aborted)
+        which = "the last checkpoint was" if count == 1 else f"the last {count} checkpoints were"
+        return Health(Level.WARN, f"{which} aborted: {aborted[-1]['reason']}")
+    if overdue := _overdue(seen, interval, now):
+        return Health(Level.WARN, f"no checkpoint has completed for {overdue}")
+    recent = [one for one in restarts if now - moment_of(one.at) < _HOUR]
+    if len(recent) >= _OFTEN:
+        return Health(Level.WARN, f"{len(recent)} restarts or more within the last hour")
+    if job.advice:
+        return Health(Level.WARN, job.advice)
+    return Health(Level.OK, "it runs, and its checkpoints complete" if seen.checkpoint else "it runs")
+
+
+def _aborted_in_a_row(ended: Sequence[Event]) -> list[Mapping[str, object]]:
+    """The newest checkpoints that failed, behind the last one that did not."""
+    found: list[Mapping[str, object]] = []
+    for event in reversed(ended):
+        if event.kind != "checkpoint aborted":
+            break
+        if event.body["reason"] in _FAILED:
+            found.insert(0, event.body)
+    return found
+
+
+def _overdue(seen: Report, interval: str, now: datetime) -> str:
+    """For how long there was no checkpoint, when there should have been one; else nothing."""
+    if interval == "off":
+        return ""
+    since = max(filter(None, (seen.checkpoint.at if seen.checkpoint else "", seen.standing.since)))
+    quiet = seconds_since(since, now)
+    allowed = 3 * parse_duration(interval).total_seconds() + _PATIENCE
+    return lasting(quiet) if quiet > allowed else ""

@@ -1,0 +1,171 @@
+"""What the journal's figures say: percentiles, rates, growth, lag, and the graph with all of them.
+
+Facts in, plain values out; what is not known is None. Nothing here writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from weir.clock import Clock
+from weir.ids import job_name
+from weir.supervisor.journal import CHECKPOINTS, History
+from weir.supervisor.view import history_of, look
+from weir.words import moment_of
+
+PERCENTILES = (50, 90, 95, 99)
+_WINDOW = timedelta(seconds=60)
+_RECENT = 300
+"""So many batches of a query are looked at."""
+_CHECKPOINTS = 1000
+"""So many completed checkpoints are summed up."""
+_SPREAD = ("seconds", "new_bytes", "full_bytes")
+_NO_WATERMARK = "1970-01-01"
+
+
+def spread(values: Iterable[float | None]) -> dict[str, float] | None:
+    """Least, average, percentiles and most; None when there is nothing."""
+    found = sorted(value for value in values if value is not None)
+    if not found:
+        return None
+    points = {f"p{p}": found[min(len(found) - 1, round(p / 100 * (len(found) - 1)))] for p in PERCENTILES}
+    return {"min": found[0], "avg": sum(found) / len(found), **points, "max": found[-1]}
+
+
+def checkpoints(dir: str, name: str) -> dict[str, Any]:
+    """The completed checkpoints summed up, and their course for a chart."""
+    course: list[dict[str, Any]] = []
+    queries: list[dict[str, Any]] = []
+    totals: dict[str, int] = {}
+    with history_of(dir, job_name(name)) as history:
+        if history is not None:
+            course = history.figures("checkpoint completed", "id", *_SPREAD, limit=_CHECKPOINTS)
+            totals = {one["kind"]: one["count"] for one in history.totals()}
+            queries = [event.body["queries"] for event in history.events("checkpoint completed", limit=100)]
+    return {
+        "counts": {kind.removeprefix("checkpoint "): totals.get(kind, 0) for kind in CHECKPOINTS},
+        "summary": {key: spread(one[key] for one in course) for key in _SPREAD},
+        "phases": _phases(queries),
+        "course": course,
+    }
+
+
+def _phases(checkpoints: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """For each query and phase the spread of the last hundred checkpoints."""
+    seen: dict[str, dict[str, list[float]]] = {}
+    for queries in checkpoints:
+        for query, body in queries.items():
+            for phase, seconds in body.get("phases", {}).items():
+                seen.setdefault(query, {}).setdefault(phase, []).append(seconds)
+    return {query: {phase: spread(all) for phase, all in phases.items()} for query, phases in seen.items()}
+
+
+@dataclass(frozen=True)
+class Query:
+    """One query with its figures."""
+
+    name: str
+    batches: list[dict[str, Any]]
+    """The newest, oldest first."""
+    now: datetime
+
+    @property
+    def last(self) -> dict[str, Any] | None:
+        return self.batches[-1] if self.batches else None
+
+    @property
+    def rate(self) -> float | None:
+        """Rows a second over the last minute."""
+        if not self.batches:
+            return None
+        since = self.now - _WINDOW
+        rows: int = sum(b["rows"] for b in self.batches if moment_of(b["at"]) >= since)
+        return rows / _WINDOW.total_seconds()
+
+    @property
+    def watermark_lag(self) -> float | None:
+        """Seconds from the watermark to now; None without event time."""
+        mark = self.last["watermark"] if self.last else ""
+        if not mark or mark.startswith(_NO_WATERMARK):
+            return None
+        return max(0.0, (self.now - moment_of(mark)).total_seconds())
+
+    @property
+    def behind(self) -> dict[str, Any] | None:
+        """What the sources of the last batch held beyond it, when any of them tells."""
+        told = [one for one in (self.last or {}).get("sources", []) if one["behind"] is not None]
+        return {"count": sum(one["behind"] for one in told), "unit": told[0]["unit"]} if told else None
+
+    @property
+    def growth(self) -> float | None:
+        """Bytes of state an hour, over the batches that are looked at."""
+        if len(self.batches) < 2:
+            return None
+        first, last = self.batches[0], self.batches[-1]
+        seconds = (moment_of(last["at"]) - moment_of(first["at"])).total_seconds()
+        return (last["state_bytes"] - first["state_bytes"]) / seconds * 3600 if seconds >= 1 else None
+
+    def form(self) -> dict[str, Any]:
+        last = self.last or {}
+        shown = ("run", "batch", "at", "rows", "seconds", "state_rows", "state_bytes", "watermark")
+        return {
+            "query": self.name,
+            **{key: last.get(key) for key in shown},
+            "durations": last.get("durations", {}),
+            "rate": self.rate,
+            "behind": self.behind,
+            "watermark_lag_seconds": self.watermark_lag,
+            "state_growth_bytes_per_hour": self.growth,
+            "batch_seconds": spread(b["seconds"] for b in self.batches),
+            "sources": last.get("sources", []),
+            "operators": last.get("operators", []),
+        }
+
+
+def queries(dir: str, name: str, clock: Clock, recent: int = _RECENT) -> list[Query]:
+    """The queries of a job in the order of its graph; raises `NoSuchJobError`."""
+    look(dir, name, clock)
+    with history_of(dir, job_name(name)) as history:
+        if history is None:
+            return []
+        return [Query(query, history.batches(query, recent), clock.now()) for query in _names(history)]
+
+
+def graph(dir: str, name: str, clock: Clock) -> dict[str, Any]:
+    """The graph: its queries, what they read and where they deliver, each with its figures."""
+    look(dir, name, clock)
+    with history_of(dir, job_name(name)) as history:
+        if history is None:
+            return {"queries": []}
+        learnt = {one["name"]: one for one in _learnt(history)}
+        now = clock.now()
+        found = [Query(query, history.batches(query, 100), now) for query in _names(history)]
+    return {"queries": [_vertex(learnt.get(query.name, {}), query) for query in found]}
+
+
+def _vertex(learnt: Mapping[str, Any], query: Query) -> dict[str, Any]:
+    external = [one["name"] for one in query.form()["sources"] if not one["name"].startswith("channel ")]
+    named = learnt.get("sources", [])
+    sources = [*named, *external[len(named) :]]
+    return {
+        **query.form(),
+        "inputs": learnt.get("inputs", []),
+        "reads": sources,
+        "channel": learnt.get("channel", False),
+        "sink": learnt.get("sink"),
+        "output_mode": learnt.get("output_mode", ""),
+    }
+
+
+def _learnt(history: History) -> list[dict[str, Any]]:
+    event = history.last("graph")
+    found: list[dict[str, Any]] = event.body["queries"] if event else []
+    return found
+
+
+def _names(history: History) -> list[str]:
+    """The queries of the newest graph; of a journal without one, those that committed a batch."""
+    return [one["name"] for one in _learnt(history)] or [row["query"] for row in history.queries()]

@@ -1,0 +1,202 @@
+"""REST, what can be asked for: each call begins an operation, which tells what became of it.
+
+The answer is the operation: 202 while it is under way, 200 when it has ended, and when it failed the
+error in the one form with a status of its own. `wait` is how long the call waits for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import JSONResponse, Response
+
+from weir.config import Settings, changed
+from weir.errors import BadRequestError
+from weir.web import doing
+from weir.web.envelope import FAILURES, Answer, failed
+from weir.web.operations import FAILED, RUNNING, Operation
+from weir.web.reading import Job, Object, Objects
+from weir.web.site import Site
+
+Wait = Annotated[float, Query(ge=0, le=600, description="seconds to wait for the end of the operation")]
+OperationId = Annotated[str, Path(max_length=64, description="the operation's id")]
+_LOOK = 0.05
+_POINT = re.compile(r"latest|(?:chk-)?\d{1,18}|/.*|[a-z][a-z0-9+.-]*://.*", re.DOTALL)
+
+
+class _Wish(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class WantCheckpoint(_Wish):
+    full: bool = Field(False, description="not only what is new: a snapshot of every state store")
+
+
+class WantSavepoint(_Wish):
+    path: str = Field(
+        "",
+        max_length=4096,
+        description="an absolute directory or a URL; by default execution.checkpointing.savepoint-dir",
+    )
+
+
+class WantStop(WantSavepoint):
+    savepoint: bool = Field(True, description="with a savepoint of exactly what is committed")
+    drain: bool = Field(False, description="first work off all that the sources hold")
+
+
+class WantRestore(_Wish):
+    point: str = Field(description="latest, 41, chk-41, or the place of a savepoint", max_length=4096)
+    accept_duplicates: bool = Field(False, description="also behind output that can't be taken back")
+
+
+class WantPlan(_Wish):
+    point: str = Field(
+        "latest", description="latest, 41, chk-41, or the place of a savepoint", max_length=4096
+    )
+    allow_dropped: bool = Field(False, description="state that nothing takes may be lost")
+    maps: list[Annotated[str, Field(max_length=200)]] = Field(
+        default=[], max_length=100, description="which operator becomes which, each as QUERY/OLD=NEW"
+    )
+
+
+class WantSettings(_Wish):
+    settings: dict[str, str] = Field(min_length=1, description="new values by key, as one would write them")
+
+
+class OneSavepoint(_Wish):
+    path: str = Field(max_length=4096, description="its path, as the catalogue has it")
+
+
+Doing = Callable[[Site, Operation], Mapping[str, Any]]
+_ANSWERS: dict[int | str, dict[str, Any]] = {**FAILURES, 202: {"model": Object, "description": "it goes on"}}
+
+
+def routes(site: Site) -> APIRouter:
+    """The calls that change something, and the operations that they begin."""
+    api = APIRouter(responses=_ANSWERS)
+
+    async def begin(
+        job: str,
+        verb: str,
+        arguments: Mapping[str, Any],
+        work: Doing,
+        wait: float,
+        check: Callable[[], object] = lambda: None,
+    ) -> Response:
+        def started() -> Operation:
+            site.look(job)
+            check()
+            return site.operations.begin(job, verb, arguments, lambda one: work(site, one))
+
+        operation = await run_in_threadpool(started)
+        await _waited(operation, wait)
+        return _answer(operation)
+
+    @api.post("/jobs/{job}/checkpoints", response_model=Object)
+    async def checkpoint(job: Job, want: WantCheckpoint, wait: Wait = 0) -> Response:
+        """Take a checkpoint now; the job does not stop for it. An abort is a failure, with its reason."""
+        return await begin(job, "checkpoint", want.model_dump(), doing.checkpoint, wait)
+
+    @api.patch("/jobs/{job}/checkpoints/config", response_model=Object)
+    async def configure(job: Job, want: WantSettings, wait: Wait = 30) -> Response:
+        """Change settings of the running job; they hold until its supervisor ends."""
+        changed(Settings(), want.settings)
+        return await begin(job, "configure", want.model_dump(), doing.configure, wait)
+
+    @api.post("/jobs/{job}/savepoints", response_model=Object)
+    async def savepoint(job: Job, want: WantSavepoint, wait: Wait = 0) -> Response:
+        """Take a savepoint, beside the running queries."""
+        return await begin(job, "savepoint", {"path": _place(want.path)}, doing.savepoint, wait)
+
+    @api.post("/jobs/{job}/savepoints/verify", response_model=Object)
+    async def verify(job: Job, which: OneSavepoint, wait: Wait = 0) -> Response:
+        """Read every file of a savepoint and compare; `whole` and `damage` are the result."""
+
+        def known() -> object:
+            return site.savepoint(job, which.path)
+
+        return await begin(job, "verify", which.model_dump(), doing.verify, wait, known)
+
+    @api.post("/jobs/{job}/savepoints/dispose", response_model=Object)
+    async def dispose(job: Job, which: OneSavepoint, wait: Wait = 30) -> Response:
+        """Delete a savepoint, whole or damaged."""
+
+        def known() -> object:
+            return site.savepoint(job, which.path)
+
+        return await begin(job, "dispose", which.model_dump(), doing.dispose, wait, known)
+
+    @api.post("/jobs/{job}/restore", response_model=Object)
+    async def restore(job: Job, want: WantRestore, wait: Wait = 0) -> Response:
+        """Take the job back to a checkpoint or savepoint; if nobody runs it, at its next start."""
+        arguments = {**want.model_dump(), "point": _point(want.point)}
+        return await begin(job, "restore", arguments, doing.restore, wait)
+
+    @api.post("/jobs/{job}/plan", response_model=Object)
+    async def plan(job: Job, want: WantPlan, wait: Wait = 0) -> Response:
+        """What would become of every source, operator and sink; nothing is touched, `code` 0 says it fits."""
+        arguments = {**want.model_dump(), "point": _point(want.point)}
+        return await begin(job, "plan", arguments, doing.plan, wait)
+
+    @api.post("/jobs/{job}/stop", response_model=Object)
+    async def stop(job: Job, want: WantStop, wait: Wait = 0) -> Response:
+        """End the job for good, with a savepoint; when that fails, the job goes on."""
+        arguments = {**want.model_dump(), "path": _place(want.path)}
+        return await begin(job, "stop", arguments, doing.stop, wait)
+
+    @api.post("/jobs/{job}/cancel", response_model=Object)
+    async def cancel(job: Job, wait: Wait = 0) -> Response:
+        """End the job: the running batches finish and commit, and no other is started."""
+        return await begin(job, "cancel", {}, doing.cancel, wait)
+
+    @api.get("/operations/{id}", response_model=Object)
+    async def operation(id: OperationId, wait: Wait = 0) -> Response:
+        """An operation: `status` is running, done or failed; then with `result` or `error`."""
+        found = site.operations.get(id)
+        await _waited(found, wait)
+        return JSONResponse(Answer(data=found.form()).model_dump())
+
+    @api.get("/jobs/{job}/operations")
+    def operations(job: Job) -> Objects:
+        """What was asked for through this server, newest first."""
+        site.look(job)
+        return Answer(data=[one.form() for one in reversed(site.operations.of(job))])
+
+    return api
+
+
+async def _waited(operation: Operation, seconds: float) -> None:
+    """Wait for its end, at most so long; other calls are answered meanwhile."""
+    until = time.monotonic() + seconds
+    while not operation.over.is_set() and time.monotonic() < until:
+        await asyncio.sleep(_LOOK)
+
+
+def _answer(operation: Operation) -> Response:
+    if operation.status == FAILED and operation.error is not None:
+        return failed(operation.error)
+    return JSONResponse(
+        Answer(data=operation.form()).model_dump(), 202 if operation.status == RUNNING else 200
+    )
+
+
+def _point(text: str) -> str:
+    """Where to go on from, as a job understands it."""
+    if not _POINT.fullmatch(text):
+        raise BadRequestError(reason="point: it should be latest, 41, chk-41, an absolute path or a URL")
+    return f"chk-{int(text)}" if text.isdecimal() else text
+
+
+def _place(path: str) -> str:
+    """Where a savepoint goes; a relative path would be relative to whoever serves."""
+    if path and not (path.startswith("/") or "://" in path):
+        raise BadRequestError(reason="path: it should be an absolute directory or a URL")
+    return path

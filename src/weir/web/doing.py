@@ -1,0 +1,93 @@
+"""What can be asked for: the same requests, by the same way through the storage, as on the command line.
+
+Each function waits for the answer and returns what the verb's `--json` would; it runs in an operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from weir.checkpoint.restore import intend
+from weir.ids import job_name
+from weir.savepoint import copying
+from weir.savepoint.place import Place
+from weir.savepoint.verify import verify as verify_savepoint
+from weir.storage import open_store
+from weir.storage.attempts import whoami
+from weir.storage.generations import read_origin
+from weir.supervisor import asking
+from weir.supervisor.asking import Wish
+from weir.supervisor.restoring import WHY
+from weir.supervisor.savepoints import progress_of
+from weir.web.operations import Operation
+from weir.web.site import Site
+
+
+def _ask(site: Site, operation: Operation, wish: Wish, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    job = operation.job
+    standing, shown = site.look(job), f"'weir status {job}' shows how it stands"
+    asking.refuse_without_supervisor(standing, wish.verb, shown)
+
+    def meanwhile(request: str) -> None:
+        operation.progress = progress_of(site.dir, job, request) or operation.progress
+
+    answer = asking.ask(site.dir, standing, wish, arguments, None, shown, meanwhile)
+    if not answer["done"]:
+        raise asking.not_done(standing, wish, answer, shown)
+    return {"job": job} | {key: value for key, value in answer.items() if key not in ("done", "detached")}
+
+
+def checkpoint(site: Site, operation: Operation) -> Mapping[str, Any]:
+    return _ask(site, operation, asking.CHECKPOINT, operation.arguments)
+
+
+def savepoint(site: Site, operation: Operation) -> Mapping[str, Any]:
+    return _ask(site, operation, asking.SAVEPOINT, {**operation.arguments, "by": whoami()})
+
+
+def configure(site: Site, operation: Operation) -> Mapping[str, Any]:
+    return _ask(site, operation, asking.CONFIGURE, operation.arguments)
+
+
+def plan(site: Site, operation: Operation) -> Mapping[str, Any]:
+    """Made by a process with Spark that the supervisor starts; where nobody runs the job, by `weir plan`."""
+    return _ask(site, operation, asking.PLAN, operation.arguments)
+
+
+def cancel(site: Site, operation: Operation) -> Mapping[str, Any]:
+    return _ask(site, operation, asking.CANCEL, {})
+
+
+def stop(site: Site, operation: Operation) -> Mapping[str, Any]:
+    return _ask(site, operation, asking.STOP, {**operation.arguments, "by": whoami()})
+
+
+def restore(site: Site, operation: Operation) -> Mapping[str, Any]:
+    """Of a running job now; of one that nobody runs at its next start, which `live` tells."""
+    job, point = operation.job, str(operation.arguments["point"])
+    if not site.look(job).over:
+        return {**_ask(site, operation, asking.RESTORE, operation.arguments), "point": point, "live": True}
+    store, name = open_store(site.dir), job_name(job)
+    accept = bool(operation.arguments.get("accept_duplicates"))
+    generation = intend(store, name, point, accept_duplicates=accept, clock=site.clock, why=WHY)
+    origin = read_origin(store, name, generation)
+    checkpoint = origin.checkpoint if origin else None
+    return {"job": job, "point": point, "checkpoint": checkpoint, "generation": generation, "live": False}
+
+
+def verify(site: Site, operation: Operation) -> Mapping[str, Any]:
+    """Read every file of a savepoint; damage is a result, not a failure of the operation."""
+    entry = site.savepoint(operation.job, str(operation.arguments["path"]))
+
+    def progress(done: int, total: int) -> None:
+        operation.progress = {"phase": "verify", "done_bytes": done, "full_bytes": total}
+
+    found = verify_savepoint(Place(entry.place), site.clock, progress)
+    return {"path": entry.place, "whole": found.whole, **vars(found)}
+
+
+def dispose(site: Site, operation: Operation) -> Mapping[str, Any]:
+    entry = site.savepoint(operation.job, str(operation.arguments["path"]))
+    gone = copying.dispose(Place(entry.place))
+    return {"job": operation.job, "path": gone.place, "bytes": gone.savepoint.bytes}

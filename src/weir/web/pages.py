@@ -1,0 +1,362 @@
+"""The pages, made here on each call from the same readings as REST; a script keeps what is shown up to date.
+
+Without the script every page is whole; with it, its parts marked `data-live` are fetched again when
+something has happened.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Annotated, Any
+from urllib.parse import parse_qs, quote
+
+from fastapi import FastAPI, Query, Request
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.staticfiles import StaticFiles
+
+from weir.errors import WeirError
+from weir.protocol.checkpoints import CheckpointState
+from weir.savepoint.catalogue import Entry
+from weir.supervisor import causes, checkpoints, forms, measures
+from weir.supervisor.checkpoints import PHASES, WHOLE
+from weir.supervisor.health import health
+from weir.supervisor.recovery import PARTS
+from weir.supervisor.view import Report, report
+from weir.web import drawing
+from weir.web.envelope import status_of
+from weir.web.guard import COOKIE, LOGIN, same, session_of
+from weir.web.reading import kept, settings, total
+from weir.web.site import SAVEPOINT_DIR, Site
+from weir.words import lasting, number, seconds_since, size, when
+
+TABS = ("overview", "checkpoints", "savepoints", "recoveries", "failures", "state", "history")
+HISTORY = (
+    *("state", "attempt", "note", "restart", "gave up", "cancel", "stop", "configured", "restore"),
+    *("restored", "savepoint taken", "savepoint failed", "savepoints deleted", "cut off"),
+)
+"""The kinds of events on the page of history; batches and checkpoints have their own."""
+_UNKNOWN = "-"
+_PAGE = 25
+_POINTS = 200
+_SPARK = 60
+"""So many batches of its slowest query are the sparkline of a job."""
+Before = Annotated[int | None, Query(ge=1, le=2**53)]
+
+
+def install(app: FastAPI, site: Site) -> None:
+    """Add the pages to an application."""
+    pages = Pages(site)
+    app.mount("/static", StaticFiles(directory=str(files("weir.web") / "static")), name="static")
+
+    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
+    def jobs() -> Response:
+        return pages.jobs()
+
+    @app.get("/jobs/{job}", response_class=HTMLResponse, include_in_schema=False)
+    def overview(job: str) -> Response:
+        return pages.of(job, "overview", pages.overview)
+
+    @app.get("/jobs/{job}/checkpoints", response_class=HTMLResponse, include_in_schema=False)
+    def all_checkpoints(job: str, before: Before = None) -> Response:
+        return pages.of(job, "checkpoints", lambda seen: pages.checkpoints(seen, before))
+
+    @app.get("/jobs/{job}/checkpoints/{id}", response_class=HTMLResponse, include_in_schema=False)
+    def one_checkpoint(job: str, id: int) -> Response:
+        return pages.of(job, "checkpoints", lambda seen: pages.checkpoint(seen, id), "checkpoint")
+
+    @app.get("/jobs/{job}/savepoints", response_class=HTMLResponse, include_in_schema=False)
+    def savepoints(job: str) -> Response:
+        return pages.of(job, "savepoints", pages.savepoints)
+
+    @app.get("/jobs/{job}/recoveries", response_class=HTMLResponse, include_in_schema=False)
+    def recoveries(job: str) -> Response:
+        return pages.of(job, "recoveries", pages.recoveries)
+
+    @app.get("/jobs/{job}/failures", response_class=HTMLResponse, include_in_schema=False)
+    def failures(job: str) -> Response:
+        return pages.of(job, "failures", pages.failures)
+
+    @app.get("/jobs/{job}/state", response_class=HTMLResponse, include_in_schema=False)
+    def state(job: str) -> Response:
+        return pages.of(job, "state", pages.state)
+
+    @app.get("/jobs/{job}/history", response_class=HTMLResponse, include_in_schema=False)
+    def history(job: str) -> Response:
+        return pages.of(job, "history", pages.history)
+
+
+def install_login(app: FastAPI, token: str | None) -> None:
+    """The page that asks a browser for the token; without a token there is none."""
+    if token is None:
+        return
+    environment = _environment()
+
+    def asked(wrong: bool) -> Response:
+        text = environment.get_template("login.html").render(wrong=wrong)
+        return HTMLResponse(text, 401 if wrong else 200)
+
+    @app.get(LOGIN, response_class=HTMLResponse, include_in_schema=False)
+    def login() -> Response:
+        return asked(wrong=False)
+
+    @app.post(LOGIN, response_class=HTMLResponse, include_in_schema=False)
+    async def enter(request: Request) -> Response:
+        body = (await request.body())[:4096].decode("utf-8", "replace")
+        given = (parse_qs(body).get("token") or [""])[0].strip()
+        if not same(given, token):
+            return asked(wrong=True)
+        answer = RedirectResponse("/", 303)
+        answer.set_cookie(COOKIE, session_of(token), httponly=True, samesite="strict", max_age=30 * 86400)
+        return answer
+
+
+class Pages:
+    """The pages of a site. Its methods are called from any thread."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._environment = _environment()
+
+    def jobs(self) -> Response:
+        """Every job of the storage: those that somebody works on first."""
+        rows = [self._row(report(self._site.dir, one.name, self._site.clock)) for one in self._site.jobs()]
+        rows.sort(key=lambda row: (row["job"]["alive"] is False, row["job"]["name"]))
+        return self._page("jobs.html", rows=rows, dir=self._site.dir)
+
+    def of(self, job: str, tab: str, content: Any, template: str = "") -> Response:
+        """A page about one job, or the page that says why there is none."""
+        try:
+            seen = report(self._site.dir, job, self._site.clock, recoveries=1)
+            row = self._row(seen)
+            return self._page(f"{template or tab}.html", tab=tab, tabs=TABS, **row, **content(seen))
+        except WeirError as error:
+            words = {"what": error.what, "why": error.why, "hint": error.hint}
+            return self._page("error.html", status_of(error), error=words)
+
+    def overview(self, seen: Report) -> dict[str, Any]:
+        dir, name, clock = self._site.dir, seen.standing.name, self._site.clock
+        found = measures.graph(dir, name, clock)["queries"]
+        queries = measures.queries(dir, name, clock, _POINTS)
+        newest = checkpoints.newest(dir, name, clock, 3)
+        return {
+            "drawing": drawing.graph(found),
+            "queries": found,
+            "rate": sum(one["rate"] or 0 for one in found),
+            "state_rows": sum(one["state_rows"] or 0 for one in found),
+            "state_bytes": sum(one["state_bytes"] or 0 for one in found),
+            "batch_chart": _batch_chart(queries, "seconds", "s"),
+            "rows_chart": _batch_chart(queries, "rows", "rows"),
+            "pending": [one for one in newest if one.status is CheckpointState.PENDING],
+            "operations": self._operations(name),
+            "notes": kept(self._site, name, "note", "state", limit=12)[::-1],
+        }
+
+    def checkpoints(self, seen: Report, before: int | None) -> dict[str, Any]:
+        name = seen.standing.name
+        found = checkpoints.newest(self._site.dir, name, self._site.clock, _PAGE + 1, before)
+        shown = found[-_PAGE:]
+        longest = max((one.seconds or 0 for one in shown), default=0) or 1.0
+        summary = measures.checkpoints(self._site.dir, name)
+        return {
+            "rows": [_timeline(one, longest) for one in reversed(shown)],
+            "before": before,
+            "older": shown[0].id if len(found) > _PAGE else None,
+            "total": total(self._site, name),
+            "summary": summary,
+            "phases": PHASES,
+            "time_chart": _course(summary["course"], {"seconds": "end to end"}, "s"),
+            "size_chart": _course(summary["course"], {"new_bytes": "new", "full_bytes": "full"}, "bytes"),
+            "settings": settings(self._site, name),
+            "operations": self._operations(name),
+        }
+
+    def checkpoint(self, seen: Report, id: int) -> dict[str, Any]:
+        name = seen.standing.name
+        one = checkpoints.one(self._site.dir, name, self._site.clock, id)
+        return {
+            "one": vars(one),
+            "status": one.status.value,
+            "whole": [(phase, one.phases[phase]) for phase in WHOLE if phase in one.phases],
+            "whole_bar": drawing.bars([(p, one.phases[p]) for p in WHOLE if p in one.phases], kind="whole"),
+            "lanes": _lanes(one, max((_length(body) for body in one.queries.values()), default=0)),
+            "phases": PHASES,
+            "now_at": _now_at(seen),
+        }
+
+    def savepoints(self, seen: Report) -> dict[str, Any]:
+        name = seen.standing.name
+        found = [_savepoint(one) for one in reversed(self._site.savepoints(name))]
+        told = {one["key"]: one["value"] for one in settings(self._site, name)}
+        place = told.get(SAVEPOINT_DIR, "unset")
+        return {
+            "rows": found,
+            "savepoint_dir": "" if place == "unset" else place,
+            "operations": self._operations(name),
+            "now_at": _now_at(seen),
+        }
+
+    def recoveries(self, seen: Report) -> dict[str, Any]:
+        found = kept(self._site, seen.standing.name, "recovery", limit=50)[::-1]
+        longest = max((one.body["seconds"] for one in found), default=1.0) or 1.0
+        spread = measures.spread(one.body["seconds"] for one in found)
+        return {
+            "spread": spread,
+            "rows": [
+                {
+                    **forms.happened(one),
+                    "steps": drawing.steps([(p, one.body["parts"].get(p, 0.0)) for p in PARTS]),
+                    "bar": drawing.bars(
+                        [(p, one.body["parts"].get(p, 0.0)) for p in PARTS], longest, kind="part"
+                    ),
+                }
+                for one in found
+            ],
+            "parts": PARTS,
+        }
+
+    def failures(self, seen: Report) -> dict[str, Any]:
+        return {"groups": causes.grouped(kept(self._site, seen.standing.name, "failure", limit=1000))}
+
+    def state(self, seen: Report) -> dict[str, Any]:
+        queries = measures.queries(self._site.dir, seen.standing.name, self._site.clock, _POINTS)
+        return {
+            "queries": [one.form() for one in queries],
+            "rows_chart": _batch_chart(queries, "state_rows", "rows"),
+            "bytes_chart": _batch_chart(queries, "state_bytes", "bytes"),
+        }
+
+    def history(self, seen: Report) -> dict[str, Any]:
+        return {"events": kept(self._site, seen.standing.name, *HISTORY, limit=300)[::-1]}
+
+    def _row(self, seen: Report) -> dict[str, Any]:
+        """What every page says of a job."""
+        dir, clock, name = self._site.dir, self._site.clock, seen.standing.name
+        queries = [one for one in measures.queries(dir, name, clock, _SPARK) if one.last]
+        slowest = max(queries, key=lambda one: float(one.batches[-1]["seconds"]), default=None)
+        course = [float(batch["seconds"]) for batch in slowest.batches] if slowest else []
+        return {
+            "job": forms.report(dir, seen, clock.now()),
+            "health": health(dir, seen, clock),
+            "spark": drawing.sparkline(course, _seconds),
+            "lag": _lag(queries),
+        }
+
+    def _operations(self, job: str) -> list[dict[str, Any]]:
+        shown = [one.form() for one in reversed(self._site.operations.of(job)[-5:])]
+        return [{**one, "said": _said(one["verb"], one["result"] or {})} for one in shown]
+
+    def _page(self, template: str, code: int = 200, /, **values: Any) -> Response:
+        now = self._site.clock.now()
+        served_by = self._site.job
+        text = self._environment.get_template(template).render(now=now, served_by=served_by, **values)
+        return HTMLResponse(text, code)
+
+
+def _said(verb: str, result: Mapping[str, Any]) -> str:
+    """What came of an operation, in a few words."""
+    if verb == "verify":
+        return "every file is whole" if result.get("whole") else ", ".join(result.get("damage", ()))
+    if verb == "restore" and result:
+        when_ = "goes on" if result.get("live") else "the next start goes on"
+        return f"{when_} from checkpoint {result.get('checkpoint')}"
+    if verb == "plan" and result:
+        return str(result.get("text", "")).rpartition("\n")[2]
+    if verb == "checkpoint" and result:
+        return f"checkpoint {result.get('id')}, {_seconds(result.get('seconds'))}"
+    if verb == "configure":
+        return ", ".join(f"{key} = {value}" for key, value in result.get("settings", {}).items())
+    return str(result.get("path") or result.get("state") or "")
+
+
+def _lag(queries: Sequence[measures.Query]) -> str:
+    """The worst of all queries, in words; nothing when none tells."""
+    behind = [one.behind for one in queries if one.behind is not None and one.behind["count"]]
+    marks = [one.watermark_lag for one in queries if one.watermark_lag is not None]
+    if behind:
+        worst = max(behind, key=lambda one: int(one["count"]))
+        return f"{number(worst['count'])} {worst['unit']}"
+    return f"watermark {lasting(max(marks))}" if marks else ""
+
+
+def _timeline(one: checkpoints.Checkpoint, longest: float) -> dict[str, Any]:
+    return {**vars(one), "status": one.status.value, "lanes": _lanes(one, longest)}
+
+
+def _lanes(one: checkpoints.Checkpoint, total: float) -> list[dict[str, Any]]:
+    """For each query of a checkpoint its phases as one bar."""
+    return [
+        {
+            "query": name,
+            **{key: body.get(key) for key in ("batch", "unaligned", "new_bytes", "full_bytes")},
+            "phases": body.get("phases", {}),
+            "seconds": _length(body),
+            "bar": drawing.bars([(p, body.get("phases", {}).get(p, 0.0)) for p in PHASES], total or None),
+        }
+        for name, body in one.queries.items()
+    ]
+
+
+def _length(body: Mapping[str, Any]) -> float:
+    return float(sum(body.get("phases", {}).values()))
+
+
+def _savepoint(entry: Entry) -> dict[str, Any]:
+    queries = entry.savepoint.queries if entry.savepoint else {}
+    sinks = [query.sink for query in queries.values() if query.sink is not None]
+    return {
+        **forms.savepoint(entry),
+        "at_batch": {name: query.batch for name, query in queries.items()},
+        "rewindable": all(sink.rewindable for sink in sinks),
+    }
+
+
+def _now_at(seen: Report) -> dict[str, Any]:
+    """Which batch each query has committed last: what a restore would give up."""
+    return {one["query"]: one["batch"] for one in seen.queries}
+
+
+def _batch_chart(queries: Sequence[measures.Query], field: str, unit: str) -> dict[str, Any]:
+    """The course of a figure of each query, for the script to draw."""
+    lines = {one.name: [[b["at"], b[field]] for b in one.batches] for one in queries if one.last}
+    return _chart(lines, unit)
+
+
+def _course(course: Sequence[Mapping[str, Any]], fields: Mapping[str, str], unit: str) -> dict[str, Any]:
+    shown = course[:: -max(1, len(course) // _POINTS)][::-1]
+    lines = {label: [[one["at"], one[field]] for one in shown] for field, label in fields.items()}
+    return _chart(lines, unit)
+
+
+def _chart(lines: Mapping[str, list[list[Any]]], unit: str) -> dict[str, Any]:
+    return {"unit": unit, "series": [{"name": name, "points": points} for name, points in lines.items()]}
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return _UNKNOWN
+    return f"{value:.2f} s" if value < 100 else lasting(value)
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("weir.web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "size": lambda value: _UNKNOWN if value is None else size(value),
+        "number": lambda value: _UNKNOWN if value is None else number(value),
+        "lasting": lambda value: _UNKNOWN if value is None else lasting(value),
+        "seconds": _seconds,
+        "when": when,
+        "ago": lambda moment, now: f"{lasting(seconds_since(moment, now))} ago",
+        "segment": lambda text: quote(str(text), safe=""),
+        "slug": lambda text: re.sub(r"[^a-z0-9]+", "-", str(text).lower()),
+    }
+    environment.globals |= {"tab_of": lambda tab: "" if tab == "overview" else f"/{tab}"}
+    return environment

@@ -1,0 +1,44 @@
+"""What is served: a storage with its jobs, the clock, and what was asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from weir.clock import Clock
+from weir.errors import NotASavepointError
+from weir.savepoint.catalogue import Entry
+from weir.supervisor.savepoints import known
+from weir.supervisor.view import Standing, job_names, look, settings_of
+from weir.web.operations import Operations
+
+SAVEPOINT_DIR = "execution.checkpointing.savepoint-dir"
+
+
+@dataclass(frozen=True)
+class Site:
+    """One storage. `job` is the one whose supervisor serves it; "" when nobody's does."""
+
+    dir: str
+    clock: Clock
+    job: str = ""
+    operations: Operations = field(default_factory=lambda: Operations(Clock()))
+
+    def jobs(self) -> list[Standing]:
+        return [look(self.dir, name, self.clock) for name in job_names(self.dir)]
+
+    def look(self, job: str) -> Standing:
+        """How a job stands; raises `NoSuchJobError`."""
+        return look(self.dir, job, self.clock)
+
+    def savepoints(self, job: str) -> list[Entry]:
+        """The savepoints of a job that can be found, oldest first."""
+        self.look(job)
+        place = settings_of(self.dir, job).get(SAVEPOINT_DIR, {}).get("value", "unset")
+        return known(self.dir, job, None if place == "unset" else place)
+
+    def savepoint(self, job: str, path: str) -> Entry:
+        """One of them by its place; what is not in the catalogue of the job is not touched."""
+        for entry in self.savepoints(job):
+            if entry.place == path:
+                return entry
+        raise NotASavepointError(place=path, reason=f"it is not among the savepoints of job {job!r}")

@@ -1,0 +1,233 @@
+"use strict";
+// Keeps a page up to date, draws its charts, and sends what its buttons ask for. A page is whole without it.
+
+const HEADERS = { "X-Weir-Request": "1" };
+const charts = new Map();
+let wanted = 0, busy = false, lastRefresh = 0;
+
+// live
+
+function refreshSoon() {
+  if (wanted) return;
+  const wait = Math.max(0, 1000 - (Date.now() - lastRefresh));
+  wanted = setTimeout(() => { wanted = 0; refresh(); }, wait);
+}
+
+async function refresh() {
+  if (busy) { refreshSoon(); return; }
+  busy = true;
+  lastRefresh = Date.now();
+  try {
+    const answer = await fetch(location.href, { headers: { ...HEADERS, Accept: "text/html" } });
+    if (answer.redirected && new URL(answer.url).pathname === "/login") { location.href = "/login"; return; }
+    if (!answer.ok) return;
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    for (const part of document.querySelectorAll("[data-live]")) {
+      const other = fresh.getElementById(part.id);
+      if (other && !inUse(part)) replace(part, other);
+    }
+    say(true);
+  } catch { say(false); } finally { busy = false; }
+}
+
+// What somebody types into is left alone.
+function inUse(part) {
+  const at = document.activeElement;
+  const typing = at && part.contains(at) && at.matches("input, textarea, select");
+  const changed = [...part.querySelectorAll("input[data-was]")].some((one) => one.value !== one.dataset.was);
+  return typing || changed || part.querySelector("dialog[open]");
+}
+
+function replace(part, other) {
+  const both = (one) => one.querySelectorAll(".chart[data-chart]");
+  if (both(part).length && both(part).length === both(other).length) {
+    both(other).forEach((fresh) => {
+      const shown = document.getElementById(fresh.id);
+      if (shown && shown.dataset.chart !== fresh.dataset.chart) { shown.dataset.chart = fresh.dataset.chart; draw(shown); }
+    });
+    return;
+  }
+  if (part.dataset.seen === other.innerHTML) return;
+  part.dataset.seen = other.innerHTML;
+  const open = [...part.querySelectorAll("details")].map((one) => one.open);
+  part.className = other.className;
+  part.replaceChildren(...document.adoptNode(other).childNodes);
+  const now = part.querySelectorAll("details");
+  if (now.length === open.length) now.forEach((one, at) => { one.open = open[at]; });
+  part.querySelectorAll(".chart[data-chart]").forEach(draw);
+}
+
+function say(up) {
+  const sign = document.getElementById("live");
+  sign.hidden = false;
+  sign.classList.toggle("lost", !up);
+  sign.textContent = up ? "live" : "connection lost";
+  sign.title = up ? "" : "who served this page is gone; 'weir dashboard' serves the history";
+}
+
+function listen() {
+  const url = document.body.dataset.stream;
+  if (url) {
+    const events = new EventSource(url);
+    for (const kind of ["journal", "batch", "state"]) events.addEventListener(kind, refreshSoon);
+    let opened = false;
+    events.addEventListener("open", () => { say(true); if (opened) refreshSoon(); opened = true; });
+    events.onerror = () => say(false);
+    setInterval(refreshSoon, 15000);
+  } else if (document.body.dataset.poll) {
+    setInterval(refreshSoon, Number(document.body.dataset.poll));
+  }
+}
+
+// times
+
+function lasting(seconds) {
+  const s = Math.floor(seconds);
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return s < 600 ? `${Math.floor(s / 60)} min ${s % 60} s` : `${Math.floor(s / 60)} min`;
+  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor(s % 3600 / 60)} min`;
+  return `${Math.floor(s / 86400)} d ${Math.floor(s % 86400 / 3600)} h`;
+}
+
+function tick() {
+  for (const one of document.querySelectorAll("time[data-ago]")) {
+    one.textContent = `${lasting(Math.max(0, (Date.now() - Date.parse(one.dateTime)) / 1000))} ago`;
+  }
+}
+
+// charts
+
+const short = (value, units, step) => {
+  let at = 0;
+  while (Math.abs(value) >= 999.5 && at < units.length - 1) { value /= step; at += 1; }
+  return `${Number(value.toPrecision(3))}${units[at]}`;
+};
+const UNITS = {
+  bytes: (v) => short(v, [" B", " KiB", " MiB", " GiB", " TiB"], 1024),
+  rows: (v) => short(v, ["", "k", "M", "G"], 1000),
+  s: (v) => `${Number(v.toPrecision(3))} s`,
+};
+
+const POWERS = [...Array(50).keys()].map((at) => 2 ** at);
+
+function colour(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); }
+
+function draw(holder) {
+  const { unit, series } = JSON.parse(holder.dataset.chart);
+  const old = charts.get(holder.id);
+  if (old) { old.destroy(); charts.delete(holder.id); }
+  const lines = series.filter((one) => one.points.length);
+  if (!lines.length || typeof uPlot === "undefined") return;
+  holder.replaceChildren();
+  const tables = lines.map((one) => [one.points.map((p) => Date.parse(p[0]) / 1000), one.points.map((p) => p[1])]);
+  const data = tables.length === 1 ? tables[0] : uPlot.join(tables);
+  const words = UNITS[unit];
+  const axis = { stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 }, font: "12px system-ui, sans-serif" };
+  const options = {
+    width: Math.max(240, holder.clientWidth), height: 190, cursor: { y: false }, legend: { live: true },
+    scales: { y: { range: (_u, _low, high) => [0, high > 0 ? high * 1.1 : 1] } },
+    axes: [axis, { ...axis, size: 66, values: (_u, all) => all.map(words), ...(unit === "bytes" ? { incrs: POWERS } : {}) }],
+    series: [{ value: (_u, v) => (v == null ? "" : new Date(v * 1000).toLocaleTimeString()) },
+      ...lines.map((one, at) => ({
+        label: one.name, stroke: colour(`--c${at % 7 + 1}`), width: 1.6, spanGaps: true, points: { show: one.points.length < 40, size: 5 },
+        value: (_u, v) => (v == null ? "" : words(v)),
+      }))],
+  };
+  charts.set(holder.id, new uPlot(options, data, holder));
+}
+
+function drawAll() { document.querySelectorAll(".chart[data-chart]").forEach(draw); }
+
+// buttons
+
+function toast(text, failed) {
+  const one = document.createElement("div");
+  one.className = failed ? "toast failed" : "toast";
+  one.textContent = text;
+  document.getElementById("toasts").append(one);
+  setTimeout(() => one.remove(), failed ? 12000 : 5000);
+}
+
+function body(form) {
+  const found = {};
+  for (const field of form.elements) {
+    if (!field.name) continue;
+    if (field.type === "checkbox") found[field.name] = field.checked;
+    else if (field.dataset.was === undefined) { if (field.value !== "") found[field.name] = field.value; }
+    else if (field.value !== field.dataset.was) found[field.name] = field.value;
+  }
+  return form.hasAttribute("data-settings") ? { settings: found } : found;
+}
+
+async function send(form) {
+  const asked = body(form);
+  if (form.hasAttribute("data-settings") && !Object.keys(asked.settings).length) { toast("nothing was changed"); return; }
+  const { error } = await outcome(form.dataset.action, form.dataset.method || "POST", asked);
+  if (error) fail(error);
+  else {
+    for (const field of form.querySelectorAll("input[data-was]")) field.dataset.was = field.value;
+    toast(form.dataset.done || "done");
+  }
+  refreshSoon();
+}
+
+// What becomes of a wish, when its operation has ended: a result, or an error.
+async function outcome(url, method, asked) {
+  const headers = { ...HEADERS, "Content-Type": "application/json" };
+  let said = await (await fetch(url, { method, headers, body: JSON.stringify(asked) })).json();
+  while (!said.error && said.data.status === "running") {
+    refreshSoon();
+    said = await (await fetch(`/api/v1/operations/${said.data.id}?wait=1`, { headers: HEADERS })).json();
+  }
+  return said.error ? said : said.data;
+}
+
+async function showPlan(button) {
+  const shown = button.parentElement.querySelector(".planned");
+  button.disabled = true;
+  shown.hidden = false;
+  shown.textContent = "asking Spark's planner …";
+  try {
+    const { error, result } = await outcome(button.dataset.plan, "POST", { point: button.dataset.point });
+    shown.textContent = error ? [error.what, error.why, error.hint].filter(Boolean).join("\n") : result.text;
+  } catch { shown.textContent = "no answer came"; }
+  button.disabled = false;
+}
+
+function fail(error) { toast([error.what, error.why, error.hint].filter(Boolean).join("; "), true); }
+
+document.addEventListener("submit", async (event) => {
+  const form = event.target.closest("form[data-action]");
+  if (!form) return;
+  event.preventDefault();
+  const buttons = form.querySelectorAll("button:not([type='button'])");
+  buttons.forEach((one) => { one.disabled = true; });
+  form.closest("dialog")?.close();
+  try { await send(form); } catch { fail({ what: "no answer came", why: "", hint: "is the supervisor still there?" }); }
+  buttons.forEach((one) => { one.disabled = false; });
+});
+
+document.addEventListener("click", (event) => {
+  const opener = event.target.closest("[data-dialog]");
+  if (opener) document.getElementById(opener.dataset.dialog).showModal();
+  const planner = event.target.closest("[data-plan]");
+  if (planner) showPlan(planner);
+  if (event.target.closest("[data-close]")) event.target.closest("dialog").close();
+});
+
+document.getElementById("theme").addEventListener("click", () => {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+  try { localStorage.setItem("weir-theme", root.dataset.theme); } catch { /* then it holds for this page */ }
+  drawAll();
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+
+let resized = 0;
+addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(drawAll, 200); });
+
+drawAll();
+listen();
+tick();
+setInterval(tick, 1000);

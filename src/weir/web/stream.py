@@ -1,0 +1,91 @@
+"""Events as they come, as a server-sent stream: the journal is looked at twice a second.
+
+Each event has the number of the journal's, so that a browser that comes back misses none. Batches are
+many: of those only the news that there are new ones is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Header
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import StreamingResponse
+
+from weir.errors import ExternalError
+from weir.ids import job_name
+from weir.supervisor.journal import Event
+from weir.supervisor.view import history_of
+from weir.web.envelope import FAILURES
+from weir.web.reading import Job
+from weir.web.site import Site
+
+_LOOK = 0.5
+_ALIVE = 15.0
+"""Something is sent at least so often, so that both ends know of each other."""
+
+Last = Annotated[str, Header(alias="Last-Event-ID", max_length=20, description="where a reader goes on")]
+
+
+@dataclass(frozen=True)
+class _News:
+    events: list[Event]
+    event: int
+    batch: int
+    state: str
+
+
+def routes(site: Site, over: Callable[[], bool]) -> APIRouter:
+    api = APIRouter(responses=FAILURES)
+
+    @api.get(
+        "/jobs/{job}/events/stream",
+        response_class=StreamingResponse,
+        responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    )
+    async def stream(job: Job, last: Last = "") -> StreamingResponse:
+        """The journal's events as they come, as server-sent events; `batch` when there are new batches."""
+        await run_in_threadpool(site.look, job)
+        after = int(last) if last.isascii() and last.isdigit() else None
+        return StreamingResponse(_sent(site, job, after, over), media_type="text/event-stream")
+
+    return api
+
+
+async def _sent(site: Site, job: str, after: int | None, over: Callable[[], bool]) -> AsyncIterator[str]:
+    first = await run_in_threadpool(_news, site, job, None)
+    event, batch, state = first.event if after is None else after, first.batch, first.state
+    yield f"retry: 2000\nevent: open\ndata: {json.dumps({'state': state})}\n\n"
+    quiet = 0.0
+    while not over():
+        await asyncio.sleep(_LOOK)
+        quiet += _LOOK
+        try:
+            news = await run_in_threadpool(_news, site, job, event)
+        except ExternalError:
+            continue  # a storage that fails for a while; the reader is not sent away
+        for one in news.events:
+            body = json.dumps({"kind": one.kind, "at": one.at, "query": one.query, "body": one.body})
+            yield f"id: {one.id}\nevent: journal\ndata: {body}\n\n"
+        if news.batch != batch:
+            yield f"event: batch\ndata: {json.dumps({'newest': news.batch})}\n\n"
+        if news.state != state:
+            yield f"event: state\ndata: {json.dumps({'state': news.state})}\n\n"
+        elif quiet >= _ALIVE:
+            quiet = 0.0
+            yield ": alive\n\n"
+        event, batch, state = max(event, news.event), news.batch, news.state
+
+
+def _news(site: Site, job: str, after: int | None) -> _News:
+    state = site.look(job).state
+    with history_of(site.dir, job_name(job)) as history:
+        if history is None:
+            return _News([], 0, 0, state)
+        event, batch = history.newest()
+        events = history.since(after) if after is not None else []
+    return _News(events, events[-1].id if events else event, batch, state)

@@ -1,0 +1,138 @@
+"""The pages in a real browser, over a played job: live, with buttons, at two widths, in both themes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import WIDTHS, Open
+from tests.fake_job import FakeJob
+from tests.unit.test_cli_savepoints import saved
+from tests.web_site import Answering, checkpointed, described, failed, served, site
+from weir.supervisor.requests import Request
+
+INTERVAL = "execution.checkpointing.interval"
+TABS = (
+    "",
+    "/checkpoints",
+    "/checkpoints/12",
+    "/savepoints",
+    "/recoveries",
+    "/failures",
+    "/state",
+    "/history",
+)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> FakeJob:
+    settings = {"execution.checkpointing.savepoint-dir": str(tmp_path / "backup")}
+    job = described(FakeJob(tmp_path).state("STARTING").state("RUNNING"), **settings)
+    for number in range(40, 50):
+        job.batch(number)
+    return checkpointed(job, 1, 12)
+
+
+@pytest.fixture
+def url(tmp_path: Path, job: FakeJob) -> Iterator[str]:
+    with served(site(tmp_path)) as url:
+        yield f"{url}/jobs/wordcount"
+
+
+def test_a_checkpoint_and_a_failure_appear_by_themselves(job: FakeJob, url: str, opened: Open) -> None:
+    checkpoints, recoveries = opened(f"{url}/checkpoints"), opened(f"{url}/recoveries")
+    expect(checkpoints.locator("#timeline tbody tr").first).to_contain_text("12")
+    expect(recoveries.locator("#recoveries")).to_contain_text("Nothing had to be recovered")
+    expect(checkpoints.locator("#live")).to_have_text("live")
+    checkpointed(job, 13, 13)
+    expect(checkpoints.locator("#timeline tbody tr").first).to_contain_text("13")
+    failed(job)
+    expect(recoveries.locator(".recovery .took")).to_have_text("1.50 s")
+    job.state("FAILED")
+    expect(recoveries.locator("#verdict")).to_contain_text("FAILED")
+
+
+def test_the_buttons_ask_the_job_and_tell_what_became_of_it(job: FakeJob, url: str, opened: Open) -> None:
+    def answer(request: Request) -> dict[str, Any]:
+        if request.verb == "savepoint":
+            return {"done": False, "what": "no savepoint can be written there", "why": "the disk is full"}
+        if request.verb == "configure":
+            return {"done": True, **request.arguments}
+        return {"done": True, "id": 13, "seconds": 0.5, "new_bytes": 1, "full_bytes": 2}
+
+    supervisor = Answering(job, answer)
+    page = opened(f"{url}/checkpoints")
+    page.check("input[name=full]")
+    page.click("#checkpoint-now")
+    expect(page.locator(".toast").first).to_have_text("the checkpoint is complete")
+    expect(page.locator("#operations .done").first).to_contain_text("checkpoint 13")
+    page.fill(f"input[name='{INTERVAL}']", "5 s")
+    page.click("#change")
+    expect(page.locator(".toast").last).to_contain_text("changed")
+    page.goto(f"{url}/savepoints")
+    page.click("#savepoint-now")
+    expect(page.locator(".toast.failed")).to_contain_text("the disk is full")
+    expect(page.locator("#operations .failed")).to_contain_text("no savepoint can be written there")
+    supervisor.end()
+    verbs = [verb for verb, _ in supervisor.heard]
+    assert verbs == ["checkpoint", "configure", "savepoint"]
+    assert supervisor.heard[0][1] == {"full": True}
+    assert supervisor.heard[1][1] == {"settings": {INTERVAL: "5 s"}}
+
+
+def test_going_back_shows_what_it_means_and_asks_once_more(
+    job: FakeJob, url: str, opened: Open, tmp_path: Path
+) -> None:
+    taken = saved(tmp_path / "elsewhere", tmp_path / "backup")
+    supervisor = Answering(
+        job, lambda request: {"done": True, "checkpoint": 7, "generation": 2, "seconds": 1}
+    )
+    page = opened(f"{url}/savepoints")
+    page.click("text=Verify")
+    expect(page.locator("#catalogue")).to_contain_text("whole")
+    page.click("text=Go back to it")
+    dialog = page.locator("dialog[open]")
+    expect(dialog.locator("tbody tr")).to_contain_text(["counts"])
+    assert [cell.strip() for cell in dialog.locator("tbody td").all_inner_texts()] == [
+        "counts",
+        "49",
+        "1",
+        "48",
+    ]
+    dialog.get_by_text("Leave it").click()
+    expect(dialog).to_be_hidden()
+    page.click("text=Go back to it")
+    dialog.get_by_role("button", name="Go back").click()
+    expect(page.locator(".toast").last).to_have_text("the job goes back")
+    supervisor.end()
+    assert supervisor.heard == [("restore", {"point": taken.place, "accept_duplicates": False})]
+
+
+def test_a_page_whose_server_is_gone_says_so(tmp_path: Path, job: FakeJob, opened: Open) -> None:
+    with served(site(tmp_path)) as url:
+        page = opened(f"{url}/jobs/wordcount")
+        expect(page.locator("#live")).to_have_text("live")
+    expect(page.locator("#live")).to_have_text("connection lost")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", list(WIDTHS))
+def test_every_page_fits_its_window_and_runs_nothing_that_is_shown(
+    width: str, theme: str, job: FakeJob, url: str, opened: Open, screenshots: Path, tmp_path: Path
+) -> None:
+    saved(tmp_path / "elsewhere", tmp_path / "backup")
+    failed(job)
+    page = opened(url.removesuffix("/jobs/wordcount"), width, theme)
+    for path in ("/", *(f"/jobs/wordcount{tab}" for tab in TABS)):
+        page.goto(url.removesuffix("/jobs/wordcount") + path)
+        expect(page.locator("main")).to_be_visible()
+        for chart in page.locator(".chart[data-chart]").all():
+            expect(chart.locator("canvas")).to_be_visible()
+        name = path.strip("/").replace("/", "-") or "jobs"
+        page.screenshot(path=str(screenshots / f"{name}-{width}-{theme}.png"), full_page=True)
+        assert page.evaluate("document.documentElement.scrollWidth") <= WIDTHS[width], path
+        assert page.locator("img").count() == 0

@@ -1,0 +1,119 @@
+"""Is a job healthy? The verdict, its words, and `weir top`, which shows it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.fake_job import Answer, FakeJob
+from tests.web_site import checkpointed, described, failed
+from weir.cli import main
+from weir.clock import Clock
+from weir.supervisor.health import Health, Level, health
+from weir.supervisor.view import report
+
+INTERVAL = "execution.checkpointing.interval"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> FakeJob:
+    return described(FakeJob(tmp_path).state("RUNNING").batch(41))
+
+
+def verdict(job: FakeJob) -> Health:
+    return health(str(job.dir), report(str(job.dir), job.name, Clock()), Clock())
+
+
+def test_a_job_that_runs_and_completes_its_checkpoints_is_well(job: FakeJob) -> None:
+    assert verdict(job) == Health(Level.OK, "it runs")
+    assert verdict(checkpointed(job, 1, 3)) == Health(Level.OK, "it runs, and its checkpoints complete")
+
+
+def test_checkpoints_that_fail_are_said_until_one_completes(job: FakeJob) -> None:
+    checkpointed(checkpointed(job, 9, 10), 20, 20)
+    assert verdict(job).level is Level.WARN
+    assert verdict(job).words == "the last 2 checkpoints were aborted: its files could not be kept"
+    assert verdict(checkpointed(job, 21, 21)).level is Level.OK
+
+
+def test_a_checkpoint_that_the_end_of_a_query_aborted_is_no_failure_of_checkpoints(job: FakeJob) -> None:
+    body = {"id": 1, "alignment": "", "trigger": "", "seconds": 0.1, "detail": ""}
+    job.event("checkpoint aborted", {**body, "reason": "a query failed and was started again"})
+    assert verdict(job).level is Level.OK
+
+
+def test_a_checkpoint_that_is_overdue_is_said_unless_there_is_no_interval(
+    job: FakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weir.supervisor.health._PATIENCE", -30.0)
+    assert verdict(job).words.startswith("no checkpoint has completed for ")
+    described(job, **{INTERVAL: "off"})
+    assert verdict(job).level is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("state", "level", "word"),
+    [
+        ("FAILED", Level.BAD, "boom: too often"),
+        ("RESTARTING", Level.WARN, "it starts again: boom"),
+        ("STARTING", Level.OVER, "it is starting"),
+        ("CANCELLING", Level.OVER, "it is ending"),
+    ],
+)
+def test_the_state_decides_first(state: str, level: Level, word: str, job: FakeJob) -> None:
+    failed(job, "boom").event("gave up", {"reason": "too often"})
+    job.state(state)
+    assert verdict(job) == Health(level, word)
+
+
+def test_a_lost_job_is_bad_and_one_that_ended_is_over(job: FakeJob) -> None:
+    job.killed()
+    assert verdict(job).level is Level.BAD and "is gone without an end" in verdict(job).words
+    job.state("FINISHED").end()
+    assert verdict(job) == Health(Level.OVER, "it ended as FINISHED")
+
+
+def test_many_restarts_are_worth_a_word(job: FakeJob) -> None:
+    failed(failed(job, "one"), "two")
+    assert verdict(job).level is Level.OK
+    assert verdict(failed(job, "three")).words == "3 restarts or more within the last hour"
+
+
+@pytest.fixture
+def weir(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Answer]:
+    for name in [name for name in os.environ if name.startswith("WEIR_")]:
+        monkeypatch.delenv(name)
+
+    def call(*arguments: str) -> Answer:
+        with pytest.raises(SystemExit) as end:
+            main([*arguments, "--dir", str(tmp_path)])
+        said = capsys.readouterr()
+        return Answer(int(end.value.code or 0), said.out, said.err)
+
+    return call
+
+
+def test_top_shows_health_queries_checkpoints_and_the_recovery(
+    weir: Callable[..., Answer], job: FakeJob
+) -> None:
+    checkpointed(failed(job, "boom"), 1, 3)
+    shown = weir("top", "wordcount").out
+    for text in (
+        "RUNNING",
+        "its checkpoints complete",
+        "300k",
+        "2 MiB",
+        "alignment of counts, 0.25 s",
+        "boom",
+    ):
+        assert text in shown
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    body = weir("top", "wordcount", "--json").json
+    assert body["health"] == {"level": "ok", "words": "it runs, and its checkpoints complete"}
+    assert (body["queries"][0]["rate"], body["queries"][0]["batch_seconds"]["p99"]) == (25.0, 0.5)
+    assert weir("top", "nope").code == 2

@@ -1,0 +1,343 @@
+"""REST: what can be seen, what can be asked for, and in which form it fails. No port, no Spark."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.testclient import TestClient
+
+from tests.fake_job import Answer, FakeJob
+from tests.unit.test_cli_savepoints import saved
+from tests.web_site import ASKS, Answering, checkpointed, client, described, failed, site
+from weir.cli import main
+from weir.web.metrics import MEANINGS
+
+API = "/api/v1"
+INTERVAL = "execution.checkpointing.interval"
+DONE: dict[str, Any] = {"done": True, "id": 7, "seconds": 0.5, "new_bytes": 100, "full_bytes": 900}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> FakeJob:
+    return described(FakeJob(tmp_path).state("STARTING").state("RUNNING").batch(41))
+
+
+@pytest.fixture
+def api(tmp_path: Path, job: FakeJob) -> Iterator[TestClient]:
+    with client(site(tmp_path)) as found:
+        yield found
+
+
+@pytest.fixture
+def weir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    for name in [name for name in os.environ if name.startswith("WEIR_")]:
+        monkeypatch.delenv(name)
+
+    def call(*arguments: str) -> Answer:
+        with pytest.raises(SystemExit) as end:
+            main([*arguments, "--dir", str(tmp_path), "--json"])
+        said = capsys.readouterr()
+        return Answer(int(end.value.code or 0), said.out, said.err)
+
+    return call
+
+
+def data(answer: Any) -> Any:
+    assert answer.status_code == 200, answer.text
+    return answer.json()["data"]
+
+
+def without_age(body: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in body.items() if key != "uptime_seconds"}
+
+
+def test_a_job_has_the_form_that_it_has_on_the_command_line(api: TestClient, weir: Any) -> None:
+    (listed,) = data(api.get(f"{API}/jobs"))
+    assert without_age(listed) == without_age(weir("list").json["jobs"][0])
+    one = data(api.get(f"{API}/jobs/wordcount"))
+    assert without_age(one) == without_age(weir("status", "wordcount").json)
+    assert (one["state"], one["queries"][0]["batch"]) == ("RUNNING", 41)
+
+
+def test_checkpoints_come_page_by_page_newest_first(api: TestClient, job: FakeJob, weir: Any) -> None:
+    checkpointed(job, 1, 120)
+    seen, before = [], ""
+    while True:
+        body = api.get(f"{API}/jobs/wordcount/checkpoints?limit=50{before}").json()
+        seen += [one["id"] for one in body["data"]]
+        assert body["page"]["total"] == 120
+        if body["page"]["next_before"] is None:
+            break
+        before = f"&before={body['page']['next_before']}"
+    assert seen == list(range(120, 0, -1))
+    first = api.get(f"{API}/jobs/wordcount/checkpoints?limit=20").json()["data"]
+    assert first == weir("checkpoints", "wordcount").json["checkpoints"][::-1]
+    one = data(api.get(f"{API}/jobs/wordcount/checkpoints/77"))
+    assert (one["id"], one["seconds"], one["queries"]["counts"]["batch"]) == (77, 0.77, 77)
+
+
+def test_the_summary_has_counts_percentiles_and_phases(api: TestClient, job: FakeJob) -> None:
+    checkpointed(job, 1, 120)
+    body = data(api.get(f"{API}/jobs/wordcount/checkpoints/summary"))
+    assert body["counts"] == {"begun": 120, "completed": 108, "aborted": 12}
+    assert body["summary"]["seconds"]["max"] == 1.19 and body["summary"]["seconds"]["p50"] == 0.61
+    assert body["phases"]["counts"]["alignment"]["p99"] == 0.25
+    assert len(body["course"]) == 108
+
+
+def test_the_graph_has_what_is_read_and_where_it_goes(api: TestClient) -> None:
+    (query,) = data(api.get(f"{API}/jobs/wordcount/graph"))["queries"]
+    assert (query["query"], query["reads"], query["sink"]["kind"]) == ("counts", ["lines"], "files")
+    assert (query["state_rows"], query["rate"]) == (300_000, 25.0)
+
+
+def test_failures_are_grouped_with_the_authors_frames_first_and_advice(api: TestClient, job: FakeJob) -> None:
+    failed(failed(failed(job, "one"), "two"), "three", batch=42)
+    (group,) = data(api.get(f"{API}/jobs/wordcount/failures"))
+    assert (group["count"], group["batches"], group["last"]["what"]) == (3, [41, 42], "three")
+    assert [frame["own"] for frame in group["frames"]] == [True, False]
+    assert group["kind"] == "user code"
+    failed(job, "again", batch=42)
+    (group,) = data(api.get(f"{API}/jobs/wordcount/failures"))
+    assert group["kind"] == "poison record"
+    assert len(data(api.get(f"{API}/jobs/wordcount/recoveries"))) == 4
+    assert data(api.get(f"{API}/jobs/wordcount/restarts"))[0]["query"] == "counts"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("java.lang.OutOfMemoryError: heap", "memory"),
+        ("the driver of attempt 1 was killed by SIGKILL", "killed"),
+        ("OSError: [Errno 28] No space left on device", "disk full"),
+        ("java.net.ConnectException: Connection refused", "network"),
+        ("AnalysisException: cannot resolve column", "schema"),
+        ("something else", ""),
+    ],
+)
+def test_a_known_kind_of_failure_has_advice(text: str, kind: str, api: TestClient, job: FakeJob) -> None:
+    job.event(
+        "failure", {"what": text, "why": "", "hint": "", "domain": "external", "error": "X", "stack": ""}
+    )
+    (group,) = data(api.get(f"{API}/jobs/wordcount/failures"))
+    assert (group["kind"], bool(group["advice"])) == (kind, bool(kind))
+
+
+def test_events_come_from_behind_the_last_that_was_seen(api: TestClient, job: FakeJob) -> None:
+    first = data(api.get(f"{API}/jobs/wordcount/events"))
+    job.event("note", {"text": "fresh"})
+    (one,) = data(api.get(f"{API}/jobs/wordcount/events?after={first[-1]['id']}"))
+    assert (one["kind"], one["body"]) == ("note", {"text": "fresh"})
+    assert [e["body"]["state"] for e in data(api.get(f"{API}/jobs/wordcount/events?kind=state"))] == [
+        *("STARTING", "RUNNING")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "word"),
+    [
+        ("/jobs/nope", 404, "there is no job 'nope'"),
+        ("/jobs/nope/checkpoints", 404, "there is no job 'nope'"),
+        ("/jobs/-x", 400, "can't be the name of a job"),
+        ("/jobs/wordcount/checkpoints/99", 404, "chk-99"),
+        ("/jobs/wordcount/checkpoints/x", 422, "can't be understood"),
+        ("/jobs/wordcount/checkpoints?limit=0", 422, "can't be understood"),
+        ("/jobs/wordcount/savepoints/content?path=/etc", 404, "/etc can't be used"),
+        ("/operations/nope", 404, "there is no operation 'nope'"),
+        ("/nothing", 404, "can't be understood"),
+    ],
+)
+def test_every_failure_has_the_one_form(path: str, status: int, word: str, api: TestClient) -> None:
+    answer = api.get(API + path)
+    assert answer.status_code == status
+    assert set(answer.json()) == {"error"} and set(answer.json()["error"]) == {"what", "why", "hint"}
+    assert word in answer.json()["error"]["what"]
+
+
+def test_a_wrong_method_has_the_one_form_too(api: TestClient) -> None:
+    answer = api.delete(f"{API}/jobs", headers=ASKS)
+    assert answer.status_code == 405 and "method" in answer.json()["error"]["why"]
+
+
+def test_a_checkpoint_is_asked_for_and_the_operation_tells_its_end(api: TestClient, job: FakeJob) -> None:
+    supervisor = Answering(job, lambda request: DONE)
+    supervisor.gate.clear()
+    answer = api.post(f"{API}/jobs/wordcount/checkpoints", json={"full": True}, headers=ASKS)
+    assert answer.status_code == 202
+    operation = answer.json()["data"]
+    assert (operation["verb"], operation["status"], operation["error"]) == ("checkpoint", "running", None)
+    supervisor.gate.set()
+    ended = data(api.get(f"{API}/operations/{operation['id']}?wait=20"))
+    supervisor.end()
+    assert (ended["status"], ended["result"]["id"]) == ("done", 7)
+    assert supervisor.heard[0] == ("checkpoint", {"full": True})
+    assert [one["id"] for one in data(api.get(f"{API}/jobs/wordcount/operations"))] == [operation["id"]]
+
+
+def test_an_operation_that_failed_is_a_failure(api: TestClient, job: FakeJob) -> None:
+    supervisor = Answering(
+        job, lambda request: {"done": False, "id": 8, "reason": "its files could not be kept"}
+    )
+    answer = api.post(f"{API}/jobs/wordcount/checkpoints?wait=20", json={}, headers=ASKS)
+    supervisor.end()
+    assert answer.status_code == 409
+    assert answer.json()["error"]["why"] == "its files could not be kept"
+    (kept,) = data(api.get(f"{API}/jobs/wordcount/operations"))
+    assert (kept["status"], kept["result"]) == ("failed", None)
+    assert kept["error"]["what"] == "job 'wordcount' has not completed a checkpoint"
+
+
+def test_two_browsers_that_press_savepoint_at_once_get_one(api: TestClient, job: FakeJob) -> None:
+    supervisor = Answering(
+        job, lambda request: {"done": True, "id": 7, "path": "/s", "seconds": 1, "bytes": 2}
+    )
+    supervisor.gate.clear()
+    answers: list[Any] = []
+
+    def press() -> None:
+        answers.append(
+            api.post(f"{API}/jobs/wordcount/savepoints?wait=20", json={"path": "/s"}, headers=ASKS)
+        )
+
+    browsers = [threading.Thread(target=press) for _ in range(2)]
+    for one in browsers:
+        one.start()
+    until = time.monotonic() + 20
+    while not supervisor.heard and time.monotonic() < until:
+        threading.Event().wait(0.01)
+    threading.Event().wait(0.2)  # the other one is under way, or joins later: either way there is one
+    supervisor.gate.set()
+    for one in browsers:
+        one.join(20)
+    supervisor.end()
+    first, second = (data(answer) for answer in answers)
+    assert first["status"] == second["status"] == "done"
+    assert first["id"] == second["id"]
+    assert [verb for verb, _ in supervisor.heard] == ["savepoint"]
+
+
+def test_nobody_is_asked_who_can_not_answer(api: TestClient, job: FakeJob) -> None:
+    job.state("CANCELED").end()
+    for path, body in (("checkpoints", {}), ("savepoints", {}), ("stop", {}), ("cancel", None)):
+        answer = api.post(f"{API}/jobs/wordcount/{path}?wait=20", json=body, headers=ASKS)
+        assert answer.status_code == 409 and "no supervisor" in answer.json()["error"]["what"]
+    assert job.requests.pending() == []
+
+
+def test_the_interval_is_changed_and_what_can_not_be_is_refused(api: TestClient, job: FakeJob) -> None:
+    rows = {one["key"]: one for one in data(api.get(f"{API}/jobs/wordcount/checkpoints/config"))["settings"]}
+    assert (rows[INTERVAL]["value"], rows[INTERVAL]["changeable"]) == ("10 s", True)
+    assert rows["execution.checkpointing.mode"]["changeable"] is False
+    supervisor = Answering(job, lambda request: {"done": True, **request.arguments})
+    config = f"{API}/jobs/wordcount/checkpoints/config"
+    changed = data(api.patch(config, json={"settings": {INTERVAL: "5 s"}}, headers=ASKS))
+    supervisor.end()
+    assert changed["result"]["settings"] == {INTERVAL: "5 s"}
+    for settings, word in (
+        ({INTERVAL: "soon"}, "a duration is"),
+        ({"execution.checkpointing.mode": "at_least_once"}, "on a running job only"),
+        ({"nonsense": "1"}, ""),
+    ):
+        answer = api.patch(config, json={"settings": settings}, headers=ASKS)
+        assert answer.status_code == 400 and word in answer.json()["error"]["why"]
+
+
+def test_savepoints_are_listed_looked_into_verified_and_disposed_of(
+    api: TestClient, job: FakeJob, tmp_path: Path, weir: Any
+) -> None:
+    taken = saved(tmp_path / "elsewhere", tmp_path / "backup")
+    described(job, **{"execution.checkpointing.savepoint-dir": str(tmp_path / "backup")})
+    (listed,) = data(api.get(f"{API}/jobs/wordcount/savepoints"))
+    assert (listed["path"], listed["verified"]) == (taken.place, None)
+    shown = data(api.get(f"{API}/jobs/wordcount/savepoints/content", params={"path": taken.place}))
+    assert shown["queries"]["counts"]["sink"]["kind"] == "files" and "files" not in shown
+    verify = f"{API}/jobs/wordcount/savepoints/verify?wait=20"
+    assert data(api.post(verify, json={"path": taken.place}, headers=ASKS))["result"]["whole"] is True
+    assert data(api.get(f"{API}/jobs/wordcount/savepoints"))[0]["verified"]["damage"] == []
+    victim = next(
+        file for file in sorted(Path(taken.place).rglob("*")) if file.is_file() and "offsets" in str(file)
+    )
+    victim.write_text("torn")
+    damaged = data(api.post(verify, json={"path": taken.place}, headers=ASKS))["result"]
+    assert damaged["whole"] is False and victim.name in damaged["damage"][0]
+    dispose = f"{API}/jobs/wordcount/savepoints/dispose"
+    assert api.post(dispose, json={"path": str(tmp_path)}, headers=ASKS).status_code == 404
+    assert tmp_path.exists()
+    assert data(api.post(dispose, json={"path": taken.place}, headers=ASKS))["status"] == "done"
+    assert not Path(taken.place).exists()
+
+
+def test_a_restore_goes_to_the_supervisor_or_is_written_down(api: TestClient, job: FakeJob) -> None:
+    answer = {"done": True, "checkpoint": 41, "generation": 2, "seconds": 1.5}
+    supervisor = Answering(job, lambda request: answer)
+    done = data(api.post(f"{API}/jobs/wordcount/restore?wait=20", json={"point": "41"}, headers=ASKS))
+    supervisor.end()
+    assert supervisor.heard[0] == ("restore", {"point": "chk-41", "accept_duplicates": False})
+    assert (done["result"]["checkpoint"], done["result"]["live"]) == (41, True)
+    bad = api.post(f"{API}/jobs/wordcount/restore", json={"point": "relative/path"}, headers=ASKS)
+    assert bad.status_code == 422
+    job.state("CANCELED").end()
+    gone = api.post(f"{API}/jobs/wordcount/restore?wait=20", json={"point": "chk-99"}, headers=ASKS)
+    assert gone.status_code == 404 and "chk-99" in gone.json()["error"]["what"]
+
+
+def test_metrics_are_prometheus_and_their_counters_only_grow(
+    api: TestClient, job: FakeJob, tmp_path: Path
+) -> None:
+    checkpointed(failed(job), 1, 20)
+    text = api.get("/metrics").text
+    found = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    label = ("job", "wordcount")
+    assert found["weir_job_up", (label,)] == 1
+    assert found["weir_job_state", (label, ("state", "RUNNING"))] == 1
+    assert found["weir_checkpoints_total", (label, ("outcome", "completed"))] == 18
+    assert (
+        found["weir_checkpoint_phase_seconds", (label, ("phase", "alignment"), ("query", "counts"))] == 0.25
+    )
+    assert found["weir_recovery_part_seconds", (label, ("part", "wait"))] == 1.0
+    assert found["weir_rows_total", (label, ("query", "counts"))] == 1500
+    assert {name for name, _ in found} <= set(MEANINGS)
+    as_json = {one["name"] for one in data(api.get(f"{API}/jobs/wordcount/metrics"))}
+    assert as_json == {name for name, _ in found}
+    job.journal._db.execute("delete from events where kind like 'checkpoint %'")  # as pruning does
+    job.journal.flush()
+    again = api.get("/metrics").text
+    assert 'weir_checkpoints_total{job="wordcount",outcome="completed"} 18.0' in again
+
+
+def test_a_supervisor_tells_the_figures_of_its_own_job_alone(tmp_path: Path, job: FakeJob) -> None:
+    FakeJob(tmp_path, "other", "second").state("RUNNING")
+    with client(site(tmp_path)) as all_of_them, client(site(tmp_path, "other")) as own:
+        assert 'job="wordcount"' in all_of_them.get("/metrics").text
+        assert 'job="wordcount"' not in own.get("/metrics").text
+        assert len(data(own.get(f"{API}/jobs"))) == 2
+
+
+def test_history_is_served_while_the_supervisor_is_down(api: TestClient, job: FakeJob) -> None:
+    checkpointed(job, 1, 9)
+    job.killed()
+    assert data(api.get(f"{API}/jobs/wordcount"))["state"] == "LOST"
+    assert len(data(api.get(f"{API}/jobs/wordcount/checkpoints"))) == 9
+    for tab in (
+        "",
+        "/checkpoints",
+        "/checkpoints/3",
+        "/savepoints",
+        "/recoveries",
+        "/failures",
+        "/state",
+        "/history",
+    ):
+        page = api.get(f"/jobs/wordcount{tab}")
+        assert page.status_code == 200 and "LOST" in page.text
