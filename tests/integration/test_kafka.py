@@ -84,7 +84,7 @@ def test_a_job_between_two_topics_goes_back_only_when_duplicates_are_accepted(
     first = kafka.read(running.written)[0]
     assert first.key().decode() == json.loads(first.value())["word"]
     assert first.headers() == [("kind", b"count")]
-    assert told(kafka, "lookers", running.read) == 6
+    assert told(kafka, "lookers", running.read) == 6, run.notes
 
     with pytest.raises(NotRewindableError) as refused:
         running.job().start(spark, f"chk-{cut}")
@@ -112,7 +112,7 @@ def test_a_topic_that_lost_what_a_query_goes_on_with_is_refused(
     kafka.forget(running.read)
     running.add("h")
     with running.job().start(spark) as run, pytest.raises(RunFailedError) as refused:
-        run.process_all()
+        run.wait(60)
     assert not run.failures[0].failure.retry
     assert running.read in refused.value.what + refused.value.why
     assert "lost_data" in refused.value.hint

@@ -278,8 +278,12 @@ class Engine:
         self._listeners.stop()
         for run in self._runs.values():
             self._progress.wait_for(run.name, run.files.last_committed(), seconds=2.0)
-        self._groups.settle(seconds=2.0)
+        self.settle_groups()
         self._receivers.end_within(2.0)
+
+    def settle_groups(self) -> None:
+        """Wait a moment until Kafka's consumer groups were told what was read last."""
+        self._groups.settle(seconds=2.0)
 
     def _retained(self, name: QueryName) -> list[str] | None:
         return self._coordinator.offsets(name) if self._coordinator is not None else None

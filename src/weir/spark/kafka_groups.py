@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from weir.spark.packages import KAFKA_CLASS
-
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -33,6 +31,8 @@ class Group:
     source: str
     """How Spark describes the source."""
     client: Mapping[str, str] = field(repr=False)
+    loader: Any = field(default=None, repr=False, compare=False)
+    """Where Java's classes of Kafka's are; the source's own are of it."""
 
 
 def groups_of(frame: DataFrame) -> list[Group]:
@@ -42,18 +42,19 @@ def groups_of(frame: DataFrame) -> list[Group]:
     for number in range(leaves.size()):
         leaf = leaves.apply(number)
         if leaf.getClass().getName() == _RELATION and leaf.extraOptions().get(GROUP):
-            found.append(group_of(dict(leaf.extraOptions().asCaseSensitiveMap())))
+            loader = leaf.table().getClass().getClassLoader()
+            found.append(group_of(dict(leaf.extraOptions().asCaseSensitiveMap()), loader))
     return found
 
 
-def group_of(options: Mapping[str, str]) -> Group:
+def group_of(options: Mapping[str, str], loader: Any) -> Group:
     """The group that the options of a Kafka source name."""
     names = options.get("subscribe")
     pattern = options.get("subscribePattern")
     read = f"Subscribe[{', '.join(names.split(','))}]" if names else f"SubscribePattern[{pattern}]"
     client = {key.removeprefix("kafka."): value for key, value in options.items() if key.startswith("kafka.")}
     client.pop("isolation.level", None)
-    return Group(options[GROUP], f"KafkaV2[{read}]", client)
+    return Group(options[GROUP], f"KafkaV2[{read}]", client, loader)
 
 
 class GroupCommits:
@@ -112,7 +113,7 @@ class GroupCommits:
 
 def commit(spark: SparkSession, group: Group, offsets: Offsets) -> None:
     """Tell the group; raises when Kafka refuses, as it does while the group has consumers of its own."""
-    kafka = _Java(spark)
+    kafka = _Java(spark, group.loader)
     admin = kafka.static(
         "org.apache.kafka.clients.admin.Admin", "create", "java.util.Map", dict(group.client)
     )
@@ -133,13 +134,11 @@ def commit(spark: SparkSession, group: Group, offsets: Offsets) -> None:
 class _Java:
     """Classes that came with the source; they are not where py4j looks by itself."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, loader: Any) -> None:
         gateway: Any = spark.sparkContext._gateway
         self._gateway = gateway
         self.jvm = gateway.jvm
-        self._loader = self.jvm.org.apache.spark.util.Utils.classForName(
-            KAFKA_CLASS, True, False
-        ).getClassLoader()
+        self._loader = loader
 
     def new(self, name: str, *arguments: Any) -> Any:
         """An object, by the first constructor of so many arguments."""
