@@ -50,6 +50,7 @@ from weir.savepoint.take import Facts, QueryFacts
 from weir.spark import session
 from weir.spark.failure import from_exception
 from weir.spark.kafka_groups import GroupCommits, groups_of
+from weir.spark.kafka_lost import check_records
 from weir.storage import Store, generations, open_store
 from weir.storage.attempts import AttemptLock
 from weir.storage.generations import Origin, open_origin
@@ -347,6 +348,7 @@ class Engine:
             settle(open_store(self._live.channel(name)), name, spec.plan.schema)
         self._specs[name] = spec
         self._groups.watch(name, groups_of(spec.plan))
+        check_records(spec.plan, self._live.files(name).committed_offsets())
         return QueryRun(
             spec,
             self._live.files(name),
