@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 import weir
 from tests.kafka_server import KafkaServer
-from weir.errors import NotRewindableError, RunFailedError, SinkMismatchError
+from weir.errors import LostRecordsError, NotRewindableError, SinkMismatchError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,7 +84,7 @@ def test_a_job_between_two_topics_goes_back_only_when_duplicates_are_accepted(
     first = kafka.read(running.written)[0]
     assert first.key().decode() == json.loads(first.value())["word"]
     assert first.headers() == [("kind", b"count")]
-    assert told(kafka, "lookers", running.read) == 6
+    assert told(kafka, "lookers", running.read) == 6, run.notes
 
     with pytest.raises(NotRewindableError) as refused:
         running.job().start(spark, f"chk-{cut}")
@@ -111,11 +111,10 @@ def test_a_topic_that_lost_what_a_query_goes_on_with_is_refused(
     running.add("d", "e", "f", "g")
     kafka.forget(running.read)
     running.add("h")
-    with running.job().start(spark) as run, pytest.raises(RunFailedError) as refused:
-        run.process_all()
-    assert not run.failures[0].failure.retry
-    assert running.read in refused.value.what + refused.value.why
-    assert "lost_data" in refused.value.hint
+    with pytest.raises(LostRecordsError) as refused:
+        running.job().start(spark)
+    assert not refused.value.retry and running.read in refused.value.why
+    assert "lost_data='skip'" in refused.value.hint
     assert running.seen() == before
 
     running.source["lost_data"] = "skip"

@@ -50,6 +50,7 @@ from weir.savepoint.take import Facts, QueryFacts
 from weir.spark import session
 from weir.spark.failure import from_exception
 from weir.spark.kafka_groups import GroupCommits, groups_of
+from weir.spark.kafka_lost import check_records
 from weir.storage import Store, generations, open_store
 from weir.storage.attempts import AttemptLock
 from weir.storage.generations import Origin, open_origin
@@ -281,8 +282,12 @@ class Engine:
         self._listeners.stop()
         for run in self._runs.values():
             self._progress.wait_for(run.name, run.files.last_committed(), seconds=2.0)
-        self._groups.settle(seconds=2.0)
+        self.settle_groups()
         self._receivers.end_within(2.0)
+
+    def settle_groups(self) -> None:
+        """Wait a moment until Kafka's consumer groups were told what was read last."""
+        self._groups.settle(seconds=2.0)
 
     def _retained(self, name: QueryName) -> list[str] | None:
         return self._coordinator.offsets(name) if self._coordinator is not None else None
@@ -346,6 +351,7 @@ class Engine:
             settle(open_store(self._live.channel(name)), name, spec.plan.schema)
         self._specs[name] = spec
         self._groups.watch(name, groups_of(spec.plan))
+        check_records(spec.plan, self._live.files(name).committed_offsets())
         return QueryRun(
             spec,
             self._live.files(name),

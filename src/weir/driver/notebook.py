@@ -184,6 +184,7 @@ class Run:
             return
         self._engine.stop(self._settings.task_cancellation_timeout.total_seconds())
         self._engine.over.wait(self._settings.task_cancellation_timeout.total_seconds())
+        self._engine.settle_groups()
         self._release()
 
     def _hear(self, message: m.Message) -> None:

@@ -11,15 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from weir.spark.packages import KAFKA_CLASS
+from weir.spark.kafka_client import KafkaAdmin, KafkaStream, kafka_streams
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 GROUP = "weir.group"
 """The option of a source that names its group. Spark ignores it."""
-_RELATION = "org.apache.spark.sql.catalyst.streaming.StreamingRelationV2"
-_SECONDS = 30
+_OFFSET = "org.apache.kafka.clients.consumer.OffsetAndMetadata"
 
 Offsets = Mapping[str, Mapping[str, int]]
 """By topic and partition, as Spark's progress has them."""
@@ -33,27 +32,20 @@ class Group:
     source: str
     """How Spark describes the source."""
     client: Mapping[str, str] = field(repr=False)
+    loader: Any = field(default=None, repr=False, compare=False)
+    """Where Java's classes of Kafka's are; the source's own are of it."""
 
 
 def groups_of(frame: DataFrame) -> list[Group]:
     """The groups that the sources of a frame name. Nothing is evaluated."""
-    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
-    found = []
-    for number in range(leaves.size()):
-        leaf = leaves.apply(number)
-        if leaf.getClass().getName() == _RELATION and leaf.extraOptions().get(GROUP):
-            found.append(group_of(dict(leaf.extraOptions().asCaseSensitiveMap())))
-    return found
+    return [group_of(stream) for stream in kafka_streams(frame) if stream.options.get(GROUP)]
 
 
-def group_of(options: Mapping[str, str]) -> Group:
-    """The group that the options of a Kafka source name."""
-    names = options.get("subscribe")
-    pattern = options.get("subscribePattern")
+def group_of(stream: KafkaStream) -> Group:
+    """The group that a source names."""
+    names, pattern = stream.options.get("subscribe"), stream.options.get("subscribePattern")
     read = f"Subscribe[{', '.join(names.split(','))}]" if names else f"SubscribePattern[{pattern}]"
-    client = {key.removeprefix("kafka."): value for key, value in options.items() if key.startswith("kafka.")}
-    client.pop("isolation.level", None)
-    return Group(options[GROUP], f"KafkaV2[{read}]", client)
+    return Group(stream.options[GROUP], f"KafkaV2[{read}]", stream.client, stream.loader)
 
 
 class GroupCommits:
@@ -112,55 +104,9 @@ class GroupCommits:
 
 def commit(spark: SparkSession, group: Group, offsets: Offsets) -> None:
     """Tell the group; raises when Kafka refuses, as it does while the group has consumers of its own."""
-    kafka = _Java(spark)
-    admin = kafka.static(
-        "org.apache.kafka.clients.admin.Admin", "create", "java.util.Map", dict(group.client)
-    )
-    try:
-        entries = kafka.jvm.java.util.HashMap()
+    with KafkaAdmin(spark, group.loader, group.client) as kafka:
+        told = kafka.jvm.java.util.HashMap()
         for topic, partitions in offsets.items():
             for number, offset in partitions.items():
-                place = kafka.new("org.apache.kafka.common.TopicPartition", topic, int(number))
-                entries.put(
-                    place, kafka.new("org.apache.kafka.clients.consumer.OffsetAndMetadata", int(offset))
-                )
-        unit = kafka.jvm.java.util.concurrent.TimeUnit.SECONDS
-        admin.alterConsumerGroupOffsets(group.name, entries).all().get(_SECONDS, unit)
-    finally:
-        admin.close()
-
-
-class _Java:
-    """Classes that came with the source; they are not where py4j looks by itself."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        gateway: Any = spark.sparkContext._gateway
-        self._gateway = gateway
-        self.jvm = gateway.jvm
-        self._loader = self.jvm.org.apache.spark.util.Utils.classForName(
-            KAFKA_CLASS, True, False
-        ).getClassLoader()
-
-    def new(self, name: str, *arguments: Any) -> Any:
-        """An object, by the first constructor of so many arguments."""
-        made = self._loader.loadClass(name).getConstructors()
-        constructor = next(one for one in made if one.getParameterCount() == len(arguments))
-        return constructor.newInstance(self._array("java.lang.Object", arguments))
-
-    def static(self, name: str, method: str, kind: str, argument: Mapping[str, str]) -> Any:
-        """Call a static method with one map."""
-        kinds = self._array("java.lang.Class", [self.jvm.java.lang.Class.forName(kind)])
-        given = self.jvm.java.util.HashMap()
-        for key, value in argument.items():
-            given.put(key, value)
-        found = self._loader.loadClass(name).getMethod(method, kinds)
-        return found.invoke(None, self._array("java.lang.Object", [given]))
-
-    def _array(self, kind: str, values: Any) -> Any:
-        what = self.jvm
-        for part in kind.split("."):
-            what = getattr(what, part)
-        array = self._gateway.new_array(what, len(values))
-        for number, value in enumerate(values):
-            array[number] = value
-        return array
+                told.put(kafka.partition(topic, int(number)), kafka.new(_OFFSET, int(offset)))
+        kafka.wait(kafka.admin.alterConsumerGroupOffsets(group.name, told).all())

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 KAFKA = "org.apache.spark:spark-sql-kafka-0-10_{scala}:{spark}"
 KAFKA_CLASS = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+_METRICS = "org.apache.spark.sql.execution.ui.SQLAppStatusListener"
+"""Does not look among added jars for the source's own metrics, and would say so in every batch."""
 
 
 def provide_kafka(spark: SparkSession) -> None:
@@ -29,6 +31,13 @@ def provide_kafka(spark: SparkSession) -> None:
             todo="put its jars on Spark's path with spark.jars, or name a repository that has it with "
             "spark.jars.repositories or spark.jars.ivySettings",
         )
+    _quieten(spark, _METRICS)
+
+
+def _quieten(spark: SparkSession, logger: str) -> None:
+    """Let a logger of Spark's say errors alone."""
+    log4j = spark.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+    log4j.core.config.Configurator.setLevel(logger, log4j.Level.ERROR)
 
 
 def _add(spark: SparkSession, coordinates: str) -> str:

@@ -1,0 +1,57 @@
+"""Records that a query goes on with and that Kafka no longer has: found before the query starts.
+
+Spark finds out too, in a task, whose error does not always reach the driver as what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from weir.errors import LostRecordsError
+from weir.spark.kafka_client import KafkaAdmin, KafkaStream, kafka_streams
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def check_records(frame: DataFrame, offsets: Iterable[Mapping[str, Any]]) -> None:
+    """Raise `LostRecordsError` when a topic does not have what follows these offsets.
+
+    `offsets` are those of all sources behind the last committed batch. What can't be asked now is not
+    checked: Spark will say so.
+    """
+    streams = [one for one in kafka_streams(frame) if one.options.get("failOnDataLoss") != "false"]
+    positions = [one for one in offsets if one and all(isinstance(value, dict) for value in one.values())]
+    for stream in streams:
+        for topic, partitions in _of(stream, positions).items():
+            for number, position in partitions.items():
+                _check(frame, stream, topic, int(number), int(position))
+
+
+def _of(stream: KafkaStream, positions: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """The positions in the topics of a source."""
+    names = [name for name in stream.options.get("subscribe", "").split(",") if name]
+    return {
+        topic: partitions
+        for one in positions
+        for topic, partitions in one.items()
+        if not names or topic in names
+    }
+
+
+def _check(frame: DataFrame, stream: KafkaStream, topic: str, number: int, position: int) -> None:
+    from py4j.protocol import Py4JError  # noqa: PLC0415
+
+    try:
+        with KafkaAdmin(frame.sparkSession, stream.loader, stream.client) as kafka:
+            first, behind = kafka.ends(topic, number)
+    except Py4JError:
+        return
+    if first > position:
+        reason = f"{topic}-{number} begins with offset {first}, and the query goes on with {position}"
+    elif behind < position:
+        reason = f"{topic}-{number} ends at offset {behind}, and the query has read up to {position}"
+    else:
+        return
+    raise LostRecordsError(reason=reason)
