@@ -14,6 +14,7 @@ from weir.config.settings import (
     RestartStrategyType,
     Retention,
     Settings,
+    SinkCommit,
     StateBackend,
 )
 from weir.config.values import Keep, format_duration, parse_duration
@@ -31,6 +32,7 @@ __all__ = [
     "RestartStrategyType",
     "Retention",
     "Settings",
+    "SinkCommit",
     "StateBackend",
     "changed",
     "describe",
