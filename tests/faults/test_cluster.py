@@ -13,7 +13,7 @@ from tests.cluster import Cluster
 from tests.faults.inputs import Feed
 from weir.testing import JobProcess
 
-pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.long, pytest.mark.timeout(1800)]
 
 JOB = Path(__file__).parent / "jobs" / "streamed.py"
 
@@ -26,7 +26,7 @@ def test_whatever_dies_in_a_cluster_every_row_counts_once(quick: Mapping[str, st
         with JobProcess(JOB, tmp_path / "weir", args=(feed.folder, out), settings=settings) as process:
 
             def deliver() -> None:
-                process.wait_for("delivery of all rows", lambda: feed.delivered(out))
+                process.wait_for("delivery of all rows", lambda: feed.delivered(out), seconds=400)
 
             deliver()
             executor = cluster.wait_for_executors(2)[0]

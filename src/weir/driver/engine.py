@@ -587,7 +587,7 @@ class Engine:
 
     def _settle_shapes(self, runs: list[QueryRun], opened: Opened) -> None:
         """Write down what each query is now; refuse one that is not what its live files are of."""
-        shapes_of = Shapes(self._live, self._lease.attempt, self._source.version, self._note)
+        shapes_of = Shapes(self._live, self._lease.attempt, self._source.version)
         for run in runs:
             shapes_of.settle(run.spec, opened.replan)
 

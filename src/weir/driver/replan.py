@@ -238,8 +238,8 @@ def plan_query(spec: graph.QuerySpec, before: Before | None) -> Planned:
 class Shapes:
     """What the queries of a start are, written down beside their live files."""
 
-    def __init__(self, live: Live, attempt: Attempt, version: str, note: Callable[[str], None]) -> None:
-        self._live, self._attempt, self._version, self._note = live, attempt, version, note
+    def __init__(self, live: Live, attempt: Attempt, version: str) -> None:
+        self._live, self._attempt, self._version = live, attempt, version
 
     def settle(self, spec: graph.QuerySpec, made: Replan | None) -> None:
         """Write the shape of a query down; raises `ChangedQueryError` when its live files are another's.
@@ -261,13 +261,11 @@ class Shapes:
         shape = plan_query(spec, before).shape
         made = plan({spec.name: before}, {spec.name: shape}, Options())
         changed = [part for part in made.parts if part.what != "sink" and part.verdicts != (Verdict.KEPT,)]
-        if changed:
+        if changed and kept.job != self._version:
             first = changed[0]
             what = first.why or first.verdicts[0].value
             reason = f"{first.what} {first.name}: {what}"
-            if kept.job != self._version:
-                raise ChangedQueryError(query=spec.name, reason=reason)
-            self._note(f"query {spec.name} looks like another one ({reason}), but the job file is the same")
+            raise ChangedQueryError(query=spec.name, reason=reason)
         return shape
 
 
