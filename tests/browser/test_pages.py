@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,10 @@ from playwright.sync_api import expect
 from tests.browser.conftest import WIDTHS, Open
 from tests.fake_job import FakeJob
 from tests.unit.test_cli_savepoints import saved
-from tests.web_site import Answering, checkpointed, described, failed, served, site
+from tests.web_site import EVIL, Answering, checkpointed, described, failed, served, site
+from weir.protocol.messages import BatchCommitted
 from weir.supervisor.requests import Request
+from weir.web import doing
 
 INTERVAL = "execution.checkpointing.interval"
 TABS = (
@@ -110,6 +115,29 @@ def test_going_back_shows_what_it_means_and_asks_once_more(
     expect(page.locator(".toast").last).to_have_text("the job goes back")
     supervisor.end()
     assert supervisor.heard == [("restore", {"point": taken.place, "accept_duplicates": False})]
+
+
+def test_a_sample_of_state_is_a_table(
+    job: FakeJob, url: str, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operators: list[dict[str, str | int]] = [{"name": "stateStoreSave", "rows": 3, "bytes": 100}]
+    batch = BatchCommitted("counts", 1, 50, 10, 0.5, {}, 3, 100, at=job.clock.now().isoformat())
+    job.journal.batch(job.lock.held, replace(batch, operators=operators))
+    job.journal.flush()
+    rows = [{"key": {"word": EVIL}, "value": {"count": 7}}]
+    body = {"columns": ["key", "value"], "count": 1, "rows": rows, "batch": 50, "query": "counts"}
+    said = f"import sys; print({json.dumps(json.dumps(body))}); print(sys.argv, file=sys.stderr)"
+    monkeypatch.setattr(doing, "WEIR", (sys.executable, "-c", said))
+    page = opened(f"{url}/state")
+    page.click("text=Sample")
+    expect(page.locator("#sample h2")).to_have_text("counts, operator 0: 1 of 1 rows, batch 50")
+    assert page.locator("#sample td").all_inner_texts() == [
+        json.dumps({"word": EVIL}, separators=(",", ":")),
+        '{"count":7}',
+    ]
+    monkeypatch.setattr(doing, "WEIR", (sys.executable, "-c", "import sys; sys.exit('no Spark here')"))
+    page.click("text=Sample")
+    expect(page.locator("#sample h2")).to_contain_text("no Spark here")
 
 
 def test_a_page_whose_server_is_gone_says_so(tmp_path: Path, job: FakeJob, opened: Open) -> None:

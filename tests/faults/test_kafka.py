@@ -13,9 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.kafka_server import KafkaServer
+from tests.postgres_server import PostgresServer
 from weir.testing import JobProcess, run_job
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
@@ -137,6 +139,40 @@ def test_a_broker_that_is_killed_and_started_again_during_the_run_changes_nothin
             kafka.start()
             feed.add(RECORDS)
         process.wait_for("all of it", feed.done, 300)
+        process.terminate()
+        run = process.wait(120)
+    assert run.exit_code == 0, run.stderr
+    feed.check()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_broker_and_database_killed_and_started_again_in_turn_change_nothing(
+    kafka: KafkaServer,
+    postgres: PostgresServer,
+    database: str,
+    settings: Mapping[str, str],
+    tmp_path: Path,
+) -> None:
+    feed = Feed(kafka, f"both-{os.getpid()}")
+    feed.add(RECORDS)
+
+    def stored() -> dict[str, tuple[int, int]]:
+        with psycopg.connect(database) as connection:
+            found = connection.execute("SELECT k, n, sum FROM counts").fetchall()
+        return {k: (n, total) for k, n, total in found}
+
+    environ = {"DATABASE_OF_THE_TEST": database}
+    given = {"args": [*feed.args, "endless"], "settings": settings, "environ": environ}
+    with JobProcess(JOB, tmp_path / "weir", **given) as process:  # type: ignore[arg-type]
+        servers: list[KafkaServer | PostgresServer] = [kafka, postgres, kafka, postgres]
+        for batch, server in enumerate(servers):
+            for query in ("counts", "rows"):
+                process.wait_for_batch(query, batch, 240)
+            feed.add(RECORDS)
+            server.kill()
+            server.start()
+        process.wait_for("all of it", lambda: feed.done() and stored() == feed.expected(), 400)
         process.terminate()
         run = process.wait(120)
     assert run.exit_code == 0, run.stderr

@@ -147,7 +147,7 @@ def test_keys_and_headers_arrive(target: Target) -> None:
     assert found == [(b"k", b"v", [("h", b"1"), ("i", None)]), (None, None, None)]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_through_a_failing_transport_every_batch_arrives_once(target: Target, seed: int) -> None:
     broker = UnreliableBroker(target.broker(), seed, failing=0.4)
     sink = target.sink(broker)
@@ -423,14 +423,7 @@ def test_settings_that_are_weirs_are_refused_and_secrets_are_not_told(target: Ta
     assert "hunter2" not in f"{sink!r} {sink.describe()} {failed.value.text}"
 
 
-POINTS = [
-    "kafka.fenced#1",
-    "kafka.sent#1",
-    "kafka.sent#2",
-    "kafka.sent#4",
-    "sink.committed#1",
-    "sink.committed#3",
-]
+POINTS = ["kafka.fenced#1", "kafka.sent#1", "kafka.sent#3", "sink.committed#1"]
 
 
 @pytest.mark.parametrize("point", POINTS)

@@ -18,6 +18,7 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.fake_job import FakeJob
 from tests.web_site import ASKS, HERE, checkpointed, described, failed, site
+from weir.web import doing
 from weir.web.app import application, guarded
 
 CHECKS = [
@@ -34,11 +35,12 @@ def schema(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     dir: Path = tmp_path_factory.mktemp("store")
     job = described(FakeJob(dir, "j").state("RUNNING").batch(41))
     checkpointed(failed(job), 1, 20).state("CANCELED").end()
-    served = site(dir)
-    app = application(served)
+    app = application(site(dir))
     loaded = schemathesis.openapi.from_asgi("/api/v1/openapi.json", app)
     loaded.app = guarded(app, None, "127.0.0.1")
-    yield loaded
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(doing, "WEIR", ("false",))  # no process with Spark for each call
+        yield loaded
 
 
 def operations() -> list[str]:

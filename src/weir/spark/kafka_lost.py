@@ -5,7 +5,8 @@ Spark finds out too, in a task, whose error does not always reach the driver as 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from weir.errors import LostRecordsError
@@ -24,9 +25,10 @@ def check_records(frame: DataFrame, offsets: Iterable[Mapping[str, Any]]) -> Non
     streams = [one for one in kafka_streams(frame) if one.options.get("failOnDataLoss") != "false"]
     positions = [one for one in offsets if one and all(isinstance(value, dict) for value in one.values())]
     for stream in streams:
-        for topic, partitions in _of(stream, positions).items():
-            for number, position in partitions.items():
-                _check(frame, stream, topic, int(number), int(position))
+        if wanted := _of(stream, positions):
+            lost = next(_lost(frame, stream, wanted), None)
+            if lost is not None:
+                raise LostRecordsError(reason=lost)
 
 
 def _of(stream: KafkaStream, positions: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
@@ -40,18 +42,14 @@ def _of(stream: KafkaStream, positions: Iterable[Mapping[str, Any]]) -> dict[str
     }
 
 
-def _check(frame: DataFrame, stream: KafkaStream, topic: str, number: int, position: int) -> None:
+def _lost(frame: DataFrame, stream: KafkaStream, wanted: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     from py4j.protocol import Py4JError  # noqa: PLC0415
 
-    try:
-        with KafkaAdmin(frame.sparkSession, stream.loader, stream.client) as kafka:
-            first, behind = kafka.ends(topic, number)
-    except Py4JError:
-        return
-    if first > position:
-        reason = f"{topic}-{number} begins with offset {first}, and the query goes on with {position}"
-    elif behind < position:
-        reason = f"{topic}-{number} ends at offset {behind}, and the query has read up to {position}"
-    else:
-        return
-    raise LostRecordsError(reason=reason)
+    with suppress(Py4JError), KafkaAdmin(frame.sparkSession, stream.loader, stream.client) as kafka:
+        for topic, partitions in wanted.items():
+            for number, position in partitions.items():
+                first, behind = kafka.ends(topic, int(number))
+                if first > position:
+                    yield f"{topic}-{number} begins with offset {first}, the query goes on with {position}"
+                elif behind < position:
+                    yield f"{topic}-{number} ends at offset {behind}, the query has read up to {position}"

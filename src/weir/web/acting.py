@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 
 from weir.config import Settings, changed
 from weir.errors import BadRequestError
+from weir.ids import query_name
 from weir.web import doing
 from weir.web.envelope import FAILURES, Answer, failed
 from weir.web.operations import FAILED, RUNNING, Operation
@@ -65,6 +66,14 @@ class WantPlan(_Wish):
     maps: list[Annotated[str, Field(max_length=200)]] = Field(
         default=[], max_length=100, description="which operator becomes which, each as QUERY/OLD=NEW"
     )
+
+
+class WantSample(_Wish):
+    query: str = Field(max_length=100, description="the query whose state is read")
+    operator: int = Field(
+        0, ge=0, le=1000, description="which of its operators; 0 is the one nearest the sink"
+    )
+    limit: int = Field(20, ge=1, le=200, description="at most so many rows")
 
 
 class WantSettings(_Wish):
@@ -145,6 +154,12 @@ def routes(site: Site) -> APIRouter:
         """What would become of every source, operator and sink; nothing is touched, `code` 0 says it fits."""
         arguments = {**want.model_dump(), "point": _point(want.point)}
         return await begin(job, "plan", arguments, doing.plan, wait)
+
+    @api.post("/jobs/{job}/state/sample", response_model=Object)
+    async def sample(job: Job, want: WantSample, wait: Wait = 0) -> Response:
+        """Some rows of an operator's state, as `weir state show` has them; starts a Spark to read them."""
+        query_name(want.query)
+        return await begin(job, "sample", want.model_dump(), doing.sample, wait)
 
     @api.post("/jobs/{job}/stop", response_model=Object)
     async def stop(job: Job, want: WantStop, wait: Wait = 0) -> Response:

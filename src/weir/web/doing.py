@@ -5,10 +5,14 @@ Each function waits for the answer and returns what the verb's `--json` would; i
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from weir.checkpoint.restore import intend
+from weir.errors import NotDoneError
 from weir.ids import job_name
 from weir.savepoint import copying
 from weir.savepoint.place import Place
@@ -53,6 +57,24 @@ def configure(site: Site, operation: Operation) -> Mapping[str, Any]:
 def plan(site: Site, operation: Operation) -> Mapping[str, Any]:
     """Made by a process with Spark that the supervisor starts; where nobody runs the job, by `weir plan`."""
     return _ask(site, operation, asking.PLAN, operation.arguments)
+
+
+WEIR = (sys.executable, "-m", "weir")
+
+
+def sample(site: Site, operation: Operation) -> Mapping[str, Any]:
+    """Some rows of an operator's state, as `weir state show` reads them: with a Spark of its own."""
+    given = operation.arguments
+    asked = [f"--query={given['query']}", f"--operator={given['operator']}", f"--limit={given['limit']}"]
+    command = [*WEIR, "state", "show", operation.job, *asked, "--dir", site.dir, "--json"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    try:
+        body: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        raise NotDoneError(what="the state could not be read", why=done.stderr[-500:], hint="") from None
+    if "error" in body:
+        raise NotDoneError(**body["error"])
+    return body
 
 
 def cancel(site: Site, operation: Operation) -> Mapping[str, Any]:

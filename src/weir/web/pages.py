@@ -262,6 +262,8 @@ def _said(verb: str, result: Mapping[str, Any]) -> str:
     if verb == "restore" and result:
         when_ = "goes on" if result.get("live") else "the next start goes on"
         return f"{when_} from checkpoint {result.get('checkpoint')}"
+    if verb == "sample" and result:
+        return f"{result.get('count')} rows of {result.get('query')}"
     if verb == "plan" and result:
         return str(result.get("text", "")).rpartition("\n")[2]
     if verb == "checkpoint" and result:

@@ -1,9 +1,11 @@
 """Kafka to a stateful query to Kafka: values counted and summed per key, few records to a batch.
 
 Arguments: the broker, the topic to read, the topic to write, and "endless" for a job that waits for more
-where it would otherwise end. Records are JSON of `k` and `v`.
+where it would otherwise end. Records are JSON of `k` and `v`. With a database in the environment the counts
+go to its table `counts` too, by a query of their own.
 """
 
+import os
 import sys
 
 from pyspark.sql import functions as F
@@ -24,6 +26,9 @@ def counts(env: weir.Env) -> None:
     sink = weir.sinks.kafka(bootstrap, written, key="k", value=F.to_json(F.struct("k", "n", "sum")))
     trigger = None if endless else {"availableNow": True}
     env.sink("counts", table, sink, output_mode="update", trigger=trigger)
+    if database := os.environ.get("DATABASE_OF_THE_TEST"):
+        kept = weir.sinks.postgres(database, "counts", key="k", create=True)
+        env.sink("rows", table, kept, output_mode="update", trigger=trigger)
 
 
 if __name__ == "__main__":

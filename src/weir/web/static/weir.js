@@ -194,6 +194,29 @@ async function showPlan(button) {
   button.disabled = false;
 }
 
+async function showSample(button) {
+  const card = document.getElementById("sample"), head = card.querySelector("h2"), table = card.querySelector("table");
+  const row = (cells, kind) => {
+    const line = document.createElement("tr");
+    for (const cell of cells) {
+      const one = document.createElement(kind);
+      one.textContent = typeof cell === "object" ? JSON.stringify(cell) : String(cell);
+      line.append(one);
+    }
+    return line;
+  };
+  const { query, operator, sample } = button.dataset;
+  card.hidden = false;
+  table.replaceChildren();
+  head.textContent = `${query}, operator ${operator}: Spark reads the state …`;
+  try {
+    const { error, result } = await outcome(sample, "POST", { query, operator: Number(operator), limit: 20 });
+    if (error) { head.textContent = [error.what, error.why, error.hint].filter(Boolean).join("; "); return; }
+    head.textContent = `${query}, operator ${operator}: ${result.rows.length} of ${result.count} rows, batch ${result.batch}`;
+    table.append(row(result.columns, "th"), ...result.rows.map((one) => row(result.columns.map((name) => one[name]), "td")));
+  } catch { head.textContent = "no answer came"; }
+}
+
 function fail(error) { toast([error.what, error.why, error.hint].filter(Boolean).join("; "), true); }
 
 document.addEventListener("submit", async (event) => {
@@ -212,6 +235,8 @@ document.addEventListener("click", (event) => {
   if (opener) document.getElementById(opener.dataset.dialog).showModal();
   const planner = event.target.closest("[data-plan]");
   if (planner) showPlan(planner);
+  const sampler = event.target.closest("[data-sample]");
+  if (sampler) showSample(sampler);
   if (event.target.closest("[data-close]")) event.target.closest("dialog").close();
 });
 
