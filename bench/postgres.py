@@ -143,11 +143,12 @@ class Bench:
             raise SystemExit(f"bench: {found} rows arrived")
 
     def _generate(self) -> None:
-        """Deterministic rows, a file for each batch, in the order of their times."""
+        """Deterministic rows, two files for each batch, in the order of their times."""
         self._input.mkdir()
+        half = self._per_batch // 2
         with open(self._csv, "wb") as out:
-            for number in range(self._batches):
-                ids = range(number * self._per_batch, (number + 1) * self._per_batch)
+            for number in range(2 * self._batches):
+                ids = range(number * half, (number + 1) * half)
                 table = pa.table(
                     {
                         "id": pa.array(ids, pa.int64()),

@@ -19,6 +19,7 @@ from weir import sinks
 from weir.errors import DatabaseError, FencedError, LoginRefusedError, RefusedRowError, SinkMismatchError
 from weir.ids import Attempt, BatchId, Run, Token
 from weir.job.sinks import Outcome
+from weir.job.sinks.postgres import copying
 from weir.job.sinks.postgres.database import SETTINGS, Address, Database
 from weir.job.sinks.postgres.sink import PostgresSink
 from weir.protocol.ledger import Ledger, Staged
@@ -331,6 +332,19 @@ def test_a_table_without_a_batch_column_can_be_appended_to_and_not_rewound(datab
     assert query(database, "SELECT * FROM t") == [("a", 1)]
 
 
+@pytest.mark.parametrize("key", [None, "k"], ids=["append", "upsert"])
+def test_what_an_earlier_version_of_the_query_has_staged_is_delivered_with_its_columns(
+    database: str, key: str | None
+) -> None:
+    query(database, "CREATE TABLE t (k text PRIMARY KEY, v int, w int DEFAULT 7, x int, weir_batch bigint)")
+    old = opened(sinks.postgres(database, "t", key))
+    one = staged(old, 0, kv("a", 1), kv("b", 2))
+    changed = T.StructType([T.StructField("x", T.LongType()), T.StructField("k", T.StringType())])
+    new = opened(sinks.postgres(database, "t", key), changed, attempt=2)
+    assert new.commit(one) is Outcome.DONE_NOW
+    assert query(database, "SELECT k, v, w, x FROM t ORDER BY k") == [("a", 1, 7, None), ("b", 2, 7, None)]
+
+
 # rows that are refused
 
 CHECKED = (
@@ -394,6 +408,19 @@ def test_many_refused_rows_are_each_found(database: str) -> None:
     assert len(query(database, "SELECT * FROM t")) == 85
     bad = query(database, "SELECT (row->>'v')::int FROM letters ORDER BY 1 DESC")
     assert [value for (value,) in bad] == [-number for number in range(0, 100, 7)]
+
+
+def test_a_refused_row_among_many_batches_and_chunks_costs_no_other_row(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "CHUNK_ROWS", 10)
+    query(database, CHECKED.replace(", UNIQUE (k)", ""))
+    sink = opened(sinks.postgres(database, "t", dead_letter="letters"))
+    rows = [kv("a", -1 if number in (0, 17, 29, 30, 99) else number) for number in range(1, 100)]
+    deliver(sink, 0, *rows)
+    found = [value for (value,) in query(database, "SELECT v FROM t ORDER BY v")]
+    assert found == [number for number in range(1, 100) if number not in (17, 29, 30, 99)]
+    assert len(query(database, "SELECT * FROM letters")) == 4
 
 
 # what goes wrong outside
@@ -550,6 +577,15 @@ def test_a_staging_that_a_stray_task_still_writes_to_does_not_hold_up_the_commit
     after = opened(sinks.postgres(database, "t"), attempt=2)
     after.discard(BatchId(0), [])
     assert query(database, "SELECT to_regclass('weir.s1_0_1_1')") == [(None,)]
+
+
+def test_a_table_that_is_new_may_begin_with_a_later_batch_and_has_no_holes_behind_it(database: str) -> None:
+    sink = opened(sinks.postgres(database, "t", create=True))
+    deliver(sink, 5, kv("a", 1))
+    with pytest.raises(FencedError):
+        sink.commit(staged(sink, 7, kv("c", 3)))
+    deliver(sink, 6, kv("b", 2))
+    assert query(database, "SELECT k, weir_batch FROM t ORDER BY k") == [("a", 5), ("b", 6)]
 
 
 def test_times_are_those_of_the_frame_whatever_the_zones(database: str) -> None:

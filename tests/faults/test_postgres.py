@@ -30,16 +30,16 @@ pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(600)]
 
 JOB = Path(__file__).parent / "jobs" / "uuids_postgres.py"
 STARTS = ("start.fenced", "start.recovered")
-POINTS = (
-    "batch.planned",
+SINKS = (
     "batch.writing",
-    "batch.state",
     "batch.written",
     "batch.committed",
     "sink.committing",
     "sink.committed",
     "batch.staged",
 )
+"""What the sink takes part in."""
+POINTS = ("batch.planned", "batch.state", *SINKS)
 BATCHES = 16
 FEW = 4
 SEEDS = 200
@@ -103,7 +103,7 @@ def test_every_uuid_in_the_table_is_the_one_that_the_state_kept(
 ) -> None:
     # Each attempt dies at another point: two before any batch, the others in their second or third.
     faults = [f"{point}#1" for point in STARTS]
-    faults += [f"{point}#{3 if point == 'batch.staged' else 2}" for point in POINTS]
+    faults += [f"{point}#{3 if point == 'batch.staged' else 2}" for point in SINKS]
     done = run(tmp_path, given(once, BATCHES), faults, quick, database)
     assert done.fired == set(faults), f"not every fault fired:\n{done.stderr}"
     assert done.exit_code == 0, done.stderr
@@ -162,6 +162,19 @@ def test_a_driver_that_wakes_up_is_refused_by_the_table(
     assert refused.exit_code == FencedError.exit_code, refused.stderr
     assert done.exit_code == 0, done.stderr
     check(spark, tmp_path, database, FEW)
+
+
+@pytest.mark.long
+def test_every_uuid_is_the_kept_one_when_a_checkpoint_makes_it_visible(
+    once: Once, spark: SparkSession, quick: Mapping[str, str], tmp_path: Path, database: str
+) -> None:
+    faults = [f"{point}#1" for point in ("checkpoint.completed", "checkpoint.completing", *STARTS)]
+    faults += [f"{point}#2" for point in POINTS]
+    settings = {**quick, "sink.commit": "checkpoint", "execution.checkpointing.interval": "200 ms"}
+    done = run(tmp_path, given(once, BATCHES), faults, settings, database)
+    assert done.exit_code == 0, done.stderr
+    assert len(done.fired) > len(POINTS)
+    check(spark, tmp_path, database, BATCHES)
 
 
 @pytest.mark.long

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from pyspark.sql import functions as F
 
 import weir
 from weir import sinks
+from weir.errors import NotRewindableError
 from weir.ids import Attempt, BatchId, Run, Token
 from weir.job.sinks import Outcome
 from weir.protocol.ledger import Staged
@@ -99,6 +101,7 @@ def test_tables_go_back_with_the_job_and_come_to_what_a_quiet_run_gives(
     with job.start(spark) as run:
         add(("a", 1), ("b", 2))
         run.process_all()
+        old = run.savepoint(str(tmp_path / "saved"))
         run.checkpoint()
         at_the_cut = tables(database, "faulted")
         add(("a", 10), ("c", 3))
@@ -106,7 +109,7 @@ def test_tables_go_back_with_the_job_and_come_to_what_a_quiet_run_gives(
         add(("a", 100), ("b", 4))
         run.process_all()
         assert len(query(database, "SELECT * FROM faulted_all")) == 6
-    with job.start(spark, "chk-1") as run:
+    with job.start(spark, "latest") as run:
         assert run.restored is not None
         run.process_all()
         after = tables(database, "faulted")
@@ -127,3 +130,51 @@ def test_tables_go_back_with_the_job_and_come_to_what_a_quiet_run_gives(
     floor, last = query(database, "SELECT floor, last FROM weir.ledger WHERE target LIKE '%faulted_sums%'")[0]
     assert last == floor + 1
     assert query(database, "SELECT relname FROM pg_class WHERE relname ~ '^s[0-9]+_[0-9]'") == []
+    # A savepoint that is older than the images is refused before any table is touched.
+    before = tables(database, "faulted")
+    with pytest.raises(NotRewindableError):
+        job.start(spark, old)
+    assert tables(database, "faulted") == before
+
+
+def test_two_tables_are_seen_together_when_a_checkpoint_completes(
+    spark: SparkSession, database: str, tmp_path: Path
+) -> None:
+    settings = {"execution.checkpointing.dir": str(tmp_path / "weir"), "parallelism.default": 2}
+    settings |= {"execution.checkpointing.interval": "300 ms", "sink.commit": "checkpoint"}
+    job = weir.Job("together", **settings)
+
+    @job.pipeline
+    def pipeline(env: weir.Env) -> None:
+        rows = env.stream(
+            "rows", env.source("script", ScriptedSource(tmp_path / "in.jsonl", "k string, v long"))
+        )
+        env.sink("copy", rows, sinks.postgres(database, "copy", create=True))
+        sums = rows.groupBy("k").agg(F.sum("v").alias("sum"), F.count("*").alias("n"))
+        env.sink("sums", sums, sinks.postgres(database, "sums", "k", create=True), output_mode="update")
+
+    views: list[tuple[Any, ...]] = []
+    stop = threading.Event()
+
+    def read() -> None:
+        text = "SELECT (SELECT count(*) FROM copy), (SELECT coalesce(sum(n), 0) FROM sums)"
+        with psycopg.connect(database) as connection:
+            while not stop.is_set():
+                views.append(connection.execute(text).fetchone() or ())
+                connection.rollback()
+
+    with job.start(spark) as run:
+        reader = threading.Thread(target=read)
+        reader.start()
+        for number in range(12):
+            rows = [(f"k{i % 3}", i) for i in range(number * 5, number * 5 + 5)]
+            write_script(tmp_path / "in.jsonl", Rows(rows))
+            run.process_all()
+        assert run.checkpoints
+    stop.set()
+    reader.join()
+    assert all(copied == summed for copied, summed in views), set(views)
+    assert len(set(views)) > 2, "there was something to see in between"
+    assert query(database, "SELECT count(*) FROM copy") == [(60,)], "the end of a job shows the rest"
+    assert query(database, "SELECT sum(n), sum(sum) FROM sums") == [(60, sum(range(60)))]
+    assert len(query(database, "SELECT DISTINCT checkpoint FROM weir.ledger")) == 1

@@ -342,3 +342,25 @@ def test_channels_are_trimmed_only_behind_what_every_reader_has_passed(graph: Gr
         finish(graph)
         assert sorted(int(file.stem) for file in log.glob("*.json"))[0] == at - 1
     assert mf.completed(graph.disk, JOB) == [1, 2, 3]
+
+
+def test_the_oldest_cut_is_that_of_any_checkpoint_that_is_retained_or_pending(graph: Graph) -> None:
+    slow, oldest = QueryName("slow"), graph.coordinator.oldest_cut
+    assert oldest(slow) == -1
+    graph.all.run()
+    first = graph.entry()
+    graph.slow.run(all=(first, 0))
+    assert oldest(slow) == 0, "a checkpoint that begins now can't lead behind it"
+    assert graph.coordinator.newest() is None
+    graph.ask("one")
+    at = graph.entry()
+    assert oldest(slow) is None, "its cut is not found yet"
+    graph.fast.run(all=(at, 1))
+    graph.slow.run(all=(at, 1))
+    finish(graph)
+    assert oldest(slow) == graph.cut(1)["slow"] == 1
+    graph.all.run()
+    graph.slow.run(all=(graph.entry(), 1))
+    assert oldest(slow) == 1, "it is still retained"
+    newest = graph.coordinator.newest()
+    assert newest is not None and newest.id == 1

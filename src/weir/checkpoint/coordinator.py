@@ -204,6 +204,12 @@ class Coordinator:
             cuts += [one.found[name].batch for one in self._flights.values()]
             return min(cuts) if cuts else self._vertices[name].files.last_committed()
 
+    def newest(self) -> Manifest | None:
+        """The newest completed checkpoint of these live files."""
+        with self._lock:
+            own = [id for id, one in self._retained.items() if one.generation == self._live.generation]
+            return self._retained[max(own)] if own else None
+
     def query_failed(self, name: QueryName) -> None:
         """A query is down: nothing that is pending can complete."""
         with self._changed:

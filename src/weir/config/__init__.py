@@ -24,6 +24,7 @@ from weir.config.settings import (
     RestartStrategyType,
     Retention,
     Settings,
+    SinkCommit,
     StateBackend,
 )
 from weir.config.values import Keep, Ports, format_duration, parse_duration
@@ -42,6 +43,7 @@ __all__ = [
     "RestartStrategyType",
     "Retention",
     "Settings",
+    "SinkCommit",
     "StateBackend",
     "changed",
     "describe",

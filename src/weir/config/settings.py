@@ -49,6 +49,13 @@ class CheckpointingMode(str, Enum):
     AT_LEAST_ONCE = "at_least_once"
 
 
+class SinkCommit(str, Enum):
+    """When output becomes visible."""
+
+    BATCH = "batch"
+    CHECKPOINT = "checkpoint"
+
+
 class Retention(str, Enum):
     """What becomes of the checkpoints when the job is cancelled."""
 
@@ -279,6 +286,12 @@ class Settings(BaseModel):
         alias="restart-strategy.poison-batch.attempts",
         description="so many failures of the author's own code at one and the same batch "
         "end the job as FAILED instead of another restart",
+    )
+    sink_commit: SinkCommit = Field(
+        SinkCommit.BATCH,
+        alias="sink.commit",
+        description="when output becomes visible: with each batch, or with each completed checkpoint of the "
+        "whole job (batch, checkpoint)",
     )
     sink_max_pending_batches: Count = Field(
         4,

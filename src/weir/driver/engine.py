@@ -25,7 +25,7 @@ from weir.checkpoint.manifest import Manifest, QueryCut
 from weir.checkpoint.restore import Changes, From
 from weir.checkpoint.vertex import Vertex, no_files
 from weir.clock import Clock, Deadline
-from weir.config import CheckpointingMode, Config, Retention
+from weir.config import CheckpointingMode, Config, Retention, SinkCommit
 from weir.driver import replan, savepoints
 from weir.driver.about import learnt, saved_sink, source_of
 from weir.driver.claim import Claim
@@ -34,7 +34,16 @@ from weir.driver.progress import ProgressReports
 from weir.driver.receivers import Receivers
 from weir.driver.replan import Replan, Shapes
 from weir.driver.savepoints import Savepoints, Wanted, words
-from weir.errors import FencedError, NotRewindableError, PinnedStateError, SinkTakenError, WeirError
+from weir.driver.shown import Shown
+from weir.errors import (
+    FencedError,
+    InternalError,
+    NotRewindableError,
+    PinnedStateError,
+    PipelineError,
+    SinkTakenError,
+    WeirError,
+)
 from weir.ids import NO_BATCH, BatchId, CheckpointId, JobName, QueryName, Run, Token
 from weir.job import graph
 from weir.job.listeners import Listeners
@@ -104,6 +113,8 @@ class Engine:
         self._savepoints: Savepoints | None = None
         self._finishing = False
         """A stop for good is under way: the job is over when that is."""
+        self._shown: Shown | None = None
+        """With `sink.commit: checkpoint`."""
         self.failed: WeirError | None = None
         """Why the driver as a whole can't go on."""
         self.over = threading.Event()
@@ -118,6 +129,8 @@ class Engine:
         with self._timed("load"):
             opened = opening.open(self._with_settings(wanted))
         self._live = opened.live
+        if self._shown is None and self._config.settings.sink_commit is SinkCommit.CHECKPOINT:
+            self._shown = Shown(self._name, self._lease, self._not_delivered, self._give_up)
         with self._timed("graph"):
             self._graph = graph.learn(self._name, self._job.function, self._spark, self._live)
             names = self._graph.queries
@@ -147,6 +160,8 @@ class Engine:
         self._claim = Claim(self._origin, retained, self._report)
         self._coordinator = self._coordinate(runs)
         self._coordinator.prepare()
+        if self._shown is not None:
+            self._shown.begin(self._coordinator)
         self._savepoints = self._save(self._coordinator)
         self._progress = ProgressReports(
             self._spark, self._progressed, self._groups.read, self._entries_beyond
@@ -158,6 +173,9 @@ class Engine:
                 self._start(run)
         self._coordinator.start()
         self._savepoints.start()
+        if self._shown is not None:
+            self._shown.started = True
+            self._check_over()  # a short job may have ended meanwhile
 
     def restart(self, name: QueryName) -> None:
         """Start one failed query again, in the live session, as a new run; the others go on."""
@@ -170,6 +188,8 @@ class Engine:
             run.recover(elsewhere.get(name, NO_BATCH), self._note)
         assert self._coordinator is not None
         self._coordinator.replace(self._vertex(run))
+        if self._shown is not None:
+            self._shown.permit()
         self._start(run)
 
     def ask(self, ask: m.Ask) -> None:
@@ -202,9 +222,14 @@ class Engine:
         """
         if self._savepoints is not None:
             self._savepoints.halt()
-        if self._coordinator is not None:
+        if self._coordinator is not None and self._shown is None:
             self._coordinator.stop()
         self._end_queries(seconds)
+        if self._shown is not None:
+            self._shown.to_come(self._check_over)
+            self._shown.stop()
+        if self._coordinator is not None:
+            self._coordinator.stop()
         if self._savepoints is not None:
             self._savepoints.settle()
         if cancelled and self._coordinator is not None:
@@ -279,6 +304,8 @@ class Engine:
             self._coordinator.stop()
         if self._savepoints is not None:
             self._savepoints.settle()
+        if self._shown is not None:
+            self._shown.stop()
         self._listeners.stop()
         for run in self._runs.values():
             self._progress.wait_for(run.name, run.files.last_committed(), seconds=2.0)
@@ -340,15 +367,31 @@ class Engine:
     def _check_over(self) -> None:
         with self._lock:
             ended = all(state is QueryState.ENDED for state in self._states.values())
-            if ended and not self._finishing:
+            if ended and not self._finishing and not (self._shown and self._shown.to_come(self._check_over)):
                 self.over.set()
         if self.over.is_set():
             self._receivers.ask_to_end()
+
+    def _not_delivered(self, name: QueryName, error: Exception) -> None:
+        """A checkpoint's output can't be committed: its query is started again, or all of the job."""
+        with self._lock:
+            running = self._states.get(name) is QueryState.RUNNING
+        if running:
+            self._runs[name].fail(error)
+        else:
+            self._give_up(error if isinstance(error, WeirError) else InternalError(what=str(error)))
 
     def _build(self, name: QueryName, number: Run) -> QueryRun:
         spec = graph.build(self._name, self._job.function, self._spark, self._live, name, self._mode)
         if spec.channel is not None:
             settle(open_store(self._live.channel(name)), name, spec.plan.schema)
+        if self._shown is not None and spec.user_state is not None:
+            raise PipelineError(
+                job=self._name,
+                reason=f"query {name!r} has user state, which is kept with the delivery of each batch, "
+                "and sink.commit is 'checkpoint'",
+                todo="leave sink.commit at 'batch' for this job",
+            )
         self._specs[name] = spec
         self._groups.watch(name, groups_of(spec.plan))
         check_records(spec.plan, self._live.files(name).committed_offsets())
@@ -360,6 +403,7 @@ class Engine:
             self._config.settings.sink_max_pending_batches,
             self._hold_of(spec),
             lambda: self._coordinator.oldest_cut(name) if self._coordinator is not None else None,
+            self._shown.together if self._shown is not None and spec.channel is None else None,
         )
 
     def _hold_of(self, spec: graph.QuerySpec) -> Callable[[BatchId, Callable[[], bool]], None]:
@@ -472,6 +516,8 @@ class Engine:
         self.failed = error
 
     def _completed(self, id: CheckpointId) -> None:
+        if self._shown is not None:
+            self._shown.permit()
         self._claim.completed(id)
         self._listeners.completed(id)
 

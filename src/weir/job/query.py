@@ -24,6 +24,7 @@ from weir.job.committer import Committer
 from weir.job.graph import QuerySpec, alone
 from weir.job.sinks import CountingSink, NativeSink, Outcome, StagingSink
 from weir.job.sinks.contract import FittedSink
+from weir.job.together import HeldCommitter, Together
 from weir.lease import Lease
 from weir.protocol.ledger import Staged, plan_start
 from weir.spark.failure import is_late_worker
@@ -66,6 +67,7 @@ class QueryRun:
         max_pending: int,
         hold: Hold,
         oldest: Oldest = lambda: None,
+        together: Together | None = None,
     ) -> None:
         self.name: QueryName = spec.name
         self.token = token
@@ -81,6 +83,7 @@ class QueryRun:
         """The oldest batch that the sink can be rewound to; known once it is open."""
         self._hold = hold
         self._oldest = oldest
+        self._together = together
         self._ending = threading.Event()
         self._lease = lease
         self._max_pending = max_pending
@@ -89,7 +92,7 @@ class QueryRun:
         self._inside = False
         self._over = threading.Event()
         self._query: StreamingQuery | None = None
-        self._committer: Committer | None = None
+        self._committer: Committer | HeldCommitter | None = None
         self._delivered = NO_BATCH
 
     def open(self, owner: str, lineage: str) -> BatchId:
@@ -128,7 +131,7 @@ class QueryRun:
         return self._delivered == NO_BATCH and isinstance(sink, StagingSink) and not sink.staged()
 
     def recover(self, elsewhere: BatchId = NO_BATCH, note: Callable[[str], None] = lambda _: None) -> int:
-        """Deliver what Spark has committed and discard the rest.
+        """Deliver what Spark has committed, or hold it for a checkpoint, and discard the rest.
 
         Up to the batch `elsewhere` another sink has it, when this one has nothing yet. Safe to repeat,
         and to be killed in. Returns the number of batches that were delivered.
@@ -156,6 +159,10 @@ class QueryRun:
         if plan.lost:
             raise LostStagingError(batch=plan.lost[0], query=self.name, path=sink.describe())
         sink.discard(last, plan.commit)
+        if self._together is not None:
+            self._committer = HeldCommitter(sink, self.files, plan.commit)
+            self._together.add(self.name, self._committer)
+            return 0
         for one in plan.commit:
             unknown = f"{sink.describe()} gave no answer for batch {one.batch}"
             _until_known(partial(sink.commit, one), unknown)
@@ -171,9 +178,9 @@ class QueryRun:
         answer; a query that could not begin for that, on a machine that is too busy, begins again.
         """
         sink = self.spec.sink
-        if isinstance(sink, StagingSink):
+        if isinstance(sink, StagingSink) and self._committer is None:
             self._committer = Committer(
-                sink, self.files, self._lease, self._max_pending, self._fail, self._oldest
+                sink, self.files, self._lease, self._max_pending, self.fail, self._oldest
             )
         self._begin(began)
         faults.point("start.query")
@@ -298,8 +305,8 @@ class QueryRun:
         faults.point("batch.staged")
         committer.submit(staged)
 
-    def _fail(self, error: Exception) -> None:
-        """The committer can't go on: neither may the query."""
+    def fail(self, error: Exception) -> None:
+        """Its output can't be delivered: the query may not go on."""
         self.error = self.error or error
         if self._query is not None:
             self._query.stop()
@@ -322,10 +329,12 @@ class QueryRun:
             error = self._wait()
         if self._committer is not None:
             self._committer.drain(Deadline.after(Clock(), _DRAIN))
+        error = self.error or error
+        error = None if isinstance(error, StoppingError) else error
+        if isinstance(self._committer, Committer) or (self._committer is not None and error is not None):
             self._committer.close()
         self._over.set()
-        error = self.error or error
-        ended(self, None if isinstance(error, StoppingError) else error)
+        ended(self, error)
 
     def _wait(self) -> Exception | None:
         """Wait until the Spark query is over; what it raised."""

@@ -8,11 +8,12 @@ in the same step. Every verb is safe to repeat. The one contract suite for all s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from weir.ids import BatchId, QueryName, Token
+from weir.ids import BatchId, CheckpointId, QueryName, Token
 from weir.protocol.ledger import Ledger, Staged
 from weir.spark.layout import QueryFiles
 
@@ -89,6 +90,30 @@ class ForgettingSink(Protocol):
 
     def forget(self, upto: BatchId) -> None:
         """Called now and then, beside `commit`: no checkpoint leads back to a batch below this one."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one sink has to commit together with others."""
+
+    sink: StagingSink
+    staged: tuple[Staged, ...]
+    """In batch order."""
+
+
+@runtime_checkable
+class GroupedSink(Protocol):
+    """A sink that can commit in one step with the others of its group."""
+
+    @property
+    def group(self) -> Hashable:
+        """Sinks with equal groups commit together."""
+
+    def commit_together(self, parts: Sequence[Part], checkpoint: CheckpointId) -> Outcome:
+        """Make all of it visible, and enter it in every ledger, in one step; each sink is of this group.
+
+        Raises `FencedError` when a higher token than one of the openers' was announced: then none is.
+        """
 
 
 @runtime_checkable

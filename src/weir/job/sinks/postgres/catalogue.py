@@ -6,7 +6,7 @@ Whatever does not fit is refused here, with words, before a row is computed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from weir.errors import SinkMismatchError
@@ -92,6 +92,13 @@ class Target:
     """Every column of the table that can be written, with its type as SQL."""
     checks: tuple[str, ...]
     """The CHECK constraints that look at written columns only, as SQL."""
+
+    def only(self, staged: Sequence[str]) -> Target:
+        """The same for rows with these columns."""
+        kinds = {column.name: column for column in self.columns}
+        written = [kinds.get(n) or Column(n, n, Form.PLAIN, kind) for n, kind in self.all if n in staged]
+        marker = Column(MARKER, MARKER, Form.PLAIN, "boolean") if MARKER in staged else None
+        return replace(self, columns=tuple(written), marker=marker)
 
     @property
     def staged(self) -> tuple[Column, ...]:

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from weir.job.sinks.postgres.database import Address, begin, connect, refuses_row, scrubbed, translate
@@ -116,17 +117,13 @@ class Task:
         """Copy them all; the last transaction makes all before it durable."""
         import psycopg  # noqa: PLC0415
 
-        chunk: list[pa.RecordBatch] = []
+        rows = (batch for batch in batches if batch.num_rows)
         try:
-            for batch in batches:
-                if sum(one.num_rows for one in chunk) >= CHUNK_ROWS:
-                    self._take(chunk, last=False)
-                    chunk = []
+            for first in rows:
+                self._copy_chunk(chain([first], rows))
                 if self.refusal is not None:
-                    return self
-                if batch.num_rows:
-                    chunk.append(batch)
-            self._take(chunk, last=True)
+                    break
+            self._flush()
         except psycopg.Error as error:
             raise translate(error, self._staging.address, "copy rows") from error
         finally:
@@ -134,34 +131,47 @@ class Task:
                 self._connection.close()
         return self
 
-    def _take(self, chunk: Sequence[pa.RecordBatch], *, last: bool) -> None:
+    def _copy_chunk(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Copy some of them in one transaction, each as it comes: the server works while Spark does."""
         import psycopg  # noqa: PLC0415
 
-        if not chunk or self.refusal is not None:
-            return
         if self._connection is None:
             self._connection = connect(self._staging.address, "copy rows")
-        connection = self._connection
+        connection, seen, rows = self._connection, [], 0
         try:
             begin(connection)
-            if not last:  # flushed with the last one; a crash in between breaks this connection
-                connection.execute("SET LOCAL synchronous_commit = off")
+            connection.execute("SET LOCAL synchronous_commit = off")
             with connection.cursor().copy(self._staging.copy.encode()) as copy:
-                first = self.rows + self.refused
-                for batch in chunk:
-                    copy.write(self._csv(batch, first))
-                    first += batch.num_rows
+                for batch in batches:
+                    seen.append(batch)  # first: the error for a row may come with this very write
+                    copy.write(self._csv(batch, self.rows + self.refused + rows))
+                    rows += batch.num_rows
+                    if rows >= CHUNK_ROWS:
+                        break
             connection.commit()
-            self.rows += sum(batch.num_rows for batch in chunk)
+            self.rows += rows
         except psycopg.Error as error:
             connection.rollback()
             if not refuses_row(error):
                 raise
-            for half in _halves(chunk):
-                self._take(half, last=last)
-            if sum(batch.num_rows for batch in chunk) == 1:
-                row, address = self._row(chunk[0]), self._staging.address
-                self._refuse(connection, Refusal.of(error, row, address, connection))
+            self._copy_apart(connection, seen, error)
+
+    def _copy_apart(
+        self, connection: Connection, seen: Sequence[pa.RecordBatch], error: psycopg.Error
+    ) -> None:
+        """Copy what the database takes of rows of which it has refused some."""
+        if sum(batch.num_rows for batch in seen) == 1:
+            row, address = self._row(seen[0]), self._staging.address
+            self._refuse(connection, Refusal.of(error, row, address, connection))
+        for half in _halves(seen):
+            if self.refusal is None:
+                self._copy_chunk(half)
+
+    def _flush(self) -> None:
+        """Make all that was committed durable; a crash before this breaks the connection, and so the task."""
+        if self._connection is not None:
+            self._connection.execute("SELECT pg_current_xact_id()")  # what has a number is flushed
+            self._connection.commit()
 
     def _refuse(self, connection: Connection, refusal: Refusal) -> None:
         if not self._staging.keep_refused:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from weir import faults
@@ -25,8 +25,8 @@ from weir.errors import (
     SinkMismatchError,
     WeirError,
 )
-from weir.ids import Attempt, BatchId, Run, Token
-from weir.job.sinks.contract import Outcome
+from weir.ids import NO_BATCH, Attempt, BatchId, CheckpointId, Run, Token
+from weir.job.sinks.contract import Outcome, Part
 from weir.job.sinks.postgres import catalogue
 from weir.job.sinks.postgres.catalogue import Name, Target, Wanted
 from weir.job.sinks.postgres.copying import DONE, Refusal, Staging
@@ -147,6 +147,23 @@ class PostgresSink:
             faults.point("sink.committed")
         return done
 
+    @property
+    def group(self) -> str:
+        """Tables of one database."""
+        return self._address.url
+
+    def commit_together(self, parts: Sequence[Part], checkpoint: CheckpointId) -> Outcome:
+        own = [(part.sink, part.staged) for part in parts if isinstance(part.sink, PostgresSink)]
+        own.sort(key=lambda one: one[0]._place)  # two who lock ledgers do not wait for each other
+        try:
+            with self._database.transaction("commit a checkpoint") as connection:
+                for sink, staged in own:
+                    sink._deliver_all(connection, staged, checkpoint)
+        except OutcomeUnknownError:
+            return Outcome.UNKNOWN
+        faults.point("sink.committed")
+        return Outcome.DONE_NOW
+
     def discard(self, upto: BatchId, keep: Sequence[Staged]) -> None:
         kept = {(one.batch, one.token) for one in keep}
         with self._database.transaction("discard stagings") as connection:
@@ -185,6 +202,14 @@ class PostgresSink:
 
     # a batch
 
+    def _deliver_all(
+        self, connection: Connection, staged: Sequence[Staged], checkpoint: CheckpointId
+    ) -> None:
+        for one in staged:
+            self._deliver(connection, one)
+            self._tables.forget_staging(connection, one)
+        self._tables.set_checkpoint(connection, checkpoint)
+
     def _deliver(self, connection: Connection, staged: Staged) -> Outcome:
         self._ledger = self._tables.ledger(connection, lock=True)
         self._check_fence()
@@ -193,7 +218,7 @@ class PostgresSink:
         recorded = self._tables.find(connection, staged)
         if recorded is None:
             raise self._lost(staged)
-        if self._ledger.last < staged.batch - 1:  # the next start finds its staging
+        if NO_BATCH < self._ledger.last < staged.batch - 1:  # the next start finds its staging
             missing = f"batch {self._ledger.last + 1}, decided by another run after this one had begun, which"
             raise FencedError(who=f"run {self._token}", by=missing)
         assert self._target is not None or not recorded.rows, "a staging has rows of a table that is known"
@@ -214,9 +239,10 @@ class PostgresSink:
         """Move the rows that count; the number of those that only the table itself has refused."""
         import psycopg  # noqa: PLC0415
 
+        moving = self._moving(connection, staged, recorded)
         try:
             with connection.transaction():
-                connection.execute(self._moving(staged, recorded, of_tasks(recorded.tasks)))
+                connection.execute(moving(of_tasks(recorded.tasks)))
             return 0
         except psycopg.Error as error:
             if not refuses_row(error):
@@ -227,17 +253,17 @@ class PostgresSink:
             table = self._tables.staging(staged.batch, staged.token)
             find = f"SELECT ctid::text FROM {table} WHERE {of_tasks(recorded.tasks)}".encode()
         places = [str(place) for (place,) in connection.execute(find).fetchall()]
-        return self._move_apart(connection, staged, recorded, places)
+        return self._move_apart(connection, staged, moving, places)
 
     def _move_apart(
-        self, connection: Connection, staged: Staged, recorded: Recorded, places: list[str]
+        self, connection: Connection, staged: Staged, moving: Callable[[str], bytes], places: list[str]
     ) -> int:
         """Move what the table takes; halve what it does not, until each refused row stands alone."""
         import psycopg  # noqa: PLC0415
 
         try:
             with connection.transaction():
-                connection.execute(self._moving(staged, recorded, of_places(places)))
+                connection.execute(moving(of_places(places)))
             return 0
         except psycopg.Error as error:
             if not refuses_row(error):
@@ -247,18 +273,22 @@ class PostgresSink:
                 return 1
         half = len(places) // 2
         return sum(
-            self._move_apart(connection, staged, recorded, part) for part in (places[:half], places[half:])
+            self._move_apart(connection, staged, moving, part) for part in (places[:half], places[half:])
         )
 
-    def _moving(self, staged: Staged, recorded: Recorded, rows: str) -> bytes:
+    def _moving(self, connection: Connection, staged: Staged, recorded: Recorded) -> Callable[[str], bytes]:
+        """The statement that moves the rows for which a condition holds, with the columns that are staged.
+
+        An earlier run may have staged other columns: the query was changed since.
+        """
         assert self._target is not None
+        target = self._target.only(self._tables.columns_of_staging(connection, staged))
         if self._wanted.key:
-            return self._tables.upsert(self._wanted, self._target, staged, rows, recorded.tasks)
-        return self._tables.append(self._wanted, self._target, staged, rows)
+            return lambda rows: self._tables.upsert(self._wanted, target, staged, rows, recorded.tasks)
+        return lambda rows: self._tables.append(self._wanted, target, staged, rows)
 
     def _keep_refused(self, connection: Connection, staged: Staged, place: str, error: psycopg.Error) -> None:
-        assert self._target is not None
-        names = [column.name for column in self._target.staged]
+        names = self._tables.columns_of_staging(connection, staged)
         table = self._tables.staging(staged.batch, staged.token)
         found = connection.execute(
             f"SELECT {catalogue.quoted(names)} FROM {table} WHERE {of_places([place])}".encode()
@@ -328,6 +358,10 @@ class PostgresSink:
             table = str(target.name) if self._wanted.at_once else self._tables.staging(batch, token)
             found = connection.execute("SELECT pg_relation_size(to_regclass(%s))", (table,)).fetchone()
         return bool(found and found[0])
+
+    @property
+    def _place(self) -> tuple[str, int]:
+        return self._tables.schema, self._tables.id
 
     @property
     def _query(self) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from weir.ids import NO_BATCH, Attempt, BatchId, Run, Token
+from weir.ids import NO_BATCH, Attempt, BatchId, CheckpointId, Run, Token
 from weir.job.sinks.postgres.catalogue import MARKER, Name, Target, Wanted, quoted
 from weir.protocol.ledger import Ledger, Staged
 
@@ -78,7 +78,7 @@ class Tables:
                 "ledger",
                 "id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, target text NOT NULL UNIQUE, "
                 f"owner text NOT NULL, lineage text NOT NULL, mode text NOT NULL, {token}, "
-                "last bigint NOT NULL, floor bigint NOT NULL",
+                "last bigint NOT NULL, floor bigint NOT NULL, checkpoint bigint",
             ),
             (
                 "delivered",
@@ -136,6 +136,10 @@ class Tables:
 
     def set_last(self, connection: Connection, last: BatchId) -> None:
         self._set(connection, f"last = {last}")
+
+    def set_checkpoint(self, connection: Connection, checkpoint: CheckpointId) -> None:
+        """The checkpoint up to which readers see the table, where they see whole checkpoints."""
+        self._set(connection, f"checkpoint = {checkpoint}")
 
     def deliver(self, connection: Connection, batch: BatchId, token: Token, rows: int, refused: int) -> None:
         """Enter a batch that was moved."""
@@ -225,6 +229,15 @@ class Tables:
             batch, attempt, run = map(int, name.split("_")[1:])
             parsed.append((self.name(name), BatchId(batch), Token(Attempt(attempt), Run(run))))
         return parsed
+
+    def columns_of_staging(self, connection: Connection, staged: Staged) -> list[str]:
+        """The columns that were staged, weir's own left out but for the marker."""
+        found = connection.execute(
+            "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 2 "
+            "AND NOT attisdropped ORDER BY attnum",
+            (self.staging(staged.batch, staged.token),),
+        ).fetchall()
+        return [str(name) for (name,) in found]
 
     def forget_staging(self, connection: Connection, staged: Staged) -> None:
         """Remove the record and the table of a staging.

@@ -1,0 +1,169 @@
+"""`sink.commit: checkpoint`: the tables of one database become visible in one step."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, cast
+
+import psycopg
+import pytest
+from pyspark.sql import types as T
+
+from tests.cutting_proxy import CuttingProxy
+from tests.local_frame import LocalFrame
+from tests.postgres_server import PostgresServer
+from weir import sinks
+from weir.clock import Clock
+from weir.errors import FencedError
+from weir.ids import Attempt, BatchId, CheckpointId, QueryName, Run, Token
+from weir.job.sinks.postgres.sink import PostgresSink
+from weir.job.together import HeldCommitter, Permit, Together
+from weir.lease import Lease
+from weir.protocol.ledger import Staged
+from weir.spark.layout import QueryFiles
+
+SCHEMA = T.StructType([T.StructField("value", T.LongType())])
+NAMES = (QueryName("left"), QueryName("right"))
+
+
+class Decided:
+    """Files of a query whose every batch Spark has committed, without state."""
+
+    def committed(self, batch: BatchId) -> bool:
+        return True
+
+    def committed_state(self, batch: BatchId) -> frozenset[str]:
+        return frozenset()
+
+
+class Job:
+    """Two queries with a table each, in one database."""
+
+    def __init__(self, url: str, attempt: int = 1) -> None:
+        self.url = url
+        self.token = Token(Attempt(attempt), Run(1))
+        self.errors: list[tuple[str, Exception]] = []
+        self.together = Together(
+            Lease(Attempt(attempt), 1000, Clock()), lambda name, error: self.errors.append((name, error))
+        )
+        self.sinks: dict[QueryName, PostgresSink] = {}
+        self.held: dict[QueryName, HeldCommitter] = {}
+        for name in NAMES:
+            self.start(name)
+
+    def start(self, name: QueryName, run: int = 1) -> None:
+        sink = sinks.postgres(self.url, name, "value" if name == "right" else None, create=True)
+        sink.expect(SCHEMA)
+        sink.open(f"job/{name}", "lineage", Token(self.token.attempt, Run(run)))
+        held = HeldCommitter(sink, cast(QueryFiles, Decided()), sink.staged())
+        self.sinks[name], self.held[name] = sink, held
+        self.together.add(name, held)
+
+    def batch(self, name: QueryName, number: int, *values: int) -> None:
+        one = Staged(BatchId(number), self.token)
+        frame = LocalFrame(SCHEMA, [[{"value": value} for value in values]])
+        self.sinks[name].stage(frame, one.batch, one.token)  # type: ignore[arg-type]
+        self.sinks[name].record(one)
+        self.held[name].submit(one)
+
+    def checkpoint(self, id: int, left: int, right: int) -> None:
+        cuts = dict(zip(NAMES, (BatchId(left), BatchId(right)), strict=True))
+        self.together.permit(Permit(CheckpointId(id), cuts, {}))
+        assert self.together.settle(60)
+
+
+def seen(connection: psycopg.Connection[Any]) -> list[Any]:
+    """Both tables in one snapshot, and the checkpoints that their ledgers name."""
+    found = connection.execute(
+        'SELECT (SELECT count(*) FROM "left"), (SELECT count(*) FROM "right"), '
+        "(SELECT array_agg(DISTINCT coalesce(checkpoint, 0)) FROM weir.ledger)"
+    ).fetchone()
+    connection.rollback()
+    return list(found or ())
+
+
+@pytest.fixture
+def job(database: str) -> Job:
+    return Job(database)
+
+
+def test_a_reader_never_sees_one_table_ahead_of_the_other(job: Job) -> None:
+    stop, wrong, views = threading.Event(), [], set()
+
+    def read() -> None:
+        with psycopg.connect(job.url) as connection:
+            while not stop.is_set():
+                left, right, checkpoints = seen(connection)
+                views.add(left)
+                if left != right or len(checkpoints) != 1:
+                    wrong.append((left, right, checkpoints))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for round in range(8):  # the left one in two batches, the right one in one
+        job.batch(NAMES[0], 2 * round, 10 * round, 10 * round + 1)
+        job.batch(NAMES[0], 2 * round + 1, 10 * round + 2)
+        job.batch(NAMES[1], round, *(10 * round + i for i in range(3)))
+        job.checkpoint(round + 1, 2 * round + 1, round)
+    stop.set()
+    reader.join()
+    assert not wrong
+    assert not job.errors
+    assert not job.together.undelivered()
+    with psycopg.connect(job.url) as connection:
+        assert seen(connection) == [24, 24, [8]]
+
+
+def test_what_is_behind_the_cut_waits_for_the_next_checkpoint_and_outlives_the_driver(job: Job) -> None:
+    for batch in range(3):
+        job.batch(NAMES[0], batch, batch)
+        job.batch(NAMES[1], batch, batch)
+    job.checkpoint(1, 0, 1)
+    with psycopg.connect(job.url) as connection:
+        assert seen(connection)[:2] == [1, 2]
+        job.together.stop()
+        after = Job(job.url, attempt=2)
+        assert after.together.undelivered()
+        after.checkpoint(1, 0, 1)
+        assert seen(connection)[:2] == [1, 2]
+        after.checkpoint(2, 2, 2)
+        assert seen(connection)[:2] == [3, 3]
+        assert not after.together.undelivered()
+
+
+def test_when_one_is_fenced_none_is_committed(job: Job) -> None:
+    job.batch(NAMES[0], 0, 1)
+    job.batch(NAMES[1], 0, 1)
+    Job(job.url, attempt=2)
+    job.checkpoint(1, 0, 0)
+    assert sorted(name for name, _ in job.errors) == ["left", "right"]
+    assert all(isinstance(error, FencedError) for _, error in job.errors)
+    with psycopg.connect(job.url) as connection:
+        assert seen(connection)[:2] == [0, 0]
+
+
+def test_a_query_that_is_down_holds_the_others_of_its_database_until_it_runs_again(job: Job) -> None:
+    job.batch(NAMES[0], 0, 1)
+    job.batch(NAMES[1], 0, 1)
+    job.held[NAMES[0]].close()
+    job.checkpoint(1, 0, 0)
+    with psycopg.connect(job.url) as connection:
+        assert seen(connection)[:2] == [0, 0]
+        job.start(NAMES[0], run=2)
+        job.checkpoint(1, 0, 0)
+        assert seen(connection)[:2] == [1, 1]
+    assert not job.errors
+
+
+def test_a_lost_answer_is_asked_for_again(postgres: PostgresServer, database: str) -> None:
+    proxy = CuttingProxy(postgres.port)
+    through = database.rpartition("@")[0] + f"@127.0.0.1:{proxy.port}/" + database.rpartition("/")[2]
+    job = Job(through)
+    job.batch(NAMES[0], 0, 1)
+    job.batch(NAMES[1], 0, 1, 2)
+    proxy.cut_at(b"COMMIT", heard=True)
+    job.checkpoint(1, 0, 0)
+    assert proxy.cuts == 1 and not job.errors
+    proxy.close()
+    with psycopg.connect(database) as connection:
+        assert seen(connection) == [1, 2, [1]]
