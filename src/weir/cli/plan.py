@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from weir.cli import say
-from weir.cli.child import ask_child
 from weir.cli.options import AsJson, Define, Directory, SettingsFile, overrides, pairs, settings_file
 from weir.cli.restore import as_point
 from weir.cli.run import (
@@ -23,6 +22,7 @@ from weir.cli.run import (
     SetOffsets,
     shape_of,
 )
+from weir.cli.with_spark import ask_of
 from weir.errors import JobFileError
 
 Point = Annotated[
@@ -75,8 +75,8 @@ def plan(
         "settings": settings,
         "config": str(found) if found else "",
     }
-    answer = ask_child(
-        "weir.driver.planning", request, "asking Spark's planner", str(file.absolute()), *(arguments or ())
+    answer = ask_of(
+        "weir.driver.planning", "asking Spark's planner", request, str(file.absolute()), *(arguments or ())
     )
     if json:
         say.say_json({key: answer[key] for key in ("job", "point", "checkpoint", "plan")})

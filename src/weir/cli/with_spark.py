@@ -1,16 +1,8 @@
-"""What needs Spark is done by a process of its own, `python -m weir.state`; this one asks and shows.
-
-The request goes through standard input, where no list of processes shows what is in it, and the answer
-comes in a file, because what Spark and its JVM print must not come in between.
-"""
+"""What needs Spark is done by a process of its own; this one asks and shows (`supervisor/child.py`)."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +12,7 @@ import typer
 from weir.cli import say
 from weir.cli.options import overrides, settings_file
 from weir.preflight import require_java
+from weir.supervisor.child import ask_child
 
 Conf = Annotated[
     list[str] | None,
@@ -41,29 +34,15 @@ def session(conf: Sequence[str] | None, master: str | None, config: Path | None)
 
 
 def ask(text: str, *parts: Mapping[str, Any]) -> dict[str, Any]:
-    """What the process answers to a request; a failure of it is said, and is this command's failure."""
+    """What `python -m weir.state` answers to a request; its failure is this command's failure."""
+    return ask_of("weir.state", text, {key: value for part in parts for key, value in part.items()})
+
+
+def ask_of(module: str, text: str, request: Mapping[str, Any], *arguments: str) -> dict[str, Any]:
+    """What a module answers to a request; a failure of it is said, and is this command's failure."""
     require_java()
-    request = {key: value for part in parts for key, value in part.items()}
-    with tempfile.TemporaryDirectory(prefix="weir-state-") as folder, say.waiting(text):
-        result, log = Path(folder) / "result.json", Path(folder) / "log"
-        command = [sys.executable, "-m", "weir.state", str(result)]
-        environment = os.environ | {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
-        with log.open("wb") as output:
-            done = subprocess.run(
-                command,
-                input=json.dumps(request).encode(),
-                stdout=output,
-                stderr=output,
-                env=environment,
-                check=False,
-            )
-        body: dict[str, Any] = json.loads(result.read_text()) if result.exists() else {}
-        said = log.read_text(errors="replace")
-    if not body:
-        what = f"the process with Spark ended with exit code {done.returncode}"
-        body = {
-            "error": {"what": what, "why": "", "hint": "what it said is above", "exit_code": 4, "log": True}
-        }
+    with say.waiting(text):
+        body, said = ask_child(module, request, *arguments)
     if "error" in body:
         error = body["error"]
         if error.get("log"):

@@ -1,7 +1,7 @@
-"""`python -m weir.driver.planning REQUEST RESULT FILE ARGS...`: the restore plan of a job file, alone.
+"""`python -m weir.driver.planning RESULT FILE ARGS...`: the restore plan of a job file, alone.
 
-The request is a JSON object; so is the result, written into a file, because what the job file and
-Spark print must not come in between. Holds no attempt, and writes nothing else.
+The request is a JSON object on standard input; so is the result, in a file. Holds no attempt, and
+writes nothing else.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from weir.storage import generations, open_store
 
 def main() -> None:
     """Answer one request."""
-    request, result, file = json.loads(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
-    sys.argv = sys.argv[3:]
+    request, result, file = json.load(sys.stdin), Path(sys.argv[1]), Path(sys.argv[2])
+    sys.argv = sys.argv[2:]
     try:
         answer = _answer(request, file)
     except Exception as error:
