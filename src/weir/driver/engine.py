@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,23 +21,22 @@ from weir.checkpoint import restore
 from weir.checkpoint.coordinator import Coordinator, Outside
 from weir.checkpoint.damage import Damage
 from weir.checkpoint.manifest import Manifest, QueryCut
-from weir.checkpoint.restore import Changes, From
+from weir.checkpoint.restore import From
 from weir.checkpoint.vertex import Vertex, no_files
 from weir.clock import Clock, Deadline
 from weir.config import CheckpointingMode, Config, Retention, SinkCommit
-from weir.driver import replan, savepoints
+from weir.driver import savepoints
 from weir.driver.about import learnt, saved_sink, source_of
 from weir.driver.claim import Claim
-from weir.driver.opening import Opened, Opening
 from weir.driver.progress import ProgressReports
 from weir.driver.receivers import Receivers
-from weir.driver.replan import Replan, Shapes
+from weir.driver.replan import Shapes
+from weir.driver.restoring import Restoring
 from weir.driver.savepoints import Savepoints, Wanted, words
 from weir.driver.shown import Shown
 from weir.errors import (
     FencedError,
     InternalError,
-    NotRewindableError,
     PinnedStateError,
     PipelineError,
     SinkTakenError,
@@ -47,14 +45,10 @@ from weir.errors import (
 from weir.ids import NO_BATCH, BatchId, CheckpointId, JobName, QueryName, Run, Token
 from weir.job import graph
 from weir.job.listeners import Listeners
-from weir.job.live import Live
 from weir.job.query import QueryRun
-from weir.job.sinks import StagingSink
 from weir.lease import Lease
 from weir.protocol import messages as m
 from weir.protocol.states import QUERY, QueryEvent, QueryState, move
-from weir.savepoint import plan_text
-from weir.savepoint.points import Point
 from weir.savepoint.take import Facts, QueryFacts
 from weir.spark import session
 from weir.spark.failure import from_exception
@@ -125,9 +119,11 @@ class Engine:
 
         What is wanted is planned first (`RestorePlanError`): then nothing was written.
         """
-        opening = Opening(self._store, self._name, self._clock, self._note, self._replan, self._carry_out)
+        restoring = Restoring(
+            self._job, self._spark, self._config, self._store, self._mode, self._report, self._clock
+        )
         with self._timed("load"):
-            opened = opening.open(self._with_settings(wanted))
+            opened = restoring.open(wanted)
         self._live = opened.live
         if self._shown is None and self._config.settings.sink_commit is SinkCommit.CHECKPOINT:
             self._shown = Shown(self._name, self._lease, self._not_delivered, self._give_up)
@@ -138,15 +134,17 @@ class Engine:
                 self._note(text)
             self._origin = self._open_origin(names)
             runs = [self._build(name, Run(1)) for name in names]
-            self._settle_shapes(runs, opened)
+            shapes = Shapes(self._live, self._lease.attempt, self._source.version)
+            for run in runs:
+                shapes.settle(run.spec, opened.replan)
         self._report(m.GraphLearnt([learnt(self._specs[name], self._graph) for name in names]))
         faults.point("start.graph")
         delivered = {run.name: self._open_sink(run) for run in runs}
         if opened.manifest is not None:
             with self._timed("rewind sinks"):
-                self._go_live(opened, runs, delivered)
+                restoring.go_live(opened, runs, delivered)
         elif lost := self._lost(delivered):
-            opening.repair(lost)
+            restoring.repair(lost)
             self.start()
             return
         elsewhere = generations.delivered_elsewhere(self._store, self._name, self._live.generation)
@@ -497,14 +495,14 @@ class Engine:
         return max(0, written - entry)
 
     def _vertex(self, run: QueryRun) -> Vertex:
-        sink, state = run.spec.sink, run.spec.user_state
+        state = run.spec.user_state
         return Vertex(
             run.name,
             run.files,
             Path(local_path(self._live.query(run.name))),
             self._graph.inputs[run.name],
             run.spec.channel,
-            rewindable=isinstance(sink, StagingSink) and getattr(sink, "rewindable", True),
+            rewindable=run.rewindable,
             user_state=state.files_of if state is not None else no_files,
         )
 
@@ -553,76 +551,6 @@ class Engine:
         ]
         return lost if lost and restore.candidates(self._store, self._name) else []
 
-    # restore
-
-    def _with_settings(self, wanted: From | None) -> From | None:
-        """What is wanted; parallelism and backend are those that the settings ask for."""
-        if wanted is None:
-            return None
-        changes = replace(
-            wanted.changes,
-            parallelism=session.asked_parallelism(self._config),
-            backend=self._config.settings.state_backend_type.value,
-        )
-        return replace(wanted, changes=changes)
-
-    def _replan(self, point: Point, changes: Changes, live: Live, asked: bool) -> Replan:
-        """The plan for going on from a point; raises where it does not fit.
-
-        A restore that nobody asked for with this start, of the very same job file, is never refused:
-        what a query reads may have moved, and Spark itself has the last word.
-        """
-        self._set_state(changes.parallelism or point.manifest.parallelism)
-        made = replan.make(self._job, self._spark, live, point, changes, self._mode)
-        if not made.changes_nothing and not asked and made.is_plain(self._source.version, changes):
-            return replace(made, as_it_is=True)
-        if not made.changes_nothing:
-            self._report(m.Planned(plan_text.text(made.plan), made.plan.model_dump(mode="json")))
-        begins = not generations.numbers(self._store, self._name)
-        made.check(self._name, fork=bool(changes.forked_from) and begins)
-        return made
-
-    def _carry_out(self, made: Replan, live: Live) -> None:
-        made.carry_out(self._spark, Path(local_path(live.root)))
-
-    def _settle_shapes(self, runs: list[QueryRun], opened: Opened) -> None:
-        """Write down what each query is now; refuse one that is not what its live files are of."""
-        shapes_of = Shapes(self._live, self._lease.attempt, self._source.version)
-        for run in runs:
-            shapes_of.settle(run.spec, opened.replan)
-
-    def _go_live(self, opened: Opened, runs: list[QueryRun], delivered: Mapping[QueryName, BatchId]) -> None:
-        """Take the sinks back to the checkpoint; then, and not before, its generation is live."""
-        manifest, made, origin = opened.manifest, opened.replan, opened.origin
-        assert manifest is not None and made is not None and origin is not None
-        since = self._clock.monotonic()
-        before = Live(self._store, self._name, generations.live(self._store, self._name))
-        cuts = {
-            run.name: BatchId(manifest.queries[run.name].batch) if run.name in manifest.queries else NO_BATCH
-            for run in runs
-        }
-        for run in runs:
-            beyond = max(before.files(run.name).last_committed(), delivered[run.name]) > cuts[run.name]
-            possible = self._vertex(run).rewindable and run.floor <= cuts[run.name]
-            if beyond and not possible and not origin.accept_duplicates:
-                point = f"chk-{manifest.id}"
-                raise NotRewindableError(job=self._name, query=run.name, point=point)
-        for run in runs:
-            if delivered[run.name] > cuts[run.name] and not self._vertex(run).rewindable:
-                self._note(run.repeated(cuts[run.name], delivered[run.name]))
-            run.rewind(cuts[run.name])
-        faults.point("restore.rewound")
-        elsewhere = {
-            run.name: cuts[run.name]
-            for run in runs
-            if cuts[run.name] != NO_BATCH and made.has_new_sink(run.name) and run.is_untouched
-        }
-        generations.note_elsewhere(self._store, self._name, self._live.generation, elsewhere)
-        generations.mark_live(self._store, self._name, self._live.generation)
-        faults.point("restore.live")
-        seconds = self._clock.monotonic() - since
-        self._report(m.Restored(manifest.id, self._live.generation, origin.why, seconds))
-
     def _open_origin(self, names: list[QueryName]) -> Origin:
         settings = self._config.settings
         asked = session.asked_parallelism(self._config)
@@ -638,12 +566,8 @@ class Engine:
         parallelism = asked or origin.parallelism
         for name in names:
             self._refuse_what_spark_ignores(name, settings.state_backend_type.value, parallelism)
-        self._set_state(parallelism)
+        session.set_state(self._spark, self._config, parallelism)
         return origin
-
-    def _set_state(self, parallelism: int) -> None:
-        for key, value in session.state_settings(self._config, parallelism).items():
-            self._spark.conf.set(key, value)
 
     def _refuse_what_spark_ignores(self, name: QueryName, backend: str, parallelism: int) -> None:
         files = self._live.files(name)

@@ -58,9 +58,7 @@ def _answer(request: dict[str, Any], file: Path) -> dict[str, Any]:
     point = points.find(store, name, request["point"], changes.forked_from)
     spark = session.build(config, job.name)
     spark.sparkContext.setLogLevel("ERROR")
-    parallelism = changes.parallelism or point.manifest.parallelism
-    for key, value in session.state_settings(config, parallelism).items():
-        spark.conf.set(key, value)
+    session.set_state(spark, config, changes.parallelism or point.manifest.parallelism)
     number = max([0, *generations.numbers(store, name)]) + 1
     live = Live(store, name, Generation(number))
     made = replan.make(job, spark, live, point, changes, Mode.ALIGNED).plan

@@ -125,6 +125,12 @@ class QueryRun:
         return f"query {self.name}: {batches}{counted} will have been delivered twice, as accepted"
 
     @property
+    def rewindable(self) -> bool:
+        """Whether what was delivered can be taken back."""
+        sink = self.spec.sink
+        return isinstance(sink, StagingSink) and bool(getattr(sink, "rewindable", True))
+
+    @property
     def is_untouched(self) -> bool:
         """Whether the sink has never got anything from this query, delivered or staged."""
         sink = self.spec.sink

@@ -60,6 +60,12 @@ def state_settings(config: Config, parallelism: int | None) -> dict[str, str]:
     return {key: value for key, value in wanted.items() if key not in config.spark}
 
 
+def set_state(spark: SparkSession, config: Config, parallelism: int) -> None:
+    """Give a session the settings that new state gets."""
+    for key, value in state_settings(config, parallelism).items():
+        spark.conf.set(key, value)
+
+
 def _defaults(config: Config, cores: int) -> dict[str, str]:
     settings = config.settings
     return state_defaults(
