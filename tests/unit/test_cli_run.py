@@ -21,7 +21,7 @@ from weir.config import Config, resolve
 from weir.errors import PreflightError
 from weir.protocol.messages import BatchCommitted, CheckpointCompleted, Failure
 from weir.protocol.states import JobState
-from weir.supervisor.loop import Inputs
+from weir.supervisor.inputs import Inputs
 from weir.supervisor.telling import Watcher
 
 

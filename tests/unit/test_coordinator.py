@@ -18,7 +18,8 @@ from tests.kept_job import CONF, write
 from weir.channel.position import Position
 from weir.channel.writer import ChannelWriter
 from weir.checkpoint import manifest as mf
-from weir.checkpoint.coordinator import Coordinator, Outside
+from weir.checkpoint.coordinator import Coordinator
+from weir.checkpoint.flight import Outside
 from weir.checkpoint.vertex import Vertex
 from weir.clock import ManualClock
 from weir.config import Settings

@@ -26,8 +26,9 @@ from weir.storage.attempts import AttemptLock
 from weir.storage.local import LocalStore
 from weir.supervisor import loop, planning, restoring
 from weir.supervisor.desk import Desk
+from weir.supervisor.inputs import Inputs
 from weir.supervisor.journal import History
-from weir.supervisor.loop import Inputs, Supervisor
+from weir.supervisor.loop import Supervisor
 from weir.supervisor.process import Heard, OutputFile
 from weir.supervisor.requests import Requests
 from weir.supervisor.telling import Watcher

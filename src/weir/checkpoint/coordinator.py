@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from typing import Any, TypeVar
@@ -23,13 +23,13 @@ from pydantic import ValidationError
 
 from weir import faults
 from weir.checkpoint import manifest as mf
-from weir.checkpoint.flight import Flight, Held, Wish
+from weir.checkpoint.flight import Flight, Held, Outside, Wish, words_of
 from weir.checkpoint.manifest import Manifest
 from weir.checkpoint.snapshots import Snapshots
 from weir.checkpoint.vertex import Found, Vertex
 from weir.clock import Clock
 from weir.config import CheckpointingMode, Settings, changed
-from weir.errors import CheckpointsFailedError, ExternalError, FencedError, StorageError, WeirError
+from weir.errors import CheckpointsFailedError, ExternalError, FencedError, StorageError
 from weir.ids import BatchId, CheckpointId, QueryName
 from weir.job.live import Live
 from weir.lease import Lease
@@ -47,7 +47,6 @@ from weir.protocol.checkpoints import (
     subsumed,
     take_ack,
 )
-from weir.spark.closure import GoneError
 from weir.storage import Created, generations
 from weir.storage.generations import Origin
 
@@ -60,19 +59,6 @@ _SMALL_PURGE = 10
 """With fewer batches than this kept by Spark, a query's next batch waits for its snapshot."""
 _WORKERS = 4
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Outside:
-    """Whom the coordinator asks and tells."""
-
-    report: Callable[[m.Message], None]
-    running: Callable[[], bool]
-    """Whether every query runs."""
-    completed: Callable[[CheckpointId], None]
-    aborted: Callable[[CheckpointId, str], None]
-    give_up: Callable[[WeirError], None]
-    """Too many checkpoints failed: the job must be started again."""
 
 
 class Coordinator:
@@ -293,8 +279,8 @@ class Coordinator:
 
     def _went_wrong(self, error: Exception) -> None:
         for flight in list(self._flights.values()):
-            self._abort(flight, AbortReason.STORAGE, _words(error))
-        self._outside.report(m.Noted(f"the coordinator stumbled: {_words(error)}"))
+            self._abort(flight, AbortReason.STORAGE, words_of(error))
+        self._outside.report(m.Noted(f"the coordinator stumbled: {words_of(error)}"))
 
     def _rest(self) -> float:
         interval = self._settings.execution_checkpointing_interval
@@ -477,7 +463,7 @@ class Coordinator:
             if not future.done() or name in flight.state.cuts:
                 continue
             if (error := future.exception()) is not None:
-                self._abort(flight, AbortReason.STORAGE, f"query {name}: {_words(error)}")
+                self._abort(flight, AbortReason.STORAGE, f"query {name}: {words_of(error)}")
                 return
             cut = future.result()
             pending = {one.id: one.state for one in self._flights.values()}
@@ -489,7 +475,7 @@ class Coordinator:
                 faults.point("checkpoint.acked")
         for name, kept in flight.channels.items():
             if kept.done() and (error := kept.exception()) is not None:
-                self._abort(flight, AbortReason.STORAGE, f"channel {name}: {_words(error)}")
+                self._abort(flight, AbortReason.STORAGE, f"channel {name}: {words_of(error)}")
                 return
 
     # 6 complete
@@ -610,10 +596,3 @@ class Coordinator:
 
     def _since(self, flight: Flight) -> float:
         return self._clock.monotonic() - flight.state.begun_at
-
-
-def _words(error: BaseException) -> str:
-    if isinstance(error, GoneError):
-        way_out = "raise spark.sql.streaming.minBatchesToRetain"
-        return f"{error} is gone: Spark purged it before it was kept ({way_out})"
-    return error.text if isinstance(error, WeirError) else f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""A pending checkpoint on its way, as the coordinator knows it."""
+"""A pending checkpoint on its way, as the coordinator knows it, and whom that asks and tells."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from weir.channel.position import Position
 from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
 from weir.checkpoint.vertex import Found
+from weir.errors import WeirError
 from weir.ids import CheckpointId, QueryName
 from weir.protocol.checkpoints import Alignment, Pending
-from weir.protocol.messages import CheckpointCompleted
+from weir.protocol.messages import CheckpointCompleted, Message
+from weir.spark.closure import GoneError
 
 Held = Callable[[Manifest | None, str], None]
 """Called once, and must return at once: with the checkpoint, or with None and why there is none."""
@@ -105,3 +107,24 @@ class Flight:
             },
             subsumed=list(subsumed),
         )
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Whom the coordinator asks and tells."""
+
+    report: Callable[[Message], None]
+    running: Callable[[], bool]
+    """Whether every query runs."""
+    completed: Callable[[CheckpointId], None]
+    aborted: Callable[[CheckpointId, str], None]
+    give_up: Callable[[WeirError], None]
+    """Too many checkpoints failed: the job must be started again."""
+
+
+def words_of(error: BaseException) -> str:
+    """Why a checkpoint was aborted, for people."""
+    if isinstance(error, GoneError):
+        way_out = "raise spark.sql.streaming.minBatchesToRetain"
+        return f"{error} is gone: Spark purged it before it was kept ({way_out})"
+    return error.text if isinstance(error, WeirError) else f"{type(error).__name__}: {error}"

@@ -29,7 +29,8 @@ from weir.protocol.messages import Failure
 from weir.protocol.states import JobState
 from weir.storage import paths
 from weir.supervisor.home import beside
-from weir.supervisor.loop import Inputs, Supervisor
+from weir.supervisor.inputs import Inputs
+from weir.supervisor.loop import Supervisor
 from weir.supervisor.process import OutputFile
 from weir.supervisor.telling import Watcher
 

@@ -21,7 +21,8 @@ from weir.ids import job_name
 from weir.preflight import require_java
 from weir.protocol.messages import Failure
 from weir.protocol.states import JobState
-from weir.supervisor.loop import Inputs, Supervisor
+from weir.supervisor.inputs import Inputs
+from weir.supervisor.loop import Supervisor
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The job file.")]
 Arguments = Annotated[

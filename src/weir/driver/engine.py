@@ -18,8 +18,9 @@ from weir.channel.position import Mode
 from weir.channel.pressure import Pressure
 from weir.channel.schema import settle
 from weir.checkpoint import restore
-from weir.checkpoint.coordinator import Coordinator, Outside
+from weir.checkpoint.coordinator import Coordinator
 from weir.checkpoint.damage import Damage
+from weir.checkpoint.flight import Outside
 from weir.checkpoint.manifest import Manifest, QueryCut
 from weir.checkpoint.restore import From
 from weir.checkpoint.vertex import Vertex, no_files

@@ -14,9 +14,7 @@ import threading
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
-from weir.checkpoint.restore import From
 from weir.clock import Clock
 from weir.config import Config, Settings, changed, resolve
 from weir.errors import DriverDiedError, ExternalError, FencedError, JobFileError, WeirError
@@ -27,7 +25,9 @@ from weir.protocol.restart import NoRestart, RestartStrategy
 from weir.protocol.states import JOB, JobEvent, JobState, move
 from weir.storage.attempts import AttemptRecord
 from weir.supervisor.backoff import strategy
+from weir.supervisor.driven import Driven, Heard, exit_words, failure_of
 from weir.supervisor.home import Home
+from weir.supervisor.inputs import Inputs
 from weir.supervisor.planning import Made, make_plan
 from weir.supervisor.process import DriverProcess
 from weir.supervisor.recovery import Recovery
@@ -49,52 +49,8 @@ _GRACE = 10.0
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """What the command line gives: the file, its arguments, and the layers of settings."""
-
-    file: Path
-    arguments: list[str]
-    settings_file: Path | None
-    environ: Mapping[str, str]
-    overrides: Mapping[str, str]
-    wanted: From | None = None
-    """The checkpoint or savepoint to go on from, at the first start; None: from the live files."""
-    name: str = ""
-    """The job's name, instead of the one in its file; "": that one."""
-    above: int = 0
-    """Attempts begin above this one, which the job has had elsewhere."""
-
-
-@dataclass(frozen=True)
-class _Heard:
-    """From the driver with this serial number: a message, or None when its link is closed."""
-
-    serial: int
-    message: m.Message | None
-
-
-@dataclass(frozen=True)
 class _Cancel:
     by: str
-
-
-@dataclass
-class _Live:
-    """The driver that runs now, and what is known of it."""
-
-    serial: int
-    process: DriverProcess
-    spawned_at: float
-    heard_at: float
-    described: m.Described | None = None
-    granted: bool = False
-    failure: m.Failure | None = None
-    """What the driver itself, or the supervisor, said of its end."""
-    hung: bool = False
-    ended: m.Ended | None = None
-    kill_at: float | None = None
-    leaving: bool = False
-    """It was asked to end so that another driver goes on from a checkpoint."""
 
 
 class _CancelledEarlyError(Exception):
@@ -109,12 +65,12 @@ class Supervisor:
         self._watcher = watcher
         self._told = Telling(watcher)
         self._clock = clock
-        self._events: queue.Queue[_Heard | _Cancel | Intended | Made] = queue.Queue()
+        self._events: queue.Queue[Heard | _Cancel | Intended | Made] = queue.Queue()
         self._signalled = threading.Event()
         self._state = JobState.CREATED
         self._home: Home | None = None
         self._config: Config | None = None
-        self._live: _Live | None = None
+        self._live: Driven | None = None
         self._serial = 0
         self._strategy: RestartStrategy = NoRestart()
         self._failures: list[FailedAt] = []
@@ -141,7 +97,7 @@ class Supervisor:
         except _CancelledEarlyError:
             self._state = JobState.CANCELED
         except WeirError as error:
-            self._final = _failure_of(error)
+            self._final = failure_of(error)
             held = self._home is not None and not isinstance(error, FencedError)
             if held and not self._state.final:
                 self._move(JobEvent.GIVE_UP)
@@ -194,7 +150,7 @@ class Supervisor:
         if live is not None and live.granted:
             self._look_after(live, now)
 
-    def _look_after(self, live: _Live, now: float) -> None:
+    def _look_after(self, live: Driven, now: float) -> None:
         silent = now - live.heard_at
         if live.kill_at is not None and now >= live.kill_at:
             self._note("the driver did not end in time and is killed")
@@ -223,21 +179,21 @@ class Supervisor:
             self._inputs.file,
             self._inputs.arguments,
             self._inputs.name,
-            lambda message: self._events.put(_Heard(serial, message)),
+            lambda message: self._events.put(Heard(serial, message)),
             self._watcher.output,
         )
-        self._live = _Live(serial, process, now, now)
+        self._live = Driven(serial, process, now, now)
 
-    def _try_to_grant(self, live: _Live, described: m.Described) -> None:
+    def _try_to_grant(self, live: Driven, described: m.Described) -> None:
         try:
             self._grant(live, described)
         except ExternalError as error:
             if self._home is None or not error.retry:
                 raise
-            live.failure = _failure_of(error)
+            live.failure = failure_of(error)
             self._over(live)
 
-    def _grant(self, live: _Live, described: m.Described) -> None:
+    def _grant(self, live: Driven, described: m.Described) -> None:
         """The driver is ready and its time has come: give it an attempt."""
         name = job_name(described.job)
         if self._home is None:
@@ -274,7 +230,7 @@ class Supervisor:
             )
         self._clock.wait(self._signalled, min(seconds, 0.5))
 
-    def _hear(self, live: _Live, message: m.Message | None) -> None:
+    def _hear(self, live: Driven, message: m.Message | None) -> None:
         if message is None:
             self._over(live)
         elif isinstance(message, m.Described):
@@ -340,7 +296,7 @@ class Supervisor:
         self._event("recovery", body, recovery.query)
         self._note(f"recovered in {body['seconds']} s: {how}")
 
-    def _over(self, live: _Live) -> None:
+    def _over(self, live: Driven) -> None:
         """The driver is gone, or must be: make sure of it, then decide what follows."""
         noticed_at = self._clock.monotonic()
         if live.ended is not None:
@@ -360,7 +316,7 @@ class Supervisor:
         if live.ended is not None:
             self._move(JobEvent.ENDED)
             return
-        failure = live.failure or self._died(_exit_words(code))
+        failure = live.failure or self._died(exit_words(code))
         if self._restoring is not None and self._restoring.intended:
             self._answer_restore(False, what=failure.what, why=failure.why, hint=failure.hint)
         if not live.granted and self._home is None:
@@ -374,7 +330,7 @@ class Supervisor:
 
     # failures and restarts
 
-    def _query_failed(self, live: _Live, message: m.QueryFailed) -> None:
+    def _query_failed(self, live: Driven, message: m.QueryFailed) -> None:
         where = FailedAt(QueryName(message.query), BatchId(message.batch), message.failure)
         if message.failure.redeploy:
             live.failure = message.failure
@@ -453,7 +409,7 @@ class Supervisor:
             self._live = None
         self._move(JobEvent.ENDED)
 
-    def _stop(self, live: _Live, *, cancelled: bool) -> None:
+    def _stop(self, live: Driven, *, cancelled: bool) -> None:
         seconds = self._settings().task_cancellation_timeout.total_seconds()
         live.process.send(m.Stop(seconds, cancelled=cancelled))
         live.kill_at = self._clock.monotonic() + seconds + _GRACE
@@ -489,7 +445,7 @@ class Supervisor:
             elif self._live is not None:
                 self._ask(home, self._live, request)
 
-    def _ask(self, home: Home, live: _Live, request: Request) -> None:
+    def _ask(self, home: Home, live: Driven, request: Request) -> None:
         """Hand a request over to the driver; one that nobody waits for has its answer now."""
         arguments = dict(request.arguments)
         if request.verb == "stop":
@@ -616,25 +572,6 @@ class Supervisor:
 
     def _died(self, how: str) -> m.Failure:
         home = self._home
-        return _failure_of(
+        return failure_of(
             DriverDiedError(attempt=home.attempt if home else 0, job=home.job if home else "?", how=how)
         )
-
-
-def _failure_of(error: WeirError) -> m.Failure:
-    return m.Failure(
-        error.what,
-        error.why,
-        error.hint,
-        error.domain,
-        error.retry,
-        type(error).__name__,
-        "",
-        error.exit_code,
-    )
-
-
-def _exit_words(code: int) -> str:
-    if code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"ended with exit code {code}"

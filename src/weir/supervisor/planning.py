@@ -11,7 +11,7 @@ from weir.supervisor.child import ask_child
 from weir.supervisor.requests import Request
 
 if TYPE_CHECKING:
-    from weir.supervisor.loop import Inputs
+    from weir.supervisor.inputs import Inputs
 
 PLANNING = "weir.driver.planning"
 

@@ -1,0 +1,58 @@
+"""The driver that runs now, and what the supervisor knows and says of it."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+from weir.errors import WeirError
+from weir.protocol import messages as m
+from weir.supervisor.process import DriverProcess
+
+
+@dataclass(frozen=True)
+class Heard:
+    """From the driver with this serial number: a message, or None when its link is closed."""
+
+    serial: int
+    message: m.Message | None
+
+
+@dataclass
+class Driven:
+    """The driver that runs now, and what is known of it."""
+
+    serial: int
+    process: DriverProcess
+    spawned_at: float
+    heard_at: float
+    described: m.Described | None = None
+    granted: bool = False
+    failure: m.Failure | None = None
+    """What the driver itself, or the supervisor, said of its end."""
+    hung: bool = False
+    ended: m.Ended | None = None
+    kill_at: float | None = None
+    leaving: bool = False
+    """It was asked to end so that another driver goes on from a checkpoint."""
+
+
+def failure_of(error: WeirError) -> m.Failure:
+    """An error of weir's own, as the journal takes it."""
+    return m.Failure(
+        error.what,
+        error.why,
+        error.hint,
+        error.domain,
+        error.retry,
+        type(error).__name__,
+        "",
+        error.exit_code,
+    )
+
+
+def exit_words(code: int) -> str:
+    """How a process ended."""
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
