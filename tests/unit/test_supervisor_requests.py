@@ -613,7 +613,7 @@ def test_rest_beside_a_supervisor_asks_it_and_shows_what_it_has_told(
         error = {"what": "no", "why": "it has none", "hint": "take one", "exit_code": 2}
         return ({"text": "fits", "code": 0} if request["point"] == "chk-41" else {"error": error}), ""
 
-    monkeypatch.setattr(planning, "child", child)
+    monkeypatch.setattr(planning, "ask_child", child)
 
     def steps(_: Client) -> None:
         with served(site(run.dir, JOB)) as url, httpx.Client(base_url=f"{url}/api/v1/jobs/{JOB}") as api:
