@@ -10,7 +10,7 @@ demo: setup ## a word count that is killed twice and loses nothing
 
 test: setup ## all tests but the long ones; ARGS="-k name" for some of them
 	@scripts/browser
-	@$(PY) -m pytest -n 2 --dist worksteal $(ARGS)
+	@$(PY) -m pytest -n 2 --dist worksteal --durations=30 --durations-min=10 $(ARGS)
 
 test-long: setup ## the long tests only
 	@$(PY) -m pytest -m long $(ARGS)
