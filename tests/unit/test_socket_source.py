@@ -218,9 +218,9 @@ def test_a_peer_that_is_not_there_is_told_of_once_and_waited_for(job: Job) -> No
                 server.wait_for_client()
             server.send(b"b\n")
             until(lambda: job.lines == ["a", "b"], "the second line")
-    outages = [text for text in said if "gets nothing" in text]
+            until(lambda: sum("lines come again" in text for text in said) == 2, "a word about its end")
+            outages = [text for text in said if "gets nothing" in text]
     assert len(outages) == 2 and "refused" in outages[0] and "closed" in outages[1]
-    assert sum("lines come again" in text for text in said) == 2
 
 
 def test_at_the_end_whole_lines_are_kept_and_half_ones_are_not(job: Job) -> None:
