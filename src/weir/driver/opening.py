@@ -19,8 +19,6 @@ from weir.errors import (
     BadMapError,
     BadOffsetsError,
     DamagedError,
-    NoSuchCheckpointError,
-    NotASavepointError,
     RestorePlanError,
 )
 from weir.ids import Generation, JobName
@@ -45,8 +43,8 @@ class Opened:
     origin: Origin | None = None
 
 
-_UNFIT = (RestorePlanError, BadMapError, BadOffsetsError, NoSuchCheckpointError, NotASavepointError)
-"""With these no start of this job can go on from the point."""
+_UNFIT = (RestorePlanError, BadMapError, BadOffsetsError)
+"""With these this job can't go on from the point. One that can't be found may only be out of reach."""
 
 Replanning = Callable[[Point, Changes, Live, bool], "Replan"]
 """Makes the plan for going on from a point in a generation that is to be; raises where it does not fit.
@@ -156,4 +154,5 @@ class Opening:
             return self._replanning(point, changes, live, False)
         except _UNFIT as error:
             generations.drop(self._store, self._job, live.generation, error.text)
+            self._note(f"the restore from {origin.restored_from} is dropped: the job stays where it was")
             raise
