@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+import weir
+
 SOURCE = Path(__file__).parents[2] / "src"
 
 RANKS: tuple[frozenset[str], ...] = (
@@ -226,6 +228,24 @@ REPORT = f"print('heavy:', sorted({HEAVY!r} & set(sys.modules)))"
 def test_importing_it_loads_no_spark(module: str, tmp_path: Path) -> None:
     done = run_python(f"import sys, {module}\n{REPORT}", tmp_path)
     assert done.stdout == "heavy: []\n", done.stderr
+
+
+@pytest.mark.parametrize("module", ["weir.channel.reader", "weir.job.sources.reader"])
+def test_what_spark_starts_a_process_for_loads_little(module: str, tmp_path: Path) -> None:
+    """Each start of a query pays for these imports several times."""
+    code = f"""
+import sys, {module}
+print("heavy:", sorted({{"pydantic", "pandas", "pyarrow", "confluent_kafka", "psycopg"}} & set(sys.modules)))
+"""
+    done = run_python(code, tmp_path)
+    assert done.stdout == "heavy: []\n", done.stdout + done.stderr
+
+
+def test_all_names_of_the_package_are_there() -> None:
+    for name in weir.__all__:
+        assert getattr(weir, name) is not None and name in dir(weir)
+    with pytest.raises(AttributeError, match="no attribute 'sink'"):
+        getattr(weir, "sink")  # noqa: B009
 
 
 def test_weir_list_loads_no_spark(tmp_path: Path) -> None:
