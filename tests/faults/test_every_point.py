@@ -1,10 +1,10 @@
 """The driver is killed at every named point; the result is that of a run without any fault.
 
 The job has one query, writes files and takes no checkpoint: points on the path of a checkpoint or of a
-restore, and those of other sinks, are not met here. In `make test` each point is killed at once, at its
-first occurrence or at a later one in turn; the whole cross product is `long`. A later occurrence of a
-start-up point is its first one in a second attempt: that of a job whose driver died with a batch that
-Spark had committed and the sink had not.
+restore, and those of other sinks, are not met here. Each point is killed at its first occurrence and at a
+later one: in `make test` several in a row, so that a driver dies while it makes good what the one before
+left, and in `make test-long` each in a run of its own. A later occurrence of a start-up point is one of
+a job whose driver died with a batch that Spark had committed and the sink had not.
 """
 
 from __future__ import annotations
@@ -25,21 +25,15 @@ from weir.testing import assert_same_result, committed_rows, run_job
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
 JOB = Path(__file__).parent / "jobs" / "counts.py"
-BATCHES = 4
-LATER = 3
+BATCHES = 12
+LATER = 2
+"""Each kill at a later occurrence lets a driver before it commit a batch."""
 ELSEWHERE = ("checkpoint.", "barrier.", "savepoint.", "restore.", "kafka.")
 MET = [point for point in POINTS if not point.startswith(ELSEWHERE)]
-CASES = [(point, occurrence) for point in MET for occurrence in ("first", "later")]
-IN_TURN = {(point, ("first", "later")[number % 2]) for number, point in enumerate(MET)}
-
-
-def kinds() -> list[Any]:
-    return [
-        pytest.param(point, occurrence, id=f"{point}-{occurrence}")
-        if (point, occurrence) in IN_TURN
-        else pytest.param(point, occurrence, id=f"{point}-{occurrence}", marks=pytest.mark.long)
-        for point, occurrence in CASES
-    ]
+STARTS = [point for point in MET if point.startswith("start.")]
+BATCH = [point for point in MET if not point.startswith("start.")]
+FIRST, AGAIN = "first", "later"
+assert len(BATCH) + 2 < BATCHES, "each later kill needs a batch of its own"
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +73,24 @@ def test_the_quiet_run_counts_right(quiet: list[dict[str, Any]]) -> None:
     assert sum(row["n"] for row in {row["k"]: row for row in quiet}.values()) == FILES * BATCHES * 8
 
 
-@pytest.mark.parametrize(("point", "occurrence"), kinds())
+@pytest.mark.parametrize("occurrence", [FIRST, AGAIN])
+@pytest.mark.parametrize("points", [STARTS, BATCH], ids=["starts", "batches"])
+@pytest.mark.timeout(600)
+def test_kills_in_a_row_change_nothing(
+    points: list[str],
+    occurrence: str,
+    rows: Path,
+    quiet: list[dict[str, Any]],
+    quick: Mapping[str, str],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    killed(points, occurrence, rows, quiet, quick, tmp_path, request)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("occurrence", [FIRST, AGAIN])
+@pytest.mark.parametrize("point", MET)
 def test_a_kill_at_any_point_changes_nothing(
     point: str,
     occurrence: str,
@@ -89,18 +100,29 @@ def test_a_kill_at_any_point_changes_nothing(
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:
-    number = 1
-    if occurrence == "later":
-        if point.startswith("start."):
-            died: Path = request.getfixturevalue("died")
-            for name in ("weir", "out"):
-                shutil.copytree(died / name, tmp_path / name)
-        else:
-            number = LATER
-    fault = f"{point}#{number}"
-    out = tmp_path / "out"
-    run = run_job(JOB, tmp_path / "weir", faults=[f"{fault}:kill"], args=(rows, out), settings=quick)
-    assert run.fired == {fault}, f"the fault did not fire:\n{run.stderr}"
+    killed([point], occurrence, rows, quiet, quick, tmp_path, request)
+
+
+def killed(
+    points: list[str],
+    occurrence: str,
+    rows: Path,
+    quiet: list[dict[str, Any]],
+    quick: Mapping[str, str],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    """Run the job, kill its driver at each of these points, compare."""
+    started = points[0].startswith("start.")
+    if started and occurrence == AGAIN:
+        died: Path = request.getfixturevalue("died")
+        for name in ("weir", "out"):
+            shutil.copytree(died / name, tmp_path / name)
+    number = LATER if occurrence == AGAIN and not started else 1
+    faults, out = {f"{point}#{number}" for point in points}, tmp_path / "out"
+    armed = [f"{fault}:kill" for fault in sorted(faults)]
+    run = run_job(JOB, tmp_path / "weir", faults=armed, args=(rows, out), settings=quick, timeout=540.0)
+    assert run.fired == faults, f"{faults - run.fired} did not fire:\n{run.stderr}"
     assert run.exit_code == 0, run.stderr
     assert_same_result(committed_rows(str(out)), quiet, mode="update", key=["k"])
     assert_each_batch_once(out)

@@ -440,7 +440,10 @@ def again(frame: DataFrame) -> DataFrame:
     return frame.where("`count` > 0").groupBy(F.window("window", "10 seconds")).agg(F.sum("count"))
 
 
-@pytest.mark.parametrize(("first", "second"), [(kept, windows), (closed, again)])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [pytest.param(kept, windows, marks=pytest.mark.long), (closed, again)],  # kept: test_diamond.py has it
+)
 def test_windows_behind_a_channel_close_when_they_do_in_one_query(
     spark: SparkSession,
     tmp_path: Path,

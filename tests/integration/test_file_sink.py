@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,9 @@ from tests.diamond import KEY
 from weir.checkpoint import restore
 from weir.clock import Clock
 from weir.errors import SinkMismatchError
-from weir.storage import open_store
+from weir.ids import QueryName
+from weir.job.live import Live
+from weir.storage import generations, open_store
 from weir.testing import ScriptedSource, write_script
 from weir.testing.script import Rows
 
@@ -55,11 +58,19 @@ def test_spark_s_own_files_move_and_go_back_with_the_job(spark: SparkSession, tm
     assert found("moved") == sorted(given)
 
     store = open_store(str(tmp_path / "weir"))
+
+    def spark_id() -> str:
+        job = archive(tmp_path, "moved").name
+        live = Live(store, job, generations.live(store, job))
+        return str(json.loads((Path(live.query(QueryName("files"))) / "metadata").read_text())["id"])
+
+    before = spark_id()
     restore.intend(
         store, archive(tmp_path, "moved").name, f"chk-{first}", accept_duplicates=True, clock=Clock(), why=""
     )
     run("moved", "d")
     assert found("moved") == sorted(given)
+    assert spark_id() != before  # what remembers (id, batch) takes the batches that come again for new ones
 
     with pytest.raises(SinkMismatchError, match="the live files know only up to -1"):
         archive(tmp_path, "moved", dir="other").start(spark)

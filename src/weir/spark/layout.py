@@ -1,5 +1,7 @@
 """What weir reads of a query's checkpointLocation. Spark's live files are Spark's: read only.
 
+The one exception, `renew_id`, is for files that are not live yet.
+
 `commits/<n>` is the decision record: its existence decides that batch n happened. With state
 checkpoint format 2 it also names the state that the deciding run wrote. The facts behind this file
 are proven in the project's experiments on Spark 4.3; a test per Spark version pins them.
@@ -8,6 +10,7 @@ are proven in the project's experiments on Spark 4.3; a test per Spark version p
 from __future__ import annotations
 
 import json
+import uuid
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,10 +46,15 @@ class QueryFiles:
         """The checkpointLocation as Spark takes it."""
         return spark_url(f"{self._store.url}/{self._prefix}")
 
-    def query_id(self) -> str:
-        """Spark's id of the query, or "" before its first start."""
-        data = self._store.get(f"{self._prefix}/metadata")
-        return str(json.loads(data)["id"]) if data else ""
+    def renew_id(self) -> None:
+        """Give the query another id, before its files are live. Safe to repeat.
+
+        Delta Lake and Apache Iceberg remember (id, batch) and skip what they have seen. Behind a restore the
+        same numbers stand for other batches, which would be lost in silence.
+        """
+        if self._store.exists(f"{self._prefix}/metadata"):
+            self._store.delete(f"{self._prefix}/.metadata.crc")  # Hadoop's checksum of the old one
+            self._store.put(f"{self._prefix}/metadata", json.dumps({"id": str(uuid.uuid4())}).encode())
 
     def last_committed(self) -> BatchId:
         return max(self._batches("commits"), default=NO_BATCH)
