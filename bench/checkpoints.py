@@ -41,6 +41,8 @@ INTERVAL = 1.0
 CHECKPOINTING = "execution.checkpointing"
 UNALIGNED = {f"{CHECKPOINTING}.unaligned.enabled": "true"}
 PARTS = ("aligned", "unaligned", "single", "incremental")
+STEADY = {"spark.sql.streaming.minBatchesToRetain": "20"}
+"""Spark deletes old batches from this number on: before the clock starts, and not in the midst of a run."""
 MAINTENANCE = {"spark.sql.streaming.stateStore.maintenanceInterval": "10s"}
 """RocksDB's snapshots are uploaded so often, where a minute is Spark's default: a run sees several."""
 
@@ -91,6 +93,7 @@ def throughput(folder: Path, part: str, options: argparse.Namespace) -> dict[str
     settings = {
         f"{CHECKPOINTING}.interval": "off",
         f"{CHECKPOINTING}.max-concurrent-checkpoints": str(options.concurrent),
+        **STEADY,
         **(UNALIGNED if part == "unaligned" else {}),
     }
     rounds: list[dict[str, dict[str, Any]]] = []

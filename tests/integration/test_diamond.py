@@ -242,6 +242,8 @@ def test_a_query_that_fails_aborts_what_is_pending_and_nothing_else(
         before = run.checkpoint()
         diamond.hold(diamond.ids)
         diamond.add(2)
+        right = diamond.live.files(QueryName("right"))
+        wait(run, "the batch that will fail", lambda: right.last_planned() > right.last_committed())
         taking = aside.submit(run.checkpoint)
         wait(run, "a pending checkpoint", diamond.pending)
         (tmp_path / "fail").touch()

@@ -99,6 +99,56 @@ def test_a_batch_is_in_the_log_once_with_its_rows_and_files(setup: Setup) -> Non
     assert segment.bytes > 0
 
 
+class Evaluated(Exception):
+    """Raised by a frame that is about to be written."""
+
+
+class Untouched:
+    """Stands for a frame that must not be evaluated."""
+
+    @property
+    def write(self) -> object:
+        raise Evaluated
+
+
+@pytest.mark.parametrize(
+    ("batch", "ends", "evaluated"),
+    [
+        (1, [2], False),  # the barrier alone
+        (1, [3], True),  # and a segment behind it
+        (1, [2, 2], False),  # two readers of one channel
+        (1, [2, 3], True),
+        (0, [1], True),  # where it began is not known
+        (2, [2], True),  # nor here
+    ],
+)
+def test_a_batch_that_only_passes_barriers_is_not_evaluated(
+    setup: Setup, batch: int, ends: list[int], evaluated: bool
+) -> None:
+    def evaluates(*more: str, begin: int = 1) -> bool:
+        for number, entries in ((0, [begin] * len(ends)), (batch, ends)):
+            lines = [json.dumps(Position(entry, CheckpointId(1)).offset("up")) for entry in entries]
+            setup.query.put(f"offsets/{number}", "\n".join(["v1", "{}", *lines, *more]).encode())
+        try:
+            writer.stage(Untouched(), BatchId(batch), token(1))  # type: ignore[arg-type]
+        except Evaluated:
+            return True
+        return False
+
+    up = ChannelWriter("up", str(setup.channel.parent / "up"), setup.query.url)
+    up.open("job/up", LINEAGE, token(1))
+    up.append_barrier(CheckpointId(1))
+    other = Setup(setup.channel.parent / "other")
+    other.channel = setup.channel.parent / "up"
+    up.commit(other.stage(up, 0, 1, 7))
+    assert [type(read_entry(LocalStore(other.channel), n)) for n in range(3)] == [Fence, Barrier, Segment]
+    writer = setup.opened(1)
+    assert evaluates() is evaluated
+    assert evaluates('{"logOffset":3}'), "it has a source of another kind"
+    setup.query.put("state/0/0/1.delta", b"")
+    assert evaluates(), "a query with state"
+
+
 def test_the_next_run_commits_what_was_staged_and_discards_the_rest(setup: Setup) -> None:
     first = setup.opened(1)
     first.commit(setup.stage(first, 0, 1, 1))

@@ -32,7 +32,7 @@ from weir.channel.log import (
     need_entry,
     segments,
 )
-from weir.channel.position import joint_barrier
+from weir.channel.position import joint_barrier, positions_in
 from weir.errors import (
     FencedError,
     IllegalMoveError,
@@ -97,7 +97,8 @@ class ChannelWriter:
         return Ledger(owner, lineage, self._tail.fence, self._tail.last)
 
     def stage(self, frame: DataFrame, batch: BatchId, token: Token) -> None:
-        self._staging.write(frame, "parquet", _OPTIONS, batch, token)
+        if not self._passes_barriers_only(batch):
+            self._staging.write(frame, "parquet", _OPTIONS, batch, token)
 
     def record(self, staged: Staged) -> None:
         self._catch_up()
@@ -178,6 +179,27 @@ class ChannelWriter:
         if self._tail.last <= to:
             return Outcome.ALREADY_DONE
         raise IllegalMoveError(machine=self.describe(), event=f"rewind to {to}", state=str(self._tail.last))
+
+    def _passes_barriers_only(self, batch: BatchId) -> bool:
+        """Whether a query without state has read no segment in this batch: there is nothing to evaluate.
+
+        A barrier makes each idle query of a graph run such a batch.
+        """
+        before, after = (self._query.get(f"offsets/{number}") for number in (batch - 1, batch))
+        if not before or not after:
+            return False
+        reached = positions_in(after.decode())
+        if sum(map(len, reached.values())) < len(after.decode().split("\n")[2:]):
+            return False  # it has another source as well
+        began, channels = positions_in(before.decode()), self._location.rstrip("/").rpartition("/")[0]
+        for channel, ends in reached.items():
+            starts, store = began.get(channel, []), open_store(f"{channels}/{channel}")
+            if len(starts) != len(ends):
+                return False
+            numbers = {n for one, two in zip(starts, ends, strict=True) for n in range(one.entry, two.entry)}
+            if any(isinstance(need_entry(store, number), Segment) for number in numbers):
+                return False
+        return next(iter(self._query.list("state")), None) is None
 
     def _written(self, staged: Staged) -> list[SegmentFile]:
         from weir.channel.parquet import describe  # noqa: PLC0415  loads pyarrow
