@@ -23,7 +23,7 @@
     |   |-- NotASavepointError      a place that holds no savepoint that this weir can use
     |   |-- SavepointPlaceError     a place that a savepoint can't be written to
     |   |-- BadMapError             a --map that names what is not there
-    |   |-- BadOffsetsError         a --set-offsets that names what is not there, or no offset
+    |   |-- BadOffsetsError         a --set-offsets that names what is not there, or no place to go on from
     |   |-- StateNotRewritableError state that can't be rescaled, converted or edited as it was asked for
     |   |-- StateNotReadableError   state that is not there, or that Spark can't read
     |   |-- UserStateError          user state in a wrong place, or with a value that can't be kept
@@ -316,11 +316,11 @@ class BadMapError(UserError):
 
 
 class BadOffsetsError(UserError):
-    """A `--set-offsets` that names what is not there, or no offset."""
+    """A `--set-offsets` that names what is not there, or no place to go on from."""
 
     what_form = "--set-offsets {given} can't be used"
     why_form = "{reason}"
-    hint_form = "--set-offsets QUERY/@NUMBER=JSON takes an offset as Spark writes it, =initial lets the source begin as its options say"
+    hint_form = "--set-offsets QUERY/SOURCE=WHERE: SOURCE is @NUMBER or the name in env.source, WHERE is earliest, latest, timestamp:2026-11-16T00:00:00Z, initial (as its options say) or an offset as Spark writes it"
 
 
 class SavepointPlaceError(UserError):
@@ -484,7 +484,7 @@ class BrokerError(ExternalError):
 
     what_form = "Kafka at {bootstrap} could not {verb}"
     why_form = "{reason}"
-    hint_form = "check that the broker runs and can be reached from here; what was staged is delivered later"
+    hint_form = "check that the broker runs and can be reached from here; nothing that was staged is lost"
 
 
 class JobRunningError(ExternalError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
@@ -18,6 +19,9 @@ from weir.driver.notebook import start
 from weir.errors import BadOffsetsError, ChangedQueryError, PinnedStateError, RestorePlanError, SinkTakenError
 from weir.ids import JobName
 from weir.savepoint.place import Place
+from weir.storage import open_store
+from weir.storage.generations import live as live_generation
+from weir.storage.generations import read_origin
 from weir.testing import ScriptedSource, committed_rows
 from weir.testing.script import Rows, write_script
 
@@ -274,9 +278,13 @@ def test_a_job_goes_on_in_another_directory_only_above_what_it_was_elsewhere(cha
         pass
 
 
-def test_a_source_goes_on_where_the_user_says(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_source_of_files_goes_on_where_the_user_says(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "1.json").write_text('{"k": "a", "v": 1}')
+
+    def add(name: str, v: int, modified: int) -> None:
+        file = tmp_path / "in" / f"{name}.json"
+        file.write_text(f'{{"k": "a", "v": {v}}}')
+        os.utime(file, (modified, modified))
 
     def job() -> weir.Job:
         made = weir.Job(
@@ -285,21 +293,59 @@ def test_a_source_goes_on_where_the_user_says(spark: SparkSession, tmp_path: Pat
 
         @made.pipeline
         def pipeline(env: weir.Env) -> None:
-            rows = env.source(
-                "in", env.spark.readStream.schema("k string, v long").json(str(tmp_path / "in"))
+            source = weir.sources.files(str(tmp_path / "in"), "json", "k string, v long", max_files=1)
+            rows = env.source("drops", source)
+            both = rows.select("k", "v").union(
+                env.source("ticks", weir.sources.rate()).selectExpr("'t'", "0")
             )
-            env.sink("counts", sums(rows), weir.sinks.files(str(tmp_path / "out")), output_mode="update")
+            env.sink("counts", sums(both), weir.sinks.files(str(tmp_path / "out")), output_mode="update")
 
         return made
 
+    def sum_of(**offsets: str) -> int:
+        """What the job counts when it goes on from the savepoint so; each start begins there again."""
+        given = {f"counts/{name}": value for name, value in offsets.items()}
+        with start(job(), spark, From(place, changes=Changes(offsets=given))) as run:
+            run.wait_for_batch("counts", Place(place).read().queries["counts"].batch + 2)
+            run.process_all()
+        assert run.planned is not None and "  set" in run.planned.text
+        return [int(row["sum"]) for row in committed_rows(str(tmp_path / "out")) if row["k"] == "a"][-1]
+
+    add("1", 1, 1000)
+    add("2", 2, 2000)
     with job().start(spark) as run:
         run.process_all()
         place = run.stop_with_savepoint(str(tmp_path / "saved"))
-    with pytest.raises(BadOffsetsError, match="no such source"):
-        start(job(), spark, From(place, changes=Changes(offsets={"counts/@1": "initial"})))
-    with start(job(), spark, From(place, changes=Changes(offsets={"counts/@0": "initial"}))) as run:
+    add("3", 4, 3000)
+    add("4", 8, 4000)
+    live = tmp_path / "weir" / "files" / "generations"
+    before = sorted(live.iterdir())
+    for offsets, words in (
+        ({"counts/drop": "latest"}, "it has @0 drops, @1 ticks"),
+        ({"counts/ticks": "latest"}, "'rate' can only begin again"),
+        ({"counts/drops": '{"logOffset": 2}'}, "its log ends there"),
+    ):
+        with pytest.raises(BadOffsetsError, match=words):
+            start(job(), spark, From(place, changes=Changes(offsets=offsets)))
+    assert sorted(live.iterdir()) == before
+
+    assert sum_of(drops="earliest") == 3 + 15, "every file again, on the state that was there"
+    assert sum_of(**{"@0": "timestamp:1970-01-01T00:33:20Z"}) == 3 + 14
+    assert sum_of(drops='{"logOffset": 0}') == 3 + 14
+    add("5", 16, 500)
+    assert sum_of(drops="timestamp:1970-01-01T00:50:00Z") == 3 + 12
+    generations = open_store(str(tmp_path / "weir"))
+    origin = read_origin(generations, JobName("files"), live_generation(generations, JobName("files")))
+    assert origin is not None and origin.offsets == {"counts/drops": "timestamp:1970-01-01T00:50:00Z"}
+
+    given = Changes(offsets={"counts/drops": "latest"})
+    with start(job(), spark, From(place, changes=given)) as run:
+        assert run.planned is not None and "5 files that are there count as read" in run.planned.text
+        add("6", 32, 100)
+        run.process_all()
+        place = run.stop_with_savepoint(str(tmp_path / "saved"))
+    with start(job(), spark, From(place)) as run:
+        add("7", 64, 7000)
         run.process_all()
     rows = committed_rows(str(tmp_path / "out"))
-    assert [(row["k"], row["sum"]) for row in rows] == [("a", 1), ("a", 2)], (
-        "its file is read again, its state kept"
-    )
+    assert [row["sum"] for row in rows if row["k"] == "a"][-1] == 3 + 32 + 64

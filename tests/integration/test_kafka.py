@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,9 @@ from pyspark.sql import functions as F
 
 import weir
 from tests.kafka_server import KafkaServer
-from weir.errors import LostRecordsError, NotRewindableError, SinkMismatchError
+from weir.checkpoint.restore import Changes, From
+from weir.driver.notebook import start
+from weir.errors import BadOffsetsError, LostRecordsError, NotRewindableError, SinkMismatchError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,6 +100,44 @@ def test_a_job_between_two_topics_goes_back_only_when_duplicates_are_accepted(
     assert doubled == len(seen) - 2, "what was behind the checkpoint came again"
     assert [note for note in run.notes if f"with {doubled} records" in note], run.notes
     assert dict(running.seen()) == {"a": 3, "b": 2, "c": 1}
+
+
+def test_a_source_goes_on_where_the_user_says(
+    kafka: KafkaServer, spark_with_kafka: SparkSession, tmp_path: Path
+) -> None:
+    spark = spark_with_kafka
+    running = Running(kafka, tmp_path, config={"client.id": "not-to-be-shown"})
+    running.add("a", "b")
+    with running.job().start(spark) as run:
+        run.process_all()
+        place = run.stop_with_savepoint(str(tmp_path / "saved"))
+    last = max(message.timestamp()[1] for message in kafka.read(running.read))
+    since = datetime.fromtimestamp((last + 1) / 1000, timezone.utc)
+    running.add("a", "c")
+
+    def refused(where: str) -> str:
+        with pytest.raises(BadOffsetsError) as error:
+            start(running.job(), spark, From(place, changes=Changes(offsets={"counts/records": where})))
+        return error.value.why
+
+    assert "does not read other-0" in refused('{"other": {"0": 1}}')
+    assert f"{running.read}-0 can be read from offset 0 to" in refused(json.dumps({running.read: {"0": 99}}))
+
+    def counts(where: str, *more: str) -> dict[str, int]:
+        """What the job has counted when it goes on from the savepoint so."""
+        seen = len(running.seen())
+        wanted = From(place, True, Changes(offsets={"counts/records": where}))
+        with start(running.job(), spark, wanted) as run:
+            assert run.planned is not None and "not-to-be-shown" not in run.planned.text
+            running.add(*more)
+            run.process_all()
+        return dict(running.seen()[seen:])
+
+    at_start = json.dumps({running.read: {"0": -2, "1": -2}})
+    assert counts("earliest") == {"a": 3, "b": 2, "c": 1}, "all again, on the state that was there"
+    assert counts(at_start) == {"a": 3, "b": 2, "c": 1}
+    assert counts(f"timestamp:{since.isoformat()}") == {"a": 2, "c": 1}
+    assert counts("latest", "d") == {"d": 1}
 
 
 def test_a_topic_that_lost_what_a_query_goes_on_with_is_refused(

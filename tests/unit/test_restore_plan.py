@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.planned import AVERAGE, CONF, COUNT, SUM, aggregation, dedup, operator, shape, unknown
-from weir.errors import BadMapError
+from weir.errors import BadMapError, BadOffsetsError
+from weir.protocol.offsets import FIRST, Position
 from weir.protocol.shapes import Computed, Shape
 from weir.savepoint.plan import Overall, Part, RestorePlan, Verdict
 from weir.savepoint.plan_text import text
@@ -231,6 +232,56 @@ def test_a_source_of_weirs_keeps_its_name() -> None:
     old, new = shape(sources=["source lines"]), shape(sources=["source rows"])
     assert verdicts(planned(old, new), "source") == {(None, 0): ["new"], (0, None): ["dropped"]}
     assert verdicts(planned(old, new, "counts/@0=0"), "source") == {(0, 0): ["incompatible"]}
+
+
+def set_to(old: Shape, new: Shape, stood: list[str], **positions: Position) -> RestorePlan:
+    """The plan of a job of one query, some of whose sources (`at0`) the user sets."""
+    at = {int(name.removeprefix("at")): one for name, one in positions.items()}
+    before = Before(old, CONF, tuple(stood))
+    return plan({"counts": before}, {"counts": new}, Options(positions={"counts": at}))
+
+
+def test_a_source_that_the_user_sets_says_where_it_goes_on() -> None:
+    old, new = shape(sources=["kafka o", "json /a"]), shape(sources=["json /a", "kafka o"])
+    stood = ['{"o":{"0":1,"1":2}}', '{"logOffset":4}']
+    given = Position("goes on at 7", '{"o":{"0":7}}', others=(("o", 1),))
+    found = set_to(old, new, stood, at0=Position("all count as read", FIRST, log=b"v1"), at1=given)
+    assert verdicts(found, "source") == {(1, 0): ["set"], (0, 1): ["set"]}
+    assert part(found, "source").notes == ("all count as read",)
+    assert found.overall is Overall.FITS
+    query = found.query("counts")
+    assert query.sources == (1, 0)
+    assert query.ends == {0: FIRST, 1: '{"o":{"0":7,"1":2}}'}
+
+
+def test_a_source_that_the_user_sets_is_changed_though_it_stays_in_its_place() -> None:
+    same = shape(sources=["json /a"])
+    query = set_to(same, same, ['{"logOffset":4}'], at0=Position("begins", log=b"")).query("counts")
+    assert (query.sources, query.ends) == ((0,), {0: "-"})
+    assert query.sources_change
+
+
+def test_a_source_at_another_place_that_the_user_sets_is_not_asked_about() -> None:
+    old, new = shape(sources=["json /a"]), shape(sources=["json /b"])
+    found = set_to(old, new, ['{"logOffset":4}'], at0=Position("begins", log=b""))
+    assert verdicts(found, "source") == {(None, 0): ["set"], (0, None): ["dropped"]}
+    assert found.overall is Overall.FITS, "the position was given up by who set another"
+
+
+def test_a_log_of_files_is_cut_only_where_it_is() -> None:
+    same = shape(sources=["json /a"])
+    found = set_to(same, same, ['{"logOffset":4}'], at0=Position("again", FIRST, until=4))
+    assert found.query("counts").ends == {0: FIRST}
+    with pytest.raises(BadOffsetsError, match="its log ends there"):
+        set_to(same, same, ['{"logOffset":4}'], at0=Position("again", FIRST, until=5))
+    with pytest.raises(BadOffsetsError, match="it has no log"):
+        set_to(same, same, ["-"], at0=Position("again", FIRST, until=0))
+
+
+def test_some_partitions_of_a_source_that_is_new_are_not_enough() -> None:
+    given = Position("goes on", '{"o":{"0":7}}', others=(("o", 1),))
+    with pytest.raises(BadOffsetsError, match="says nothing of o-1"):
+        set_to(shape(sources=["json /a"]), shape(sources=["json /a", "kafka o"]), ["-"], at1=given)
 
 
 def test_a_named_source_may_be_anywhere() -> None:

@@ -85,7 +85,7 @@ def pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
 _EXAMPLES = {
     "-D": "heartbeat.timeout=30s",
     "--conf": "spark.executor.memory=4g",
-    "--set-offsets": "counts/@0=initial",
+    "--set-offsets": "counts/orders=latest",
 }
 
 

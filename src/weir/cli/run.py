@@ -66,8 +66,9 @@ SetOffsets = Annotated[
     list[str] | None,
     typer.Option(
         "--set-offsets",
-        metavar="QUERY/@N=JSON",
-        help="With -s: source N goes on there; =initial: where its options say. Repeatable.",
+        metavar="QUERY/SOURCE=WHERE",
+        help="With -s: a source (its name, or @N) goes on at earliest, latest, timestamp:TIME, initial or"
+        " a JSON offset. Repeatable.",
     ),
 ]
 Parallelism = Annotated[

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,8 @@ from weir.ids import NO_BATCH, Attempt, BatchId, QueryName
 from weir.job import graph
 from weir.job.live import Live
 from weir.job.shape import Planned, planned
+from weir.protocol import offsets
+from weir.protocol.offsets import Position
 from weir.protocol.shapes import Shape
 from weir.savepoint import plan_text, shapes
 from weir.savepoint.operators import operators
@@ -29,6 +31,7 @@ from weir.savepoint.plan import Overall, Part, QueryPlan, RestorePlan, Verdict
 from weir.savepoint.planning import Before, Options, plan
 from weir.savepoint.points import Point, of_live_files
 from weir.spark.operators import output_mode_of, refusal
+from weir.spark.positions import position, streams
 from weir.spark.refusals import PARTITIONS, backend_of
 from weir.storage.open import local_path
 
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from weir.job.job import Job
     from weir.spark.defaults import Backend
 
+Positions = Mapping[str, Mapping[int, Position]]
 _ASIDE = "aside"
 """Below the generation: the files of a point that must be made anew, until that is done."""
 
@@ -50,6 +54,8 @@ class Replan:
     plan: RestorePlan
     specs: Mapping[QueryName, graph.QuerySpec]
     planned: Mapping[QueryName, Planned]
+    positions: Positions = field(default_factory=dict)
+    """Sources that go on where the user says, by query and number."""
     as_it_is: bool = False
     """The files go on as they are, whatever the plan says: the code is the one that they were made by."""
 
@@ -119,7 +125,8 @@ class Replan:
         if self.as_it_is or before is None or not before.conf:
             return None
         batch = BatchId(self.point.manifest.queries[name].batch)
-        work = _Work(self.plan, query, before, batch, self.specs[name], self.planned[name])
+        positions = self.positions.get(name, {})
+        work = _Work(self.plan, query, before, batch, self.specs[name], self.planned[name], positions)
         return work if batch != NO_BATCH and (work.operates or work.rewrites) else None
 
 
@@ -133,6 +140,7 @@ class _Work:
     batch: BatchId
     spec: graph.QuerySpec
     planned: Planned
+    positions: Mapping[int, Position]
 
     @property
     def operates(self) -> bool:
@@ -175,7 +183,18 @@ class _Work:
             descriptions=self.planned.files,
             sources=self.query.sources if self.query.sources_change else None,
             ends=self.query.ends,
+            logs=self._logs(read),
         )
+
+    def _logs(self, read: Path) -> dict[int, bytes]:
+        """What the sources that the user sets count as read, where that is not what they had read."""
+        from weir.spark.file_source import up_to  # noqa: PLC0415  only where something changes
+
+        found = {number: one.log for number, one in self.positions.items() if one.log is not None}
+        for number, one in self.positions.items():
+            if one.until is not None:
+                found[number] = up_to(read / f"sources/{self.query.sources[number]}", one.until)
+        return found
 
     def _rewrite(self, spark: SparkSession, read: Path, write: Path) -> None:
         from weir.spark.convert import convert_aggregate  # noqa: PLC0415  only where something changes
@@ -217,16 +236,32 @@ def make(job: Job, spark: SparkSession, live: Live, point: Point, changes: Chang
     """What becomes of everything that the point has; `live` is the generation that is to be.
 
     Evaluates the pipeline and plans each query; nothing is written, no row is read. The session must
-    have the settings of state that new queries get.
+    have the settings of state that new queries get. Raises `BadMapError` and `BadOffsetsError`.
     """
     learnt = graph.learn(job.name, job.function, spark, live)
     specs = {name: graph.build(job.name, job.function, spark, live, name, mode) for name in learnt.queries}
     found = {name: plan_query(spec, point.queries.get(name)) for name, spec in specs.items()}
-    options = Options(
-        changes.maps, changes.allow_dropped, changes.parallelism, changes.backend, changes.offsets
-    )
+    positions = _positions(changes.offsets, point, specs)
+    options = Options(changes.maps, changes.allow_dropped, changes.parallelism, changes.backend, positions)
     made = plan(point.queries, {name: one.shape for name, one in found.items()}, options)
-    return Replan(point, made, specs, found)
+    return Replan(point, made, specs, found, positions)
+
+
+def _positions(
+    given: Mapping[str, str], point: Point, specs: Mapping[QueryName, graph.QuerySpec]
+) -> Positions:
+    """Where the sources go on that the user sets; asks Kafka and lists files. Raises `BadOffsetsError`."""
+    asked = {name: specs[QueryName(name)] for name in offsets.queries(given) if name in specs}
+    there = {name: streams(spec.plan, spec.sources) for name, spec in asked.items()}
+    begun = [name for name, before in point.queries.items() if before.conf]
+    sources = {name: [one.about for one in found] for name, found in there.items()}
+    choices = offsets.choices(given, begun, sources)
+    return {
+        query: {
+            number: position(asked[query].plan, there[query][number], one) for number, one in said.items()
+        }
+        for query, said in choices.items()
+    }
 
 
 def plan_query(spec: graph.QuerySpec, before: Before | None) -> Planned:

@@ -40,7 +40,8 @@ class Env:
         self._live = live
         self._reader = reader
         self._mode = mode
-        self._sources: set[str] = set()
+        self.sources: dict[str, DataFrame] = {}
+        """What each source was loaded as, by the name that the author gave it."""
         self.states = States(reader)
         self.receiving: dict[SourceName, ReceivingSource] = {}
         self.queries: dict[QueryName, QuerySpec] = {}
@@ -52,14 +53,14 @@ class Env:
 
     def source(self, name: str, source: Source | ReceivingSource | DataFrame) -> DataFrame:
         """Name a source: one of weir's, or any streaming frame that was loaded from Spark."""
-        if name in self._sources:
+        if name in self.sources:
             raise self._refused(f"two sources have the name {name!r}", "rename one of them")
-        self._sources.add(name)
         frame = self._load(name, source)
         if not getattr(frame, "isStreaming", False):
             raise self._refused(
                 f"source {name!r} is not a stream", "load it with spark.readStream, not with spark.read"
             )
+        self.sources[name] = frame
         return frame
 
     def sink(

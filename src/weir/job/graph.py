@@ -8,7 +8,7 @@ starts by itself is refused. So is an exactly-once query over a source that can'
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,8 @@ class QuerySpec:
     trigger: dict[str, Any] = field(default_factory=dict)
     at_most_once: bool = False
     """A batch that was planned and not committed is skipped at the next start."""
+    sources: Mapping[str, DataFrame] = field(default_factory=dict)
+    """What the author named with `env.source`, as it was loaded for this query."""
 
     @property
     def plan(self) -> DataFrame:
@@ -149,7 +151,7 @@ def build(
             reason=f"query {query!r} was there when the graph was learnt and is not there now",
             todo="let the pipeline function build the same graph every time",
         )
-    spec = specs[query]
+    spec = replace(specs[query], sources=env.sources)
     if isinstance(spec.sink, StagingSink):
         values = Values(open_store(live.root), query)
         return replace(spec, sink=env.states.around(query, spec.sink, values))

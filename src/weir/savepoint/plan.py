@@ -19,6 +19,8 @@ class Verdict(str, Enum):
     """What becomes of a source, an operator or a sink."""
 
     KEPT = "kept"
+    SET = "set"
+    """A source that goes on where the user says."""
     MOVED = "moved"
     RESCALED = "rescaled"
     CONVERTED = "converted"

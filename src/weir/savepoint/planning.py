@@ -16,14 +16,12 @@ from itertools import zip_longest
 from weir.errors import BadMapError, BadOffsetsError
 from weir.protocol.fits import Fit, Level, Reshape, fit, reshape
 from weir.protocol.matching import OWN, Choice, Pair, match, match_sources
+from weir.protocol.offsets import NOWHERE, Position
 from weir.protocol.shapes import PlannedOperator, Shape
 from weir.savepoint.plan import Part, QueryPlan, RestorePlan, Verdict
 from weir.spark.refusals import PARTITIONS, Refusal, backend_of, conversion_refusal, refusals
 
-_SOURCE = re.compile(r"(?P<query>[^/=]+)/@(?P<number>\d+)")
 _MAP = re.compile(r"(?P<query>[^/=]+)/(?P<source>@?)(?P<old>\d+)=(?P<new>\d+|none)")
-INITIAL = "initial"
-"""Instead of an offset: the source begins as its own options say."""
 _ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
 _SHOWN = 2
 
@@ -64,20 +62,19 @@ class Options:
     parallelism: int | None = None
     """None: as it was."""
     backend: str | None = None
-    offsets: Mapping[str, str] = field(default_factory=dict)
-    """`query/@number` of a source of the job: `initial`, or the offset that it begins behind."""
+    positions: Mapping[str, Mapping[int, Position]] = field(default_factory=dict)
+    """By query and number: sources of the job that do not go on where they stood."""
 
 
 def plan(old: Mapping[str, Before], new: Mapping[str, Shape], options: Options) -> RestorePlan:
-    """What becomes of the state of the old queries in the new ones; raises `BadMapError`.
+    """What becomes of the state of the old queries in the new ones; raises `BadMapError`, `BadOffsetsError`.
 
     `new` is planned with the settings of `Before.conf`, so that Spark describes its operators as it
     would describe them behind the savepoint; parallelism and backend come from `options`.
     """
     said = _said(options.maps, old, new)
-    offsets = _offsets(options.offsets, old, new)
     names = [*new, *(name for name in old if name not in new)]
-    queries = (_query(name, old, new.get(name), options, said, offsets.get(name, {})) for name in names)
+    queries = (_query(name, old, new.get(name), options, said) for name in names)
     return RestorePlan(
         queries=tuple(queries),
         parallelism=options.parallelism,
@@ -123,43 +120,15 @@ def _said(maps: Iterable[str], old: Mapping[str, Before], new: Mapping[str, Shap
     return _Said(operators, sources)
 
 
-def _offsets(
-    given: Mapping[str, str], old: Mapping[str, Before], new: Mapping[str, Shape]
-) -> dict[str, dict[int, str]]:
-    """What `--set-offsets` says, by query and source; raises `BadOffsetsError`."""
-    said: dict[str, dict[int, str]] = {}
-    for place, value in given.items():
-        found = _SOURCE.fullmatch(place)
-        if found is None:
-            raise BadOffsetsError(given=place, reason="it is not of the form query/@number=offset")
-        query, number = found["query"], int(found["number"])
-        if query not in old or query not in new or number >= len(new[query].sources):
-            raise BadOffsetsError(given=place, reason="there is no such source on both sides")
-        if new[query].sources[number].name.startswith(("channel ", "source ")):
-            raise BadOffsetsError(given=place, reason="its position belongs to the job's own files")
-        if value != INITIAL and not _is_object(value):
-            raise BadOffsetsError(given=place, reason=f"{value!r} is neither {INITIAL!r} nor a JSON object")
-        said.setdefault(query, {})[number] = value
-    return said
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except ValueError:
-        return False
-
-
 def _query(
     name: str,
     old: Mapping[str, Before],
     shape: Shape | None,
     options: Options,
     said: _Said,
-    offsets: Mapping[int, str],
 ) -> QueryPlan:
     before = old.get(name)
-    work = _Query(name, before or Before(Shape()), shape or Shape(), options, said, offsets)
+    work = _Query(name, before or Before(Shape()), shape or Shape(), options, said)
     parts = (*work.sources(old), *work.operators(), *work.sinks())
     return QueryPlan(name=name, there=before is not None, wanted=shape is not None, parts=parts)
 
@@ -174,9 +143,8 @@ class _Query:
         after: Shape,
         options: Options,
         said: _Said,
-        offsets: Mapping[int, str],
     ) -> None:
-        self._moved_to = offsets
+        self._positions = options.positions.get(name, {})
         self._name, self._old, self._new = name, before.shape, after
         self._conf, self._offsets = before.conf, before.offsets
         self._operators_said = said.operators.get(name, {})
@@ -196,8 +164,8 @@ class _Query:
         )
         for number, name in enumerate(new):
             at = pairs.get(number)
-            if number in self._moved_to:
-                yield self._set(at, number, name, self._moved_to[number])
+            if number in self._positions:
+                yield self._set(at, number, name, self._positions[number])
             elif at is not None:
                 yield self._going_on(at, old[at], number, name)
             elif number not in doubtful.values():
@@ -205,32 +173,43 @@ class _Query:
                 notes = ("begins with what the channel holds at the cut",) if there else ()
                 yield Part(what="source", new=number, name=name, verdicts=(Verdict.NEW,), notes=notes)
         for number, name in enumerate(old):
-            if number in doubtful:
+            if number in doubtful and doubtful[number] not in self._positions:
                 yield self._doubtful(number, name, doubtful[number], new[doubtful[number]])
             elif number not in pairs.values():
+                said = number in doubtful  # where the new one goes on was said: nothing is in doubt, or lost
                 yield Part(
                     what="source",
                     old=number,
                     name=name or f"source {number}",
                     verdicts=(Verdict.DROPPED,),
-                    lost=("its position",),
+                    lost=() if said else ("its position",),
                 )
 
-    def _set(self, at: int | None, number: int, name: str, to: str) -> Part:
+    def _set(self, at: int | None, number: int, name: str, to: Position) -> Part:
         """A source whose position the user gives."""
-        if to == INITIAL:
-            notes: tuple[str, ...] = ("begins where its options say, as it was asked for",)
-            return Part(what="source", new=number, name=name, verdicts=(Verdict.NEW,), notes=notes)
-        verdict = Verdict.NEW if at is None else Verdict.KEPT if at == number else Verdict.MOVED
+        stood = self._offsets[at] if at is not None and at < len(self._offsets) else NOWHERE
+        if to.until is not None:
+            self._check_log(number, stood, to.until)
+        try:
+            end = to.behind(stood)
+        except LookupError as error:
+            reason = f"it says nothing of {error.args[0]}, and the source is new: it stood nowhere before"
+            raise BadOffsetsError(given=f"{self._name}/@{number}", reason=reason) from None
         return Part(
             what="source",
             old=at,
             new=number,
             name=name,
-            verdicts=(verdict,),
-            notes=(f"goes on at {to}",),
-            end=to,
+            verdicts=(Verdict.SET,),
+            notes=(to.note,),
+            end=end,
         )
+
+    def _check_log(self, number: int, stood: str, until: int) -> None:
+        last = json.loads(stood).get("logOffset", -1) if stood.startswith("{") else -1
+        if until > last:
+            reason = f"the source stands at {stood}, and its log ends there" if last >= 0 else "it has no log"
+            raise BadOffsetsError(given=f"{self._name}/@{number}", reason=reason)
 
     def _going_on(self, at: int, was: str, number: int, name: str) -> Part:
         part = Part(what="source", old=at, new=number, name=name, verdicts=(Verdict.KEPT,))

@@ -5,7 +5,8 @@ py4j does not find classes of jars that were added later by itself, so they are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,11 @@ if TYPE_CHECKING:
 _RELATION = "org.apache.spark.sql.catalyst.streaming.StreamingRelationV2"
 _KAFKA = "org.apache.spark.sql.kafka010."
 _SECONDS = 20
+_ADMIN = "org.apache.kafka.clients.admin."
 _LIMITS = {"default.api.timeout.ms": "15000", "request.timeout.ms": "10000"}
+
+Partition = tuple[str, int]
+"""A topic and a number."""
 
 
 @dataclass(frozen=True)
@@ -33,19 +38,31 @@ class KafkaStream:
         given = {k.removeprefix("kafka."): v for k, v in self.options.items() if k.startswith("kafka.")}
         return {key: value for key, value in given.items() if key != "isolation.level"}
 
+    @property
+    def isolation(self) -> str:
+        """Which records count, as Kafka's clients name it; it decides where a topic ends."""
+        return self.options.get("kafka.isolation.level", "read_uncommitted")
+
+    def option(self, name: str) -> str:
+        """An option of Spark's, however it was written; "" without it."""
+        return next((value for key, value in self.options.items() if key.lower() == name), "")
+
 
 def kafka_streams(frame: DataFrame) -> list[KafkaStream]:
     """The Kafka sources that a frame reads. Nothing is evaluated."""
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
-    found = []
-    for number in range(leaves.size()):
-        leaf = leaves.apply(number)
-        if leaf.getClass().getName() == _RELATION:
-            kind = leaf.table().getClass()
-            if kind.getName().startswith(_KAFKA):
-                options = dict(leaf.extraOptions().asCaseSensitiveMap())
-                found.append(KafkaStream(options, kind.getClassLoader()))
-    return found
+    found = (kafka_stream(leaves.apply(number)) for number in range(leaves.size()))
+    return [one for one in found if one is not None]
+
+
+def kafka_stream(leaf: Any) -> KafkaStream | None:
+    """A leaf of a plan as a Kafka source; None when it is none."""
+    if leaf.getClass().getName() != _RELATION:
+        return None
+    kind = leaf.table().getClass()
+    if not kind.getName().startswith(_KAFKA):
+        return None
+    return KafkaStream(dict(leaf.extraOptions().asCaseSensitiveMap()), kind.getClassLoader())
 
 
 class KafkaAdmin:
@@ -60,7 +77,7 @@ class KafkaAdmin:
         for key, value in {**_LIMITS, **client}.items():
             given.put(key, value)
         kinds = self._array("java.lang.Class", [self.jvm.java.lang.Class.forName("java.util.Map")])
-        create = self._loader.loadClass("org.apache.kafka.clients.admin.Admin").getMethod("create", kinds)
+        create = self._loader.loadClass(f"{_ADMIN}Admin").getMethod("create", kinds)
         self.admin = create.invoke(None, self._array("java.lang.Object", [given]))
 
     def __enter__(self) -> KafkaAdmin:
@@ -86,14 +103,46 @@ class KafkaAdmin:
 
     def ends(self, topic: str, number: int) -> tuple[int, int]:
         """The first offset that a partition has, and the one behind its last."""
-        return self._offset(topic, number, "earliest"), self._offset(topic, number, "latest")
+        one = (topic, number)
+        return self.offsets([one], "earliest")[one], self.offsets([one], "latest")[one]
 
-    def _offset(self, topic: str, number: int, which: str) -> int:
-        spec = self._loader.loadClass("org.apache.kafka.clients.admin.OffsetSpec")
-        asked = spec.getMethod(which, self._array("java.lang.Class", []))
-        place, wanted = self.partition(topic, number), self.jvm.java.util.HashMap()
-        wanted.put(place, asked.invoke(None, self._array("java.lang.Object", [])))
-        return int(self.wait(self.admin.listOffsets(wanted).partitionResult(place)).offset())
+    def partitions(self, stream: KafkaStream) -> list[Partition]:
+        """The partitions that a source reads, as they are now."""
+        if assigned := stream.option("assign"):
+            return [(topic, number) for topic, numbers in json.loads(assigned).items() for number in numbers]
+        topics = self.jvm.java.util.ArrayList()
+        if named := stream.option("subscribe"):
+            for topic in named.split(","):
+                topics.add(topic.strip())
+        else:
+            pattern = self.jvm.java.util.regex.Pattern.compile(stream.option("subscribepattern"))
+            for topic in self.wait(self.admin.listTopics().names()):
+                if pattern.matcher(topic).matches():
+                    topics.add(topic)
+        found = self.wait(self.admin.describeTopics(topics).allTopicNames())
+        return [(topic, int(one.partition())) for topic in found for one in found[topic].partitions()]
+
+    def offsets(
+        self, partitions: Iterable[Partition], which: str | int, isolation: str = "read_uncommitted"
+    ) -> dict[Partition, int]:
+        """Of each partition the earliest or latest offset, or the first one of a time in ms; -1 for none."""
+        spec = self._loader.loadClass(f"{_ADMIN}OffsetSpec")
+        if isinstance(which, int):
+            method = spec.getMethod(
+                "forTimestamp", self._array("java.lang.Class", [self.jvm.java.lang.Long.TYPE])
+            )
+            asked = method.invoke(None, self._array("java.lang.Object", [which]))
+        else:
+            method = spec.getMethod(which, self._array("java.lang.Class", []))
+            asked = method.invoke(None, self._array("java.lang.Object", []))
+        places = {one: self.partition(*one) for one in partitions}
+        wanted = self.jvm.java.util.HashMap()
+        for place in places.values():
+            wanted.put(place, asked)
+        levels = self._loader.loadClass("org.apache.kafka.common.IsolationLevel")
+        options = self.new(f"{_ADMIN}ListOffsetsOptions", levels.getField(isolation.upper()).get(None))
+        found = self.admin.listOffsets(wanted, options)
+        return {one: int(self.wait(found.partitionResult(place)).offset()) for one, place in places.items()}
 
     def _array(self, kind: str, values: Any) -> Any:
         what = self.jvm

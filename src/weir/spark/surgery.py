@@ -52,6 +52,7 @@ def operate(
     descriptions: Mapping[str, bytes] | None = None,
     sources: Sequence[int | None] | None = None,
     ends: Mapping[int, str] | None = None,
+    logs: Mapping[int, bytes] | None = None,
 ) -> None:
     """Make `write` what the changed query needs to go on behind a committed batch of `read`.
 
@@ -60,7 +61,8 @@ def operate(
     out. `added` are the operators that begin with nothing, and `descriptions` the files by which Spark
     describes them. `sources` has for each source of the changed query the old one whose position it
     takes, None for one that begins anew; without it they stay as they are. `ends` has other positions
-    for some of them, as Spark writes them.
+    for some of them, as Spark writes them, and `logs` the first entry of another log of what they have
+    read; an empty one for those that have read nothing.
 
     Raises `SurgeryError`; then `write` is not there.
     """
@@ -70,7 +72,7 @@ def operate(
         ids = work.carry(moves)
         work.plant(added, descriptions or {}, ids)
         work.commit(ids)
-        work.offsets(sources, ends or {})
+        work.offsets(sources, ends or {}, logs or {})
         work.verify({*moves.values(), *(one.id for one in added)})
         _name(target, write.absolute())
     except (GoneError, OSError, LookupError, ValueError, PySparkException, Py4JError) as error:
@@ -128,7 +130,9 @@ class _Work:
             version = "v2" if version == "v1" else version
         self._put(f"commits/{self._batch}", cut.commit_text(version, content).encode())
 
-    def offsets(self, order: Sequence[int | None] | None, ends: Mapping[int, str]) -> None:
+    def offsets(
+        self, order: Sequence[int | None] | None, ends: Mapping[int, str], logs: Mapping[int, bytes]
+    ) -> None:
         """The offset log and the logs of the sources, each source in its new place."""
         for path in self._files:
             if path.startswith("offsets/"):
@@ -139,8 +143,11 @@ class _Work:
                 _, number, name = path.split("/", 2)
                 if order is None or not number.isdigit():
                     self._link(path, path)
-                elif int(number) in order:
+                elif int(number) in order and order.index(int(number)) not in logs:
                     self._link(path, f"sources/{order.index(int(number))}/{name}")
+        for place, data in logs.items():
+            if data:
+                self._put(f"sources/{place}/0", data)
 
     def verify(self, wanted: set[int]) -> None:
         """Look whether the new folder is whole, and has exactly these operators."""

@@ -1,0 +1,240 @@
+"""Where the sources of a query go on instead of where they stood: what `--set-offsets` says. Pure.
+
+A word or an offset for one source becomes a `Choice`; what can't be done with a source of its kind is
+refused here, by name. Where that leads is found out by whoever can ask Kafka or list files
+(`spark/positions.py`), and is a `Position`, which the restore plan carries.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from weir.errors import BadOffsetsError
+
+_PLACE = re.compile(r"(?P<query>[^/=]+)/(?:@(?P<number>\d+)|(?P<called>[^@].*))")
+_SINCE = "timestamp:"
+NOWHERE = "-"
+"""What Spark writes for a source that has no position yet."""
+FIRST = '{"logOffset":0}'
+"""The position of a source of files behind the first entry of its log."""
+
+
+class Word(str, Enum):
+    """What can be said of a source."""
+
+    INITIAL = "initial"
+    """It begins where its own options say."""
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    SINCE = "timestamp"
+    GIVEN = "an offset"
+
+
+class Kind(str, Enum):
+    """What kind a source is of, as far as its positions go."""
+
+    KAFKA = "kafka"
+    FILES = "files"
+    OWN = "a channel or a journal of the job's own"
+    NAMED = "a source that Spark finds by a name"
+    COUNTED = "a source whose offset is no JSON object"
+    """Spark's rate and socket: only Spark makes sense of their offsets."""
+    OTHER = "another source"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source of a query, in the place that Spark gives it."""
+
+    name: str
+    """`kafka orders`, `json /data/in`: as the plan calls it."""
+    kind: Kind
+    called: str = ""
+    """The name that the job's author gave it with `env.source`; "" without one."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was said of one source."""
+
+    place: str
+    """As it was given, for words about it."""
+    word: Word
+    since: datetime | None = None
+    offset: Mapping[str, Any] | None = None
+
+    @property
+    def since_ms(self) -> int:
+        assert self.since is not None, "only a time has one"
+        return round(self.since.timestamp() * 1000)
+
+    def refused(self, reason: str) -> BadOffsetsError:
+        return BadOffsetsError(given=self.place, reason=reason)
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a source goes on."""
+
+    note: str
+    """For people, in the plan."""
+    end: str = NOWHERE
+    """As Spark writes it."""
+    others: tuple[tuple[str, int], ...] = ()
+    """Partitions of Kafka's that `end` does not name: they stay where they were."""
+    log: bytes | None = None
+    """What it counts as read, instead of its old log; b"" for nothing, None where the old log stays."""
+    until: int | None = None
+    """Of its old log only the entries up to this one count."""
+
+    def behind(self, stood: str) -> str:
+        """The position of a source that stood elsewhere; raises `LookupError` where it stood nowhere."""
+        if not self.others:
+            return self.end
+        before, end = _object(stood), json.loads(self.end)
+        if before is None:
+            raise LookupError(", ".join(f"{topic}-{number}" for topic, number in self.others))
+        for topic, number in self.others:  # one that came since then is read from its beginning, by Spark
+            if str(number) in before.get(topic, {}):
+                end.setdefault(topic, {})[str(number)] = before[topic][str(number)]
+        return json.dumps(end, separators=(",", ":"))
+
+
+def choices(
+    given: Mapping[str, str], begun: Collection[str], sources: Mapping[str, Sequence[Source]]
+) -> dict[str, dict[int, Choice]]:
+    """What is said of each source, by query and number; raises `BadOffsetsError`.
+
+    `begun` are the queries that have read anything at the point, `sources` those of the job as it is.
+    """
+    said: dict[str, dict[int, Choice]] = {}
+    for place, value in given.items():
+        choice = _choice(place, value)
+        query, numbers = _places(choice, begun, sources)
+        for number in numbers:
+            _check(choice, sources[query][number])
+            if number in said.setdefault(query, {}):
+                other = said[query][number].place
+                raise choice.refused(f"{other} is the same source, and it can go on at one place only")
+            said[query][number] = choice
+    return said
+
+
+def queries(given: Mapping[str, str]) -> set[str]:
+    """The queries that anything is said of; raises `BadOffsetsError`."""
+    return {_parts(place)["query"] for place in given}
+
+
+def _parts(place: str) -> re.Match[str]:
+    found = _PLACE.fullmatch(place)
+    if found is None:
+        raise BadOffsetsError(given=place, reason="it is not of the form QUERY/SOURCE=WHERE")
+    return found
+
+
+def _choice(place: str, value: str) -> Choice:
+    if value in (Word.INITIAL.value, Word.EARLIEST.value, Word.LATEST.value):
+        return Choice(place, Word(value))
+    if value.startswith(_SINCE):
+        return Choice(place, Word.SINCE, since=_time(place, value.removeprefix(_SINCE)))
+    offset = _object(value)
+    if offset is None:
+        reason = f"{value!r} is no place to go on from"
+        raise BadOffsetsError(given=place, reason=reason)
+    return Choice(place, Word.GIVEN, offset=offset)
+
+
+def _time(place: str, text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))  # Python 3.10 knows no Z
+    except ValueError:
+        reason = f"{text!r} is no time of the form 2026-11-16T00:00:00Z"
+        raise BadOffsetsError(given=place, reason=reason) from None
+    if found.tzinfo is None:
+        reason = f"{text!r} names no time zone: put Z behind it for UTC, or +01:00"
+        raise BadOffsetsError(given=place, reason=reason)
+    return found
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _places(
+    choice: Choice, begun: Collection[str], sources: Mapping[str, Sequence[Source]]
+) -> tuple[str, list[int]]:
+    """The query and the numbers of the source; a frame that is used twice in a query has two."""
+    found = _parts(choice.place)
+    query = found["query"]
+    if query not in sources:
+        raise choice.refused(f"the job has no query {query!r}")
+    if query not in begun:
+        raise choice.refused(
+            f"query {query!r} has read nothing at this point: it begins where its options say"
+        )
+    there = sources[query]
+    if found["number"] is not None:
+        numbers = [int(found["number"])] if int(found["number"]) < len(there) else []
+    else:
+        numbers = [number for number, one in enumerate(there) if one.called == found["called"]]
+    if not numbers:
+        known = ", ".join(f"@{n} {one.called or one.name}".rstrip() for n, one in enumerate(there))
+        raise choice.refused(f"query {query!r} has no such source; it has {known or 'none'}")
+    return query, numbers
+
+
+def _check(choice: Choice, source: Source) -> None:
+    """Refuse what can't be done with a source of this kind."""
+    if source.kind is Kind.OWN:
+        raise choice.refused(f"the position of {source.name!r} belongs to the job's own files")
+    if source.kind is Kind.NAMED:
+        raise choice.refused(f"Spark finds {source.name!r} by its name, where weir can't set a position")
+    if choice.word is Word.INITIAL or source.kind in (Kind.KAFKA, Kind.FILES):
+        return
+    if source.kind is Kind.COUNTED:
+        raise choice.refused(f"{source.name!r} can only begin again: initial")
+    if choice.word is not Word.GIVEN:
+        raise choice.refused(
+            f"what {choice.word.value} is, weir knows of Kafka and of files, not of {source.name!r}:"
+            " give its offset as Spark writes it, or initial"
+        )
+
+
+def kafka_offsets(choice: Choice) -> dict[str, dict[int, int]]:
+    """An offset that was given, as one of Kafka's; raises `BadOffsetsError`."""
+    given, found = choice.offset or {}, {}
+    for topic, partitions in given.items():
+        if not isinstance(partitions, dict) or not partitions:
+            raise choice.refused(_NOT_KAFKAS)
+        for number, offset in partitions.items():
+            if not number.isdigit() or isinstance(offset, bool) or not isinstance(offset, int) or offset < -2:
+                raise choice.refused(_NOT_KAFKAS)
+        found[topic] = {int(number): offset for number, offset in partitions.items()}
+    if not found:
+        raise choice.refused(_NOT_KAFKAS)
+    return found
+
+
+_NOT_KAFKAS = (
+    'an offset of Kafka\'s has the form {"topic": {"0": 1200}}, by topic and partition; -2 is the earliest'
+    " and -1 the latest"
+)
+
+
+def log_entry(choice: Choice) -> int:
+    """An offset that was given, as the entry of a log of files; raises `BadOffsetsError`."""
+    given = choice.offset or {}
+    entry = given.get("logOffset")
+    if given.keys() != {"logOffset"} or isinstance(entry, bool) or not isinstance(entry, int) or entry < 0:
+        raise choice.refused('an offset of a source of files has the form {"logOffset": 3}')
+    return entry

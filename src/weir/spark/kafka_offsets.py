@@ -1,0 +1,94 @@
+"""Where in its topics a Kafka source goes on, when a user says earliest, latest, a time or offsets.
+
+Kafka is asked by its own Java client with the source's settings, which are shown nowhere. What is
+answered are offsets, as Spark writes them: they mean the same whenever the query really starts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from weir.errors import BrokerError
+from weir.protocol.offsets import Choice, Position, Word, kafka_offsets
+from weir.spark.kafka_client import KafkaAdmin, KafkaStream, Partition
+
+if TYPE_CHECKING:
+    from py4j.protocol import Py4JJavaError
+    from pyspark.sql import SparkSession
+
+_EARLIEST, _LATEST = -2, -1
+"""As Spark's `startingOffsets` has them."""
+_SAFE = "org.apache.kafka.common.errors."
+"""Errors of brokers: their texts name topics and calls, and never a setting."""
+
+
+def position(spark: SparkSession, stream: KafkaStream, choice: Choice) -> Position:
+    """Where the source goes on; raises `BadOffsetsError`, and `BrokerError` when Kafka gives no answer."""
+    with _asking(stream), KafkaAdmin(spark, stream.loader, stream.client) as kafka:
+        partitions = kafka.partitions(stream)
+        if not partitions:
+            raise choice.refused("Kafka has no topic that the source reads")
+        first = kafka.offsets(partitions, "earliest", stream.isolation)
+        last = kafka.offsets(partitions, "latest", stream.isolation)
+        if choice.word is Word.EARLIEST:
+            return Position(f"goes on at {_text(first)}, the earliest", _text(first))
+        if choice.word is Word.LATEST:
+            return Position(f"goes on at {_text(last)}, the latest", _text(last))
+        if choice.word is Word.SINCE:
+            since = kafka.offsets(partitions, choice.since_ms, stream.isolation)
+            found = {one: offset if offset >= 0 else last[one] for one, offset in since.items()}
+            assert choice.since is not None
+            note = f"goes on at {_text(found)}, with what has come since {choice.since.isoformat()}"
+            return Position(note, _text(found))
+        return _given(choice, first, last)
+
+
+def _given(choice: Choice, first: Mapping[Partition, int], last: Mapping[Partition, int]) -> Position:
+    """The offsets that the user gave, checked: each is one that the partition can go on at."""
+    found: dict[Partition, int] = {}
+    for topic, numbers in kafka_offsets(choice).items():
+        for number, offset in numbers.items():
+            one = (topic, number)
+            if one not in first:
+                known = ", ".join(f"{topic}-{number}" for topic, number in sorted(first))
+                raise choice.refused(f"the source does not read {topic}-{number}; it reads {known}")
+            found[one] = {_EARLIEST: first[one], _LATEST: last[one]}.get(offset, offset)
+            if not first[one] <= found[one] <= last[one]:
+                reason = f"{topic}-{number} can be read from offset {first[one]} to {last[one]}"
+                raise choice.refused(f"{reason}, and not at {offset}")
+    others = tuple(sorted(one for one in first if one not in found))
+    left = "; its other partitions stay where they were" if others else ""
+    return Position(f"goes on at {_text(found)}{left}", _text(found), others=others)
+
+
+def _text(offsets: Mapping[Partition, int]) -> str:
+    """As Spark writes it."""
+    topics: dict[str, dict[str, int]] = {}
+    for (topic, number), offset in sorted(offsets.items()):
+        topics.setdefault(topic, {})[str(number)] = offset
+    return json.dumps(topics, separators=(",", ":"))
+
+
+@contextmanager
+def _asking(stream: KafkaStream) -> Iterator[None]:
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415
+
+    try:
+        yield
+    except Py4JJavaError as error:
+        bootstrap = stream.client.get("bootstrap.servers", "")
+        raise BrokerError(
+            bootstrap=bootstrap, verb="say which offsets it has", reason=_words(error)
+        ) from None
+
+
+def _words(error: Py4JJavaError) -> str:
+    """What a broker said; of anything else only its kind, because its text may have a setting in it."""
+    cause = error.java_exception
+    while cause.getCause() is not None:
+        cause = cause.getCause()
+    kind = str(cause.getClass().getName())
+    return f"{kind.rsplit('.', 1)[-1]}: {cause.getMessage()}" if kind.startswith(_SAFE) else kind

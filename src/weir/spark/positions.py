@@ -1,0 +1,117 @@
+"""The sources of a frame as a user can set them: what they are, how they are called, where they can go on.
+
+Spark keeps positions by the place of a source in the plan. The name that an author gave a source is not
+in the plan; it is found by the very object that was loaded, which a plan keeps however it is built on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from weir.protocol.offsets import FIRST, Choice, Kind, Position, Source, Word, log_entry
+from weir.spark import file_source, kafka_offsets
+from weir.spark.fingerprints import is_stream, sequence, source
+from weir.spark.kafka_client import kafka_stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_OLDER = "StreamingRelation"
+_FILES = "FileSource["
+_COUNTED = frozenset({"RateStreamTable", "TextSocketTable"})
+_OWN = ("channel ", "source ")
+_NAMED = "named "
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A source in the plan of a frame."""
+
+    about: Source
+    leaf: Any = field(repr=False, compare=False)
+
+
+def streams(frame: DataFrame, named: Mapping[str, DataFrame]) -> list[Stream]:
+    """The sources of a frame, in the order of Spark's offset log. Nothing is evaluated.
+
+    `named` are the frames that the author gave names; one of several sources names none of them.
+    """
+    jvm: Any = frame.sparkSession._jvm
+    names = jvm.java.util.IdentityHashMap()
+    for name, loaded in named.items():
+        found = _leaves(loaded)
+        if len(found) == 1:
+            names.put(_loaded(found[0]), name)
+    return [
+        Stream(Source(source(leaf), _kind(leaf), names.get(_loaded(leaf)) or ""), leaf)
+        for leaf in _leaves(frame)
+    ]
+
+
+def position(frame: DataFrame, stream: Stream, choice: Choice) -> Position:
+    """Where a source goes on that the choice was checked for; raises `BadOffsetsError`, `BrokerError`."""
+    if choice.word is Word.INITIAL:
+        return Position("begins where its options say", log=b"")
+    kafka = kafka_stream(stream.leaf)
+    if kafka is not None:
+        return kafka_offsets.position(frame.sparkSession, kafka, choice)
+    if stream.about.kind is Kind.FILES:
+        return _of_files(frame, stream, choice)
+    offset = json.dumps(choice.offset, separators=(",", ":"))
+    return Position(f"goes on at {offset}", offset)
+
+
+def _of_files(frame: DataFrame, stream: Stream, choice: Choice) -> Position:
+    if choice.word is Word.EARLIEST:
+        return Position("all files that are there are read again", log=b"")
+    if choice.word is Word.GIVEN:
+        entry = log_entry(choice)
+        return Position(f"reads again what came behind entry {entry} of its log", FIRST, until=entry)
+    if _option(stream.leaf, "cleansource").lower() not in ("", "off"):
+        raise choice.refused("its option cleanSource would take files away that were never read")
+    log = file_source.present(frame.sparkSession, stream.leaf)
+    note = "{} that are there count as read"
+    if choice.word is Word.SINCE:
+        assert choice.since is not None
+        log = file_source.modified_before(log, choice.since_ms)
+        note = f"{{}} that were modified before {choice.since.isoformat()} count as read, and no other"
+    files = file_source.count(log)
+    counted = note.format("one file" if files == 1 else f"{files} files")
+    return Position(counted, FIRST, log=log) if log else Position(counted, log=b"")
+
+
+def _leaves(frame: DataFrame) -> list[Any]:
+    plan = frame._jdf.queryExecution().analyzed()
+    return [leaf for leaf in sequence(plan.collectLeaves()) if is_stream(leaf)]
+
+
+def _loaded(leaf: Any) -> Any:
+    """What the reader made: the same object wherever the frame is used, and of no other frame."""
+    return leaf.dataSource() if _is_older(leaf) else leaf.table()
+
+
+def _is_older(leaf: Any) -> bool:
+    return str(leaf.getClass().getSimpleName()) == _OLDER
+
+
+def _kind(leaf: Any) -> Kind:
+    name = source(leaf)
+    if name.startswith(_NAMED):
+        return Kind.NAMED
+    if name.startswith(_OWN):
+        return Kind.OWN
+    if _is_older(leaf):
+        return Kind.FILES if leaf.sourceName().startswith(_FILES) else Kind.OTHER
+    if kafka_stream(leaf) is not None:
+        return Kind.KAFKA
+    table = str(leaf.table().getClass().getSimpleName())
+    return Kind.COUNTED if table in _COUNTED else Kind.OTHER
+
+
+def _option(leaf: Any, name: str) -> str:
+    options = leaf.dataSource().options()
+    given = {key.lower(): options.apply(key) for key in sequence(options.keys().toSeq())}
+    return str(given.get(name, ""))
