@@ -16,7 +16,14 @@ import weir
 from weir.checkpoint.restore import Changes, From
 from weir.clock import Clock, Deadline
 from weir.driver.notebook import start
-from weir.errors import BadOffsetsError, ChangedQueryError, PinnedStateError, RestorePlanError, SinkTakenError
+from weir.errors import (
+    BadOffsetsError,
+    ChangedQueryError,
+    NotASavepointError,
+    PinnedStateError,
+    RestorePlanError,
+    SinkTakenError,
+)
 from weir.ids import JobName
 from weir.savepoint.place import Place
 from weir.storage import open_store
@@ -276,6 +283,37 @@ def test_a_job_goes_on_in_another_directory_only_above_what_it_was_elsewhere(cha
     )
     with pytest.raises(SinkTakenError), changing.job(sums).start(changing.spark):
         pass
+
+
+def test_a_savepoint_that_is_out_of_reach_is_waited_for(
+    changing: Changing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Path(changing.saved(sums))
+    away = place.rename(place.with_name("away"))
+    changing.add(THEN)
+    with changing.job(sums).start(changing.spark) as run:
+        run.process_all()
+    live = changing.folder / "weir" / "changing" / "generations" / "0001"
+    before = {path: path.read_bytes() for path in live.rglob("*") if path.is_file()}
+    away.rename(place)
+
+    def gone(point: str) -> None:
+        if point == "restore.intended":
+            place.rename(away)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("weir.driver.opening.faults.point", gone)
+        with pytest.raises(NotASavepointError, match="there is no such directory"):
+            changing.job(sums).start(changing.spark, str(place))
+    with pytest.raises(NotASavepointError, match="there is no such directory"):
+        changing.job(sums).start(changing.spark)
+    assert {path: path.read_bytes() for path in live.rglob("*") if path.is_file()} == before
+
+    away.rename(place)
+    with changing.job(sums).start(changing.spark) as run:
+        run.process_all()
+    assert run.restored is not None and run.restored.generation == 2
+    assert changing.newest() == {"a": (10,), "b": (12,), "c": (10,)}
 
 
 def test_a_source_of_files_goes_on_where_the_user_says(spark: SparkSession, tmp_path: Path) -> None:

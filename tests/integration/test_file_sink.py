@@ -15,6 +15,7 @@ from weir.clock import Clock
 from weir.errors import SinkMismatchError
 from weir.ids import QueryName
 from weir.job.live import Live
+from weir.spark.file_sink import LOG
 from weir.storage import generations, open_store
 from weir.testing import ScriptedSource, write_script
 from weir.testing.script import Rows
@@ -58,19 +59,30 @@ def test_spark_s_own_files_move_and_go_back_with_the_job(spark: SparkSession, tm
     assert found("moved") == sorted(given)
 
     store = open_store(str(tmp_path / "weir"))
+    name = archive(tmp_path, "moved").name
 
     def spark_id() -> str:
-        job = archive(tmp_path, "moved").name
-        live = Live(store, job, generations.live(store, job))
+        live = Live(store, name, generations.live(store, name))
         return str(json.loads((Path(live.query(QueryName("files"))) / "metadata").read_text())["id"])
 
     before = spark_id()
-    restore.intend(
-        store, archive(tmp_path, "moved").name, f"chk-{first}", accept_duplicates=True, clock=Clock(), why=""
-    )
+    restore.intend(store, name, f"chk-{first}", accept_duplicates=False, clock=Clock(), why="")
     run("moved", "d")
-    assert found("moved") == sorted(given)
+    assert found("moved") == sorted(given), "nothing twice, though it went back behind what it had written"
     assert spark_id() != before  # what remembers (id, batch) takes the batches that come again for new ones
+
+    log = tmp_path / "moved" / LOG
+    entries = sorted((path for path in log.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+    compacted = [line for path in entries for line in path.read_text().split("\n")[1:]]
+    for path in entries:
+        path.unlink()
+    (log / f"{entries[-1].name}.compact").write_text("\n".join(["v1", *compacted]))
+    live = generations.live(store, name)
+    with pytest.raises(SinkMismatchError, match="compacted behind batch"):
+        archive(tmp_path, "moved").start(spark, f"chk-{first}")
+    assert generations.live(store, name) == live
+    run("moved", "e")
+    assert found("moved") == sorted(given), "the job went on where it was"
 
     with pytest.raises(SinkMismatchError, match="the live files know only up to -1"):
         archive(tmp_path, "moved", dir="other").start(spark)

@@ -44,7 +44,7 @@ def saved_sink(spec: QuerySpec) -> SavedSink:
     if sink is None:
         log = log_of(spec.writer, spec.name) if spec.writer is not None else None
         what = f"files in {log.folder}, by Spark's own sink" if log else "a writer of Spark's own"
-        return SavedSink(kind="spark", description=what, rewindable=False)
+        return SavedSink(kind="spark", description=what, rewindable=log is not None)
     if isinstance(sink, ChannelWriter):
         return SavedSink(kind="channel", description=f"channel {sink.name}")
     return SavedSink(

@@ -19,7 +19,10 @@ from weir.errors import (
     BadMapError,
     BadOffsetsError,
     DamagedError,
+    DamagedSavepointError,
+    NotASavepointError,
     RestorePlanError,
+    WeirError,
 )
 from weir.ids import Generation, JobName
 from weir.job.live import Live
@@ -120,9 +123,24 @@ class Opening:
             found=found,
         )
 
+    def drop(self, generation: Generation, origin: Origin, error: WeirError) -> None:
+        """A restore can't be done, now or later: the next start goes on with what is live."""
+        generations.drop(self._store, self._job, generation, error.text)
+        self._note(f"the restore from {origin.restored_from} is dropped: the job stays where it was")
+
     def _bring(self, opening: Generation, replan: Replan | None) -> Opened:
         origin = generations.read_origin(self._store, self._job, opening)
         assert origin is not None, "an opening generation has its origin"
+        try:
+            return self._brought(opening, origin, replan)
+        except (NotASavepointError, DamagedSavepointError):
+            self._note(
+                f"the restore from {origin.restored_from} waits for it, and the files from before are as they"
+                f" were: bring it back, or go on from another point: weir restore {self._job} latest"
+            )
+            raise
+
+    def _brought(self, opening: Generation, origin: Origin, replan: Replan | None) -> Opened:
         live = Live(self._store, self._job, opening)
         if replan is None:
             replan = self._plan_intended(origin, live)
@@ -153,6 +171,5 @@ class Opening:
             point = points.intended(self._store, self._job, origin)
             return self._replanning(point, changes, live, False)
         except _UNFIT as error:
-            generations.drop(self._store, self._job, live.generation, error.text)
-            self._note(f"the restore from {origin.restored_from} is dropped: the job stays where it was")
+            self.drop(live.generation, origin, error)
             raise

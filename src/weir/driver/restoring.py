@@ -21,7 +21,7 @@ from weir.driver import replan
 from weir.driver.about import source_of
 from weir.driver.opening import Opened, Opening
 from weir.driver.replan import Replan
-from weir.errors import NotRewindableError
+from weir.errors import NotRewindableError, SinkMismatchError
 from weir.ids import NO_BATCH, BatchId, QueryName
 from weir.job.live import Live
 from weir.job.query import QueryRun
@@ -83,11 +83,16 @@ class Restoring:
             run.name: BatchId(manifest.queries[run.name].batch) if run.name in manifest.queries else NO_BATCH
             for run in runs
         }
-        for run in runs:
-            beyond = max(before.files(run.name).last_committed(), delivered[run.name]) > cuts[run.name]
-            possible = run.rewindable and run.floor <= cuts[run.name]
-            if beyond and not possible and not origin.accept_duplicates:
-                raise NotRewindableError(job=job, query=run.name, point=f"chk-{manifest.id}")
+        try:
+            for run in runs:
+                beyond = max(before.files(run.name).last_committed(), delivered[run.name]) > cuts[run.name]
+                possible = run.rewindable and run.floor <= cuts[run.name]
+                if beyond and not possible and not origin.accept_duplicates:
+                    raise NotRewindableError(job=job, query=run.name, point=f"chk-{manifest.id}")
+                run.check_rewind(cuts[run.name])
+        except (NotRewindableError, SinkMismatchError) as error:
+            self._opening.drop(generation, origin, error)
+            raise
         for run in runs:
             if delivered[run.name] > cuts[run.name] and not run.rewindable:
                 self._note(run.repeated(cuts[run.name], delivered[run.name]))

@@ -107,6 +107,11 @@ class QueryRun:
             faults.point("start.fenced")
         return self._delivered
 
+    def check_rewind(self, to: BatchId) -> None:
+        """Raise `SinkMismatchError` for output of Spark's own that can't be told apart any more."""
+        if (log := self._file_sink_log()) is not None:
+            log.check_rewind(to)
+
     def rewind(self, to: BatchId) -> None:
         """Take back what the sink holds above a batch. Safe to repeat, and to be killed in."""
         sink = self.spec.sink
@@ -128,9 +133,11 @@ class QueryRun:
 
     @property
     def rewindable(self) -> bool:
-        """Whether what was delivered can be taken back."""
+        """Whether what was delivered can be taken back; of Spark's own sinks that of files can."""
         sink = self.spec.sink
-        return isinstance(sink, StagingSink) and bool(getattr(sink, "rewindable", True))
+        if isinstance(sink, StagingSink):
+            return bool(getattr(sink, "rewindable", True))
+        return self._file_sink_log() is not None
 
     @property
     def is_untouched(self) -> bool:

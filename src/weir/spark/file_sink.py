@@ -76,16 +76,18 @@ class FileSinkLog:
 
         The files of the later batches stay in the folder; whoever reads it with Spark does not see them.
         """
+        self.check_rewind(to)
         later = {batch: path for batch, path in self._entries().items() if batch > to}
-        if later and to != NO_BATCH:
-            self._check_reaches(to)
         for _, path in sorted(later.items(), reverse=True):  # the newest first: what is left is a log
             _forget_sum(path)
             os.replace(path, path.with_name(path.name + _TAKEN_BACK))
 
-    def _check_reaches(self, to: BatchId) -> None:
+    def check_rewind(self, to: BatchId) -> None:
         """Raise when entries up to a batch are only in a newer compaction, which does not tell them apart."""
-        there = {batch: path for batch, path in self._entries().items() if batch <= to}
+        entries = self._entries()
+        if to == NO_BATCH or max(entries, default=NO_BATCH) <= to:
+            return
+        there = {batch: path for batch, path in entries.items() if batch <= to}
         compacted = [batch for batch, path in there.items() if path.name.endswith(_COMPACT)]
         needed = range(max(compacted, default=0), to + 1)
         missing = [batch for batch in needed if batch not in there]
