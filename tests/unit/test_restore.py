@@ -19,6 +19,8 @@ from weir.clock import ManualClock
 from weir.config import CheckpointStorage
 from weir.errors import DamagedCheckpointError, NoSuchCheckpointError
 from weir.ids import CheckpointId, Generation
+from weir.savepoint.records import record
+from weir.savepoint.take import Facts, take
 from weir.storage import Store, files, generations, paths
 from weir.storage.generations import FIRST, mark_live, read_origin
 
@@ -62,7 +64,7 @@ def closure_of(job: KeptJob, manifest: Manifest) -> dict[str, bytes]:
 @pytest.mark.parametrize(("point", "id"), [("latest", 43), ("chk-41", 41), ("42", 42)])
 def test_a_checkpoint_is_found_by_what_users_call_it(job: KeptJob, point: str, id: int) -> None:
     three(job)
-    assert restore.find(job.store, job.job, point).id == id
+    assert restore.find(job.store, job.job, point).manifest.id == id
 
 
 @pytest.mark.parametrize("point", ["chk-7", "7", "newest", "chk-"])
@@ -105,9 +107,9 @@ def test_a_damaged_file_is_found_and_the_one_before_is_taken(
     assert restore.verify_id(job.store, job.job, CheckpointId(43)) == [problem]
     with pytest.raises(DamagedCheckpointError, match=rf"3\.delta {words}"):
         intend(job, "chk-43")
-    told: list[tuple[int, str]] = []
-    found = restore.find(job.store, job.job, "latest", lambda id, what: told.append((id, what)))
-    assert (found.id, told) == (42, [(43, problem)])
+    told: list[tuple[str, str]] = []
+    found = restore.find(job.store, job.job, "latest", lambda name, what: told.append((name, what)))
+    assert (found.point, found.manifest.id, told) == ("chk-42", 42, [("chk-43", problem)])
 
 
 def test_when_all_are_damaged_it_says_so(job: KeptJob) -> None:
@@ -121,7 +123,7 @@ def test_when_all_are_damaged_it_says_so(job: KeptJob) -> None:
 def test_a_manifest_that_can_not_be_read_is_damage(job: KeptJob) -> None:
     three(job)
     job.store.put(paths.completed(job.job, CheckpointId(43)), b'{"id": 43')
-    assert restore.find(job.store, job.job, "latest").id == 42
+    assert restore.find(job.store, job.job, "latest").manifest.id == 42
     assert restore.verify_id(job.store, job.job, CheckpointId(43)) == ["chk-43.json can't be read"]
     with pytest.raises(DamagedCheckpointError, match=r"chk-43\.json"):
         intend(job, "43")
@@ -135,7 +137,70 @@ def test_latest_is_on_the_way_to_the_live_files(job: KeptJob) -> None:
     assert restore.candidates(job.store, job.job) == [42, 41]
     job.take(44, job.pins(second), job.batch(2, generation=second), 2, generation=second)
     assert restore.candidates(job.store, job.job) == [44, 42, 41]
-    assert restore.find(job.store, job.job, "chk-43").id == 43
+    assert restore.find(job.store, job.job, "chk-43").manifest.id == 43
+
+
+def saved(job: KeptJob, manifest: Manifest, folder: Path) -> str:
+    taken = take(job.store, manifest, str(folder), Facts("request", "me@here", 0.0), job.clock)
+    record(job.store, taken)
+    return taken.place
+
+
+def latest(job: KeptJob, savepoint_dir: Path | None = None) -> str:
+    given = str(savepoint_dir) if savepoint_dir else ""
+    return restore.find(job.store, job.job, "latest", savepoint_dir=given).point
+
+
+def test_latest_is_a_checkpoint_before_its_copy_and_the_copy_when_the_checkpoint_is_gone(
+    job: KeptJob, tmp_path: Path
+) -> None:
+    manifests = three(job)
+    older, place = (saved(job, one, tmp_path / "saved") for one in (manifests[0], manifests[2]))
+    assert latest(job) == "chk-43"
+    (job.root() / "pins" / QUERY / "state/0/0/3.delta").unlink()
+    assert latest(job) == place
+    number = intend(job)
+    origin = read_origin(job.store, job.job, number)
+    assert origin is not None and (origin.restored_from, origin.saved) == (place, 43)
+    Path(place, QUERY, "state/0/0/1.delta").unlink()
+    assert latest(job) == "chk-42", "the savepoint is not whole either"
+    for id in (41, 42, 43):
+        job.store.delete(paths.completed(job.job, CheckpointId(id)))
+    assert latest(job) == older
+    shutil.rmtree(older)
+    with pytest.raises(NoSuchCheckpointError, match=f"no checkpoint is whole: {place}"):
+        latest(job)
+
+
+def test_latest_finds_a_savepoint_that_was_moved_to_the_savepoint_dir(job: KeptJob, tmp_path: Path) -> None:
+    place = Path(saved(job, three(job)[2], tmp_path / "saved"))
+    job.store.delete(paths.completed(job.job, CheckpointId(43)))
+    (tmp_path / "other").mkdir()
+    moved = place.rename(tmp_path / "other" / "moved")
+    assert latest(job) == "chk-42"
+    assert latest(job, tmp_path / "other") == str(moved)
+
+
+def test_latest_is_no_savepoint_that_the_job_was_taken_back_behind_nor_one_of_another_life(
+    job: KeptJob, tmp_path: Path
+) -> None:
+    saved(job, three(job)[2], tmp_path / "saved")
+    mark_live(job.store, job.job, opened(job, "chk-42"))
+    assert latest(job) == "chk-42"
+    other = KeptJob(tmp_path / "other life")
+    saved(other, three(other)[2], tmp_path / "saved")
+    assert latest(job, tmp_path / "saved") == "chk-42"
+
+
+def test_a_job_that_lost_its_directory_comes_back_from_the_savepoint_that_was_taken_last(
+    tmp_path: Path,
+) -> None:
+    for name, number in (("2026-01-01", 2), ("2026-01-02", 1)):
+        life = KeptJob(tmp_path / name)
+        taken = three(life)[number].model_copy(update={"completed_at": name})
+        newest = saved(life, taken, tmp_path / "saved")
+    lost = KeptJob(tmp_path / "weir", lineage=False)
+    assert latest(lost, tmp_path / "saved") == newest, "though the number of the other is higher"
 
 
 # the intention

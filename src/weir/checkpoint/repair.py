@@ -107,7 +107,7 @@ def plan(store: Store, job: JobName, savepoints: Sequence[str] = ()) -> Repair |
         return Repair(torn, f"chk-{checkpoint.id}", replays, tuple(passed_over))
     for place in savepoints:
         try:
-            found = restore.find(store, job, place)
+            found = restore.find(store, job, place).manifest
         except (NotASavepointError, DamagedSavepointError) as error:
             passed_over.append(error.what)
             continue

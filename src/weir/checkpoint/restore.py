@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,18 @@ from weir.checkpoint.edits import edit_of
 from weir.checkpoint.kept import KeptFiles
 from weir.checkpoint.manifest import File, Manifest
 from weir.clock import Clock
-from weir.errors import DamagedCheckpointError, NoSuchCheckpointError, NotRewindableError
+from weir.errors import (
+    DamagedCheckpointError,
+    DamagedSavepointError,
+    NoSuchCheckpointError,
+    NotASavepointError,
+    NotRewindableError,
+)
 from weir.ids import CheckpointId, Generation, JobName, QueryName
 from weir.savepoint import restoring as saved
+from weir.savepoint.catalogue import below
 from weir.savepoint.place import Place
+from weir.savepoint.records import recorded
 from weir.spark.layout import QueryFiles
 from weir.storage import Created, Store, files, generations, open_store, paths
 from weir.storage.generations import Origin, create_origin, read_origin
@@ -32,15 +41,24 @@ from weir.storage.generations import Origin, create_origin, read_origin
 LATEST = "latest"
 _ELSEWHERE = re.compile(r"(?P<root>.+)/(?P<job>[^/]+)/checkpoints/(?P<name>chk-\d+\.json)")
 
-PassedOver = Callable[[CheckpointId, str], None]
-"""Told of each newer checkpoint that is damaged, and what is wrong with it."""
+PassedOver = Callable[[str, str], None]
+"""Told of each newer point that is damaged, and what is wrong with it."""
 
 
 Target = Callable[[str], "Path | None"]
 """Where a file of the point goes; None for one that nothing in the job needs."""
 
 
-def _silently(_id: CheckpointId, _damage: str) -> None: ...
+def _silently(_point: str, _damage: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Found:
+    """A point that a job can go on from."""
+
+    point: str
+    """Which one: "chk-41", the place of a savepoint, or that of a manifest in a copy-dir."""
+    manifest: Manifest
 
 
 @dataclass(frozen=True)
@@ -81,19 +99,29 @@ class From:
 
 
 def find(
-    store: Store, job: JobName, point: str, passed_over: PassedOver = _silently, forked_from: str = ""
-) -> Manifest:
+    store: Store,
+    job: JobName,
+    point: str,
+    passed_over: PassedOver = _silently,
+    forked_from: str = "",
+    savepoint_dir: str = "",
+) -> Found:
     """The checkpoint or savepoint that a user means, when every file of it is whole.
 
-    `point` is "latest" (the newest checkpoint on the way to the live files that is whole), "chk-41",
-    "41", the place of a manifest in a copy-dir, or the place of a savepoint. Raises
-    `NoSuchCheckpointError`, and `DamagedCheckpointError` when what was asked for can't be restored;
-    for a savepoint `NotASavepointError` and `DamagedSavepointError`.
+    `point` is "latest" (the newest checkpoint or savepoint on the way to the live files that is whole;
+    savepoints are those that the job has taken, and those in `savepoint_dir`), "chk-41", "41", the place
+    of a manifest in a copy-dir, or the place of a savepoint. Raises `NoSuchCheckpointError`, and
+    `DamagedCheckpointError` when what was asked for can't be restored; for a savepoint
+    `NotASavepointError` and `DamagedSavepointError`.
     """
     if point == LATEST:
-        return _latest(store, job, passed_over)
+        return _latest(store, job, passed_over, savepoint_dir)
     if is_place(point):
-        return saved.find(point, job, forked_from)[1]
+        return Found(point, saved.find(point, job, forked_from)[1])
+    return Found(point, _checkpoint(store, job, point))
+
+
+def _checkpoint(store: Store, job: JobName, point: str) -> Manifest:
     elsewhere = _ELSEWHERE.fullmatch(point)
     manifest = _from_copies(job, point, elsewhere) if elsewhere else named(store, job, point)
     damage = verify(store, manifest)
@@ -152,17 +180,18 @@ def intend(
     clock: Clock,
     why: str,
     changes: Changes | None = None,
-    found: Manifest | None = None,
+    found: Found | None = None,
 ) -> Generation:
-    """Write down, durably, that the next start goes on from a checkpoint; the generation it will be.
+    """Write down, durably, that the next start goes on from a point; the generation it will be.
 
-    The checkpoint is verified first, unless it was `found` a moment ago. To ask again for what is
+    The point is verified first, unless it was `found` a moment ago. To ask again for what is
     intended already changes nothing. One of a copy-dir is entered among the job's own checkpoints. One
     of another timeline is refused: the sinks were taken back behind it, and what they hold since is not
     what it knows of.
     """
     changes = changes or Changes()
-    manifest = found or find(store, job, point, forked_from=changes.forked_from)
+    found = found or find(store, job, point, forked_from=changes.forked_from)
+    point, manifest = found.point, found.manifest
     place = Place(point).url if is_place(point) else ""
     if _ELSEWHERE.fullmatch(point):
         _enter(store, job, manifest)
@@ -288,17 +317,46 @@ def _bring_back(store: Store, manifest: Manifest, root: Path, to: Target) -> Non
         raise files.failed("restore", root, error, store.url) from error
 
 
-def _latest(store: Store, job: JobName, passed_over: PassedOver) -> Manifest:
+def _latest(store: Store, job: JobName, passed_over: PassedOver, savepoint_dir: str) -> Found:
     first = ""
-    for id in candidates(store, job):
-        damage = verify_id(store, job, id)
-        if not damage:
-            return named(store, job, f"chk-{id}")
-        passed_over(id, damage[0])
-        first = first or f"chk-{id} {damage[0]}"
+    for point in _newest_first(store, job, savepoint_dir):
+        try:
+            return find(store, job, point)
+        except (NoSuchCheckpointError, NotASavepointError):
+            continue  # it was dropped meanwhile
+        except (DamagedCheckpointError, DamagedSavepointError) as error:
+            damage = f"{error.fields['file']} {error.fields['damage']}"
+        passed_over(point, damage)
+        first = first or f"{point} {damage}"
     if first:
         raise NoSuchCheckpointError(job=job, point=LATEST, reason=f"no checkpoint is whole: {first}")
-    raise NoSuchCheckpointError(job=job, point=LATEST, reason="it has no completed checkpoint")
+    reason = "it has no completed checkpoint, and no savepoint that can be found"
+    raise NoSuchCheckpointError(job=job, point=LATEST, reason=reason)
+
+
+def _newest_first(store: Store, job: JobName, savepoint_dir: str) -> list[str]:
+    """The checkpoints and savepoints that the live files descend from; a checkpoint before its copy.
+
+    By number, which grows with every checkpoint. Where there are no live files, as of a job that comes
+    back from its savepoints, numbers of several lives may be there, and it goes by time.
+    """
+    way = _way(store, job)
+    points: dict[str, tuple[str, int, bool]] = {}
+    for id in candidates(store, job):
+        manifest = _read(store, job, id)
+        time = manifest.completed_at if manifest is not None and way is None else ""
+        points[f"chk-{id}"] = (time, id, True)
+    for place in dict.fromkeys([*recorded(store, job), *below(savepoint_dir)]):
+        with suppress(NotASavepointError):
+            manifest = saved.facts(Place(place).read())
+            if manifest.job != job or (way is not None and not _is_ours(store, way, job, manifest)):
+                continue
+            points[place] = (manifest.completed_at if way is None else "", manifest.id, False)
+    return sorted(points, key=lambda point: points[point], reverse=True)
+
+
+def _is_ours(store: Store, way: _Way, job: JobName, manifest: Manifest) -> bool:
+    return _is_of(store, job, manifest) and _is_on(way, manifest)
 
 
 def named(store: Store, job: JobName, point: str) -> Manifest:

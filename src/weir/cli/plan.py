@@ -81,5 +81,7 @@ def plan(
     if json:
         say.say_json({key: answer[key] for key in ("job", "point", "checkpoint", "plan")})
     else:
+        if point == "latest":
+            say.note(f"the latest point is {answer['point']}")
         say.say(answer["text"])
     raise typer.Exit(answer["code"])

@@ -102,4 +102,5 @@ def _intend(dir: str, job: str, file: str, point: str, accept_duplicates: bool) 
         body = {"job": job, "point": point, "checkpoint": checkpoint, "generation": generation}
         say.say_json(body | {"seconds": None, "live": False})
         return
-    say.say(f"the next 'weir run {file or 'FILE'}' goes on from checkpoint {checkpoint}")
+    source = f"savepoint {origin.restored_from}" if origin and origin.saved else f"checkpoint {checkpoint}"
+    say.say(f"the next 'weir run {file or 'FILE'}' goes on from {source}")

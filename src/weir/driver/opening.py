@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from weir import faults
 from weir.checkpoint import damage, restore
-from weir.checkpoint.restore import Changes, From
+from weir.checkpoint.restore import LATEST, Changes, Found, From
 from weir.clock import Clock
 from weir.errors import (
     BadMapError,
@@ -69,9 +69,11 @@ class Opening:
         note: Callable[[str], None],
         replanning: Replanning,
         carry_out: CarryOut,
+        savepoint_dir: str = "",
     ) -> None:
         self._store, self._job, self._clock, self._note = store, job, clock, note
         self._replanning, self._carry_out = replanning, carry_out
+        self._savepoint_dir = savepoint_dir
 
     def open(self, wanted: From | None) -> Opened:
         """Decide and make the files of the generation; nothing is live yet when a manifest is returned.
@@ -81,7 +83,8 @@ class Opening:
         replan = None
         if wanted is not None:
             replan = self._plan_wanted(wanted)
-            self._intend(wanted, f"started from {wanted.point}", replan.point.manifest)
+            found = Found(replan.point.name, replan.point.manifest)
+            self._intend(wanted, f"started from {found.point}", found)
         opening = generations.opening(self._store, self._job)
         if opening is None:
             live = Live(self._store, self._job, generations.live(self._store, self._job))
@@ -107,11 +110,18 @@ class Opening:
 
     def _plan_wanted(self, wanted: From) -> Replan:
         changes = wanted.changes
-        point = points.find(self._store, self._job, wanted.point, changes.forked_from)
+        point = points.find(
+            self._store, self._job, wanted.point, changes.forked_from, self._savepoint_dir, self._passed_over
+        )
+        if wanted.point == LATEST:
+            self._note(f"the latest point is {point.name}, completed at {point.manifest.completed_at}")
         number = max([0, *generations.numbers(self._store, self._job)]) + 1
         return self._replanning(point, changes, Live(self._store, self._job, Generation(number)), True)
 
-    def _intend(self, wanted: From, why: str, found: Manifest | None = None) -> Generation:
+    def _passed_over(self, point: str, damage: str) -> None:
+        self._note(f"{point} is damaged ({damage}): the one before it is tried")
+
+    def _intend(self, wanted: From, why: str, found: Found | None = None) -> Generation:
         return restore.intend(
             self._store,
             self._job,

@@ -55,7 +55,8 @@ def _answer(request: dict[str, Any], file: Path) -> dict[str, Any]:
         backend=config.settings.state_backend_type.value,
         forked_from=called if called != name else "",
     )
-    point = points.find(store, name, request["point"], changes.forked_from)
+    saved_to = config.settings.execution_checkpointing_savepoint_dir or ""
+    point = points.find(store, name, request["point"], changes.forked_from, saved_to)
     spark = session.build(config, job.name)
     spark.sparkContext.setLogLevel("ERROR")
     session.set_state(spark, config, changes.parallelism or point.manifest.parallelism)
@@ -64,7 +65,7 @@ def _answer(request: dict[str, Any], file: Path) -> dict[str, Any]:
     made = replan.make(job, spark, live, point, changes, Mode.ALIGNED).plan
     return {
         "job": name,
-        "point": request["point"],
+        "point": point.name,
         "checkpoint": point.manifest.id,
         "plan": made.model_dump(mode="json"),
         "text": plan_text.text(made),

@@ -53,7 +53,8 @@ class Restoring:
     ) -> None:
         self._job, self._spark, self._config, self._store = job, spark, config, store
         self._mode, self._report, self._clock = mode, report, clock
-        self._opening = Opening(store, job.name, clock, self._note, self._plan, self._carry_out)
+        saved_to = config.settings.execution_checkpointing_savepoint_dir or ""
+        self._opening = Opening(store, job.name, clock, self._note, self._plan, self._carry_out, saved_to)
 
     def open(self, wanted: From | None) -> Opened:
         """See `Opening.open`; parallelism and backend are those that the settings ask for."""

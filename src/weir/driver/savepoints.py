@@ -24,6 +24,7 @@ from weir.protocol import messages as m
 from weir.savepoint.catalogue import SCHEDULE, Entry, entries, scheduled, superfluous, taken_at
 from weir.savepoint.copying import dispose
 from weir.savepoint.place import Place
+from weir.savepoint.records import record
 from weir.savepoint.take import Facts, HaltedError, Taken, check_target, take
 from weir.storage import Store
 from weir.storage.attempts import whoami
@@ -193,6 +194,7 @@ class Savepoints:
             self._outside.report(m.SavepointFailed(path, wanted.trigger, wanted.by, seconds, reason))
             raise
         saved = taken.savepoint
+        self._record(taken)
         body = {"id": saved.id, "path": taken.place, "seconds": saved.seconds, "bytes": saved.bytes}
         self._outside.report(
             m.SavepointTaken(
@@ -206,6 +208,13 @@ class Savepoints:
             )
         )
         return body
+
+    def _record(self, taken: Taken) -> None:
+        try:
+            record(self._store, taken)
+        except WeirError as error:
+            note = f"'latest' may not find the savepoint {taken.place}, which is whole: {error.text}"
+            self._outside.report(m.Noted(note))
 
     def _take(self, wanted: Wanted, cut: Callable[[Held], None]) -> Taken:
         self.check(wanted)

@@ -42,7 +42,7 @@ def entries(dirs: Iterable[str], named: Iterable[str] = ()) -> list[Entry]:
 
     A named place that is gone is left out.
     """
-    places = dict.fromkeys(place for one in dirs for place in _below(one))
+    places = dict.fromkeys(place for one in dirs for place in below(one))
     for place in named:
         if place not in places and open_store(place).exists(MANIFEST):
             places[place] = None
@@ -82,7 +82,10 @@ def _entry(place: str) -> Entry:
         return Entry(place, trouble=error.why)
 
 
-def _below(dir: str) -> list[str]:
+def below(dir: str) -> list[str]:
+    """The places directly below a savepoint-dir; none when nobody named one."""
+    if not dir:
+        return []
     if not is_local(dir):
         store = open_store(dir)
         names = [key.removesuffix(f"/{MANIFEST}") for key in store.list("") if key.endswith(f"/{MANIFEST}")]

@@ -85,6 +85,15 @@ def aborted(name: JobName, id: CheckpointId) -> str:
     return f"{name}/checkpoints/aborted-{id}.json"
 
 
+def savepoints(name: JobName) -> str:
+    return f"{name}/savepoints"
+
+
+def saved(name: JobName, id: CheckpointId) -> str:
+    """Where the savepoint of a checkpoint was written to; the savepoint itself is the user's."""
+    return f"{name}/savepoints/{id}.json"
+
+
 def source(name: JobName, _number: Generation, source_name: SourceName) -> str:
     """The place of a receiving source; its journal is `log/<n>.json` below it.
 
