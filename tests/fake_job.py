@@ -38,8 +38,14 @@ Weir = Callable[..., Answer]
 class FakeJob:
     """A job directory as a supervisor leaves it; this process plays the supervisor."""
 
-    def __init__(self, dir: Path, name: str = "wordcount", session: str = "first") -> None:
-        self.dir, self.name = dir, job_name(name)
+    def __init__(
+        self,
+        dir: Path,
+        name: str = "wordcount",
+        session: str = "first",
+        file: str = "/jobs/wordcount.py",
+    ) -> None:
+        self.dir, self.name, self.file = dir, job_name(name), file
         self.clock = Clock()
         self.lock = AttemptLock(LocalStore(dir), self.name, self.clock)
         self.lock.acquire(session, 0.0, lambda *_: None)
@@ -50,7 +56,7 @@ class FakeJob:
         self.attempt()
 
     def attempt(self) -> None:
-        self.event("attempt", {"session": self.session, "file": "/jobs/wordcount.py", "driver": 0})
+        self.event("attempt", {"session": self.session, "file": self.file, "driver": 0})
 
     def event(self, kind: str, body: dict[str, Any], query: str = "") -> None:
         self.journal.event(self.lock.held, kind, body, query)

@@ -208,7 +208,9 @@ def test_the_catalogue_has_what_is_in_the_savepoint_dir_and_what_the_journal_nam
     assert (one["job_file"], one["job_version"]) == ("wordcount.py", "1f3c9a2b0d4e")
     assert one["bytes"] == first.savepoint.bytes and one["queries"] == ["counts"]
     assert one["verified"]["damage"] == [] and found[2]["verified"] is None
+    assert one["restorable"]["answer"] == "unknown" and found[0]["restorable"] is None
     out = weir("savepoints").out
+    assert f"to know: weir plan FILE -s {first.place}" in " ".join(out.split())
     assert "another" in out and "1f3c9a2" in out and "never" in out
     assert f"{broken}: it has format 2" in out.replace("\n", " ").replace("  ", " ")
     assert weir("savepoints", "nobody").code == 2

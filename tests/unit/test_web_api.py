@@ -256,6 +256,12 @@ def test_savepoints_are_listed_looked_into_verified_and_disposed_of(
     described(job, **{"execution.checkpointing.savepoint-dir": str(tmp_path / "backup")})
     (listed,) = data(api.get(f"{API}/jobs/wordcount/savepoints"))
     assert (listed["path"], listed["verified"]) == (taken.place, None)
+    assert listed["restorable"] == {
+        "answer": "unknown",
+        "why": "no start has told so far what its queries are",
+    }
+    page = api.get("/jobs/wordcount/savepoints").text
+    assert f"weir plan FILE -s {taken.place}" in page
     shown = data(api.get(f"{API}/jobs/wordcount/savepoints/content", params={"path": taken.place}))
     assert shown["queries"]["counts"]["sink"]["kind"] == "files" and "files" not in shown
     verify = f"{API}/jobs/wordcount/savepoints/verify?wait=20"

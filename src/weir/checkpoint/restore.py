@@ -135,6 +135,11 @@ def is_place(point: str) -> bool:
     return "/" in point and _ELSEWHERE.fullmatch(point) is None
 
 
+def is_left_behind(store: Store, job: JobName, manifest: Manifest) -> bool:
+    """Whether the job was taken back behind a point of its own: then it can't go on from there."""
+    return _is_of(store, job, manifest) and not _is_on(_way(store, job), manifest)
+
+
 def attempt_of(point: str) -> int:
     """Above which attempt a job goes on from a point: what a savepoint holds is fenced by its own."""
     return Place(point).read().attempt if is_place(point) else 0
@@ -199,7 +204,7 @@ def intend(
         _check_rewindable(store, job, manifest)
     if not place:
         named(store, job, f"chk-{manifest.id}")  # to verify takes its time; it may be dropped by now
-    if not changes.forked_from and _is_of(store, job, manifest) and not _is_on(_way(store, job), manifest):
+    if not changes.forked_from and is_left_behind(store, job, manifest):
         reason = "the job was taken back behind it, and what it had delivered by then is gone"
         raise NoSuchCheckpointError(job=job, point=point, reason=reason)
     origin = Origin(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated
 
 import typer
@@ -12,6 +13,7 @@ from weir.cli.options import AsJson, Define, Directory, SettingsFile, directory
 from weir.cli.saving import savepoint_dir, verified_words
 from weir.clock import Clock
 from weir.savepoint.catalogue import Entry
+from weir.savepoint.restorable import Answer, Restorable
 from weir.supervisor import forms
 from weir.supervisor.savepoints import known
 from weir.supervisor.view import look
@@ -26,10 +28,12 @@ def savepoints(
     define: Define = None,
     json: AsJson = False,
 ) -> None:
-    """List the savepoints: what, when, by whom, how big.
+    """List the savepoints: what, when, by whom, how big, and whether the present code takes them.
 
-    Those below execution.checkpointing.savepoint-dir, and those that the jobs' journals name. The
-    version is that of the job file they were taken with. 'weir verify' checks one of them.
+    Those below execution.checkpointing.savepoint-dir, and those that the jobs have taken elsewhere.
+    The version is that of the job file they were taken with. Whether one can be restored is known by
+    what the job's last start told of its queries, as long as its job file is the same; where it is
+    unknown, 'weir plan' asks Spark. 'weir verify' checks the files of one.
 
     \b
     Example: weir savepoints wordcount
@@ -52,7 +56,8 @@ def _say(found: list[Entry]) -> None:
     for name in ("job", "id", "taken", "by", "why", "version"):
         table.add_column(name, overflow="fold", no_wrap=name in ("id", "taken"))
     table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("verified", overflow="fold")
+    for name in ("verified", "restorable"):
+        table.add_column(name, overflow="fold")
     for one in found:
         saved = one.savepoint
         if saved is not None:
@@ -65,8 +70,17 @@ def _say(found: list[Entry]) -> None:
                 saved.job_version[:7] or "-",
                 say.size(saved.bytes),
                 verified_words(one.verified, now),
+                one.restorable.answer.value if one.restorable else "-",
             )
     if table.row_count:
         say.out.print(table)
     for one in found:
         say.say(f"{one.place}: {one.trouble}" if one.trouble else one.place)
+        if one.restorable is not None and one.restorable.answer is not Answer.YES:
+            say.say(f"  {_words(one.place, one.restorable)}")
+
+
+def _words(place: str, restorable: Restorable) -> str:
+    if restorable.answer is Answer.UNKNOWN:
+        return f"{restorable.why}; to know: weir plan FILE -s {shlex.quote(place)}"
+    return f"{restorable.answer.value}: {restorable.why}"

@@ -136,8 +136,7 @@ class Engine:
             self._origin = self._open_origin(names)
             runs = [self._build(name, Run(1)) for name in names]
             shapes = Shapes(self._live, self._lease.attempt, self._source.version)
-            for run in runs:
-                shapes.settle(run.spec, opened.replan)
+            shapes.settle([run.spec for run in runs], opened.replan)
         self._report(m.GraphLearnt([learnt(self._specs[name], self._graph) for name in names]))
         faults.point("start.graph")
         delivered = {run.name: self._open_sink(run) for run in runs}

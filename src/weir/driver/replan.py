@@ -8,7 +8,7 @@ and what Spark will find in the new generation is made of them (`spark/surgery.p
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -276,15 +276,21 @@ class Shapes:
     def __init__(self, live: Live, attempt: Attempt, version: str) -> None:
         self._live, self._attempt, self._version = live, attempt, version
 
-    def settle(self, spec: graph.QuerySpec, made: Replan | None) -> None:
-        """Write the shape of a query down; raises `ChangedQueryError` when its live files are another's.
+    def settle(self, specs: Iterable[graph.QuerySpec], made: Replan | None) -> None:
+        """Write the shapes of all queries down, when none is refused.
 
-        As long as the job file is the same, a query that seems to be another goes on all the same: then
-        its texts may differ from start to start, and Spark itself has the last word.
+        Raises `ChangedQueryError` when the live files of one are another's. As long as the job file is
+        the same, a query that seems to be another goes on all the same: then its texts may differ from
+        start to start, and Spark itself has the last word.
         """
-        shape = made.planned[spec.name].shape if made is not None else self._checked(spec)
-        shape = shape.model_copy(update={"job": self._version})
-        shapes.keep(self._live.store, self._live.job, self._live.generation, self._attempt, spec.name, shape)
+        found = {
+            spec.name: made.planned[spec.name].shape if made is not None else self._checked(spec)
+            for spec in specs
+        }
+        live = self._live
+        for name, shape in found.items():
+            told = shape.model_copy(update={"job": self._version})
+            shapes.keep(live.store, live.job, live.generation, self._attempt, name, told)
 
     def _checked(self, spec: graph.QuerySpec) -> Shape:
         files = self._live.files(spec.name)

@@ -16,6 +16,7 @@ from weir.config import Keep
 from weir.errors import ExternalError, NotASavepointError
 from weir.savepoint.manifest import MANIFEST, Savepoint
 from weir.savepoint.place import Place
+from weir.savepoint.restorable import Restorable
 from weir.savepoint.verify import Verified, last_verified
 from weir.savepoint.writing import HIDDEN
 from weir.storage import open_store
@@ -35,6 +36,8 @@ class Entry:
     trouble: str = ""
     """Why it can't be read."""
     verified: Verified | None = None
+    restorable: Restorable | None = None
+    """Whether the present code of its job takes it; None when nobody looked, or it can't be read."""
 
 
 def entries(dirs: Iterable[str], named: Iterable[str] = ()) -> list[Entry]:

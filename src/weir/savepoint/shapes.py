@@ -37,6 +37,15 @@ def kept(
         return None
 
 
+def last(store: Store, job: JobName, generation: Generation) -> tuple[Attempt, dict[QueryName, Shape]]:
+    """What all queries were at the last start in this generation, and which that was; none before one."""
+    keys = [key.split("/") for key in store.list(f"{paths.generation(job, generation)}/shapes")]
+    newest = Attempt(max((int(key[-2]) for key in keys), default=0))
+    names = [QueryName(key[-1].removesuffix(".json")) for key in keys if int(key[-2]) == newest]
+    found = {name: kept(store, job, generation, newest, name) for name in names}
+    return newest, {name: shape for name, shape in found.items() if shape is not None}
+
+
 def newest(store: Store, job: JobName, generation: Generation, query: QueryName) -> Shape | None:
     """What a query was at its last start in this generation; None when nobody wrote it down."""
     prefix = f"{paths.generation(job, generation)}/shapes"

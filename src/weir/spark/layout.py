@@ -112,12 +112,17 @@ class QueryFiles:
         asked = [f"{one}/{number}" for one in operators for number in range(self._state_partitions(one))]
         return [one for one in asked if one not in behind]
 
+    def conf(self) -> dict[str, str]:
+        """The settings that the newest offset log entry fixes; none before the first batch was planned."""
+        data = self._store.get(f"{self._prefix}/offsets/{self.last_planned()}")
+        found: dict[str, str] = json.loads(data.decode().split("\n")[1])["conf"] if data else {}
+        return found
+
     def pinned(self) -> Pinned | None:
         """What the live files fix, or None before the first batch was planned."""
-        data = self._store.get(f"{self._prefix}/offsets/{self.last_planned()}")
-        if not data:
+        conf = self.conf()
+        if not conf:
             return None
-        conf = json.loads(data.decode().split("\n")[1])["conf"]
         provider = conf[_PROVIDER]
         return Pinned(BACKENDS.get(provider, provider), int(conf[_PARTITIONS]))
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from weir.savepoint.catalogue import Entry
+from weir.savepoint.restorable import Restorable
 from weir.savepoint.verify import Verified
 from weir.supervisor.journal import Event
 from weir.supervisor.view import Alive, Report, Standing
@@ -74,7 +75,12 @@ def savepoint(entry: Entry) -> dict[str, Any]:
         **{key: getattr(saved, key) if saved else None for key in keys},
         "queries": list(saved.queries) if saved else [],
         "verified": verified(entry.verified),
+        "restorable": _restorable(entry.restorable),
     }
+
+
+def _restorable(found: Restorable | None) -> dict[str, str] | None:
+    return {"answer": found.answer.value, "why": found.why} if found else None
 
 
 def verified(found: Verified | None) -> dict[str, Any] | None:

@@ -6,10 +6,14 @@ Nothing here writes.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from weir.ids import JobName, job_name
 from weir.savepoint.catalogue import Entry, entries
+from weir.savepoint.records import recorded
+from weir.storage import open_store
+from weir.supervisor.present import Judges
 from weir.supervisor.view import history_of, job_names
 
 TAKEN = "savepoint taken"
@@ -18,9 +22,12 @@ TAKEN = "savepoint taken"
 def known(dir: str, job: str | None, savepoint_dir: str | None) -> list[Entry]:
     """The savepoints that can be found, oldest first; of one job, or of all below the directory."""
     jobs = [job_name(job)] if job else job_names(dir)
-    named = [path for one in jobs for path in _named(dir, one)]
+    store = open_store(dir)
+    named = [path for one in jobs for path in (*recorded(store, one), *_named(dir, one))]
     found = entries([savepoint_dir] if savepoint_dir else [], named)
-    return [one for one in found if job is None or _of(one, job)]
+    judges = Judges(dir)
+    mine = (one for one in found if job is None or _of(one, job))
+    return [replace(one, restorable=judges.judge(one)) for one in mine]
 
 
 def progress_of(dir: str, job: str, request: str) -> dict[str, Any] | None:
