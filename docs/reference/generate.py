@@ -60,7 +60,8 @@ JSON_FORMS = {
     "savepoint dispose": "`job`, `id`, `path`, `bytes`",
     "savepoints": "`savepoints`, oldest first: each with `path`, `trouble` (why it can't be read), `job`,"
     " `id`, `taken_at`, `taken_by`, `trigger`, `job_file`, `job_version`, `bytes`, `queries` (names),"
-    " `verified` (`at`, `files`, `bytes`, `damage`; null: never)",
+    " `verified` (`at`, `files`, `bytes`, `damage`; null: never), `restorable` by the present code (`answer`:"
+    " yes, with loss, needs --map, no, unknown; `why`; null when it can't be read)",
     "verify": "`ok`, `checked`: each with `what` (savepoint, checkpoint or live files), `name`, `files`,"
     " `bytes`, `damage` (a list, empty when it is whole), `rows` (of state that was loaded, else null),"
     " `left_out` (state that can't be looked into)",

@@ -315,6 +315,13 @@ def test_a_savepoint_that_is_out_of_reach_is_waited_for(
     assert run.restored is not None and run.restored.generation == 2
     assert changing.newest() == {"a": (10,), "b": (12,), "c": (10,)}
 
+    for checkpoint in (changing.folder / "weir" / "changing" / "checkpoints").glob("chk-*.json"):
+        checkpoint.unlink()
+    with changing.job(sums).start(changing.spark, "latest") as run:
+        run.process_all()
+    assert [note for note in run.notes if f"the latest point is {place}," in note], run.notes
+    assert changing.newest() == {"a": (10,), "b": (12,), "c": (10,)}
+
 
 def test_a_source_of_files_goes_on_where_the_user_says(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()

@@ -201,6 +201,8 @@ def test_a_job_that_lost_its_directory_comes_back_from_the_savepoint_that_was_ta
         newest = saved(life, taken, tmp_path / "saved")
     lost = KeptJob(tmp_path / "weir", lineage=False)
     assert latest(lost, tmp_path / "saved") == newest, "though the number of the other is higher"
+    assert restore.attempt_of_latest(lost.store, lost.job, str(tmp_path / "saved")) == 1
+    assert restore.attempt_of_latest(life.store, life.job, str(tmp_path / "saved")) == 0
 
 
 # the intention

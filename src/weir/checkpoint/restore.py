@@ -145,6 +145,14 @@ def attempt_of(point: str) -> int:
     return Place(point).read().attempt if is_place(point) else 0
 
 
+def attempt_of_latest(store: Store, job: JobName, savepoint_dir: str) -> int:
+    """The same for "latest". A job that has live files is above all of them; one that lost them is not."""
+    if _way(store, job) is not None:
+        return 0
+    places = (point for point in _newest_first(store, job, savepoint_dir) if is_place(point))
+    return max(map(attempt_of, places), default=0)
+
+
 def candidates(store: Store, job: JobName) -> list[CheckpointId]:
     """The completed checkpoints that the live files descend from, newest first; whole or not."""
     way = _way(store, job)

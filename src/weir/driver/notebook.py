@@ -15,15 +15,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from weir.checkpoint.restore import From, attempt_of
+from weir.checkpoint.restore import LATEST, From, attempt_of, attempt_of_latest
 from weir.clock import Clock, Deadline
-from weir.config import Config, resolve
+from weir.config import Config, Settings, resolve
 from weir.driver.engine import Engine
 from weir.driver.table import run_table
 from weir.errors import JobRunningError, NoCheckpointError, NoSavepointError, RunFailedError, WeirError
+from weir.ids import JobName
 from weir.lease import Lease
 from weir.protocol import messages as m
-from weir.storage import open_store
+from weir.storage import Store, open_store
 from weir.storage.attempts import AttemptLock, AttemptRecord
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Run:
         store = open_store(self._settings.execution_checkpointing_dir)
         self._lock = AttemptLock(store, job.name, self._clock)
         timeout = self._settings.heartbeat_timeout.total_seconds()
-        highest = max(above, attempt_of(wanted.point) if wanted is not None else 0)
+        highest = max(above, _attempt_of(wanted, store, job.name, self._settings))
         attempt = self._lock.acquire(uuid.uuid4().hex, timeout, self._waiting, highest)
         lease = Lease(attempt, timeout, self._clock)
         self._engine = Engine(job, spark.newSession(), config, store, lease, self._hear, self._clock)
@@ -227,6 +228,15 @@ class Run:
         if holder.pid == os.getpid():
             raise JobRunningError(job=self.job, **asdict(holder))
         self._clock.wait(threading.Event(), min(seconds, 0.2))
+
+
+def _attempt_of(wanted: From | None, store: Store, job: JobName, settings: Settings) -> int:
+    """Above which attempt the job goes on."""
+    if wanted is None:
+        return 0
+    if wanted.point == LATEST:
+        return attempt_of_latest(store, job, settings.execution_checkpointing_savepoint_dir or "")
+    return attempt_of(wanted.point)
 
 
 def start(job: Job, spark: SparkSession, wanted: From | None = None, above: int = 0) -> Run:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from weir.checkpoint.restore import LATEST, attempt_of_latest
 from weir.clock import Clock
 from weir.config import Config
 from weir.ids import Attempt, JobName
@@ -42,12 +43,17 @@ class Home:
         clock: Clock,
         waiting: Callable[[AttemptRecord, float], None],
         above: int = 0,
+        point: str = "",
     ) -> None:
+        """`point` is what the job is to go on from; "" for its live files."""
         self.job = job
         self.session = session
         self._dir = config.settings.execution_checkpointing_dir
         self.store = open_store(self._dir)
         self.lock = AttemptLock(self.store, job, clock)
+        if point == LATEST:
+            saved_to = config.settings.execution_checkpointing_savepoint_dir or ""
+            above = max(above, attempt_of_latest(self.store, job, saved_to))
         self.lock.acquire(session, config.settings.heartbeat_timeout.total_seconds(), waiting, above)
         self.desk = Desk(Requests(self.store, job), session)
         try:

@@ -199,7 +199,9 @@ class Supervisor:
         if self._home is None:
             assert self._config is not None, "a described driver has settings"
             session = uuid.uuid4().hex
-            self._home = Home(name, self._config, session, self._clock, self._waiting, self._inputs.above)
+            given = self._inputs
+            point = given.wanted.point if given.wanted else ""
+            self._home = Home(name, self._config, session, self._clock, self._waiting, given.above, point)
             self._told.home = self._home
             self._strategy = strategy(self._config.settings)
             self._watcher.opened(name, self._config)
