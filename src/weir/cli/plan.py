@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from weir.cli import say
-from weir.cli.options import AsJson, Define, Directory, SettingsFile, overrides, pairs, settings_file
+from weir.cli.options import AsJson, Define, Directory, SettingsFile, overrides, settings_file
 from weir.cli.restore import as_point
 from weir.cli.run import (
     AllowDropped,
@@ -20,6 +20,7 @@ from weir.cli.run import (
     Master,
     Parallelism,
     SetOffsets,
+    offsets_of,
     shape_of,
 )
 from weir.cli.with_spark import ask_of
@@ -70,7 +71,7 @@ def plan(
         "point": as_point(point),
         "maps": list(map or ()),
         "allow_dropped": allow_dropped,
-        "offsets": pairs("--set-offsets", set_offsets),
+        "offsets": offsets_of(set_offsets),
         "name": name or "",
         "settings": settings,
         "config": str(found) if found else "",

@@ -16,10 +16,11 @@ from weir.cli.options import AsJson, Define, Directory, SettingsFile, overrides,
 from weir.cli.restore import AcceptDuplicates, as_point
 from weir.cli.watch import Terminal, terminal
 from weir.clock import Clock
-from weir.errors import JobFileError
+from weir.errors import BadOffsetsError, JobFileError
 from weir.ids import job_name
 from weir.preflight import require_java
 from weir.protocol.messages import Failure
+from weir.protocol.offsets import check_form
 from weir.protocol.states import JobState
 from weir.supervisor.inputs import Inputs
 from weir.supervisor.loop import Supervisor
@@ -139,12 +140,16 @@ def run(
     if not file.is_file():
         raise JobFileError(file=file, reason="there is no such file", todo="check the path")
     given = overrides(define, conf=conf, master=master, dir=dir) | shape_of(parallelism, state_backend)
+    offsets = offsets_of(set_offsets)
+    if offsets and not from_savepoint:
+        reason = "it goes with -s, and live files go on where they are"
+        raise BadOffsetsError(given=next(iter(offsets)), reason=reason)
     require_java()
     ready = Ready.inherited()
     changes = Changes(
         maps=tuple(map or ()),
         allow_dropped=allow_dropped,
-        offsets=pairs("--set-offsets", set_offsets),
+        offsets=offsets,
         claim=claim,
     )
     wanted = From(as_point(from_savepoint), accept_duplicates, changes) if from_savepoint else None
@@ -164,6 +169,13 @@ def run(
         start_detached(inputs)
     else:
         raise typer.Exit(_foreground(inputs))
+
+
+def offsets_of(set_offsets: list[str] | None) -> dict[str, str]:
+    """What is said of sources, as far as that can be checked without the job."""
+    given = pairs("--set-offsets", set_offsets)
+    check_form(given)
+    return given
 
 
 def shape_of(parallelism: int | None, backend: str | None) -> dict[str, str]:

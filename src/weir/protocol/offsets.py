@@ -126,6 +126,13 @@ def choices(
     return said
 
 
+def check_form(given: Mapping[str, str]) -> None:
+    """Raise `BadOffsetsError` for what no job could make sense of."""
+    for place, value in given.items():
+        _parts(place)
+        _choice(place, value)
+
+
 def queries(given: Mapping[str, str]) -> set[str]:
     """The queries that anything is said of; raises `BadOffsetsError`."""
     return {_parts(place)["query"] for place in given}
