@@ -28,12 +28,13 @@ def savepoints(
     define: Define = None,
     json: AsJson = False,
 ) -> None:
-    """List the savepoints: what, when, by whom, how big, and whether the present code takes them.
+    """List the savepoints, and what can be restored.
 
-    Those below execution.checkpointing.savepoint-dir, and those that the jobs have taken elsewhere.
-    The version is that of the job file they were taken with. Whether one can be restored is known by
-    what the job's last start told of its queries, as long as its job file is the same; where it is
-    unknown, 'weir plan' asks Spark. 'weir verify' checks the files of one.
+    What each is, taken when, why and by whom, how big, when it was verified, and whether the present
+    code takes it. Those below execution.checkpointing.savepoint-dir, and those that the jobs have
+    taken elsewhere. The version is that of the job file they were taken with. Whether one can be
+    restored is known by what the job's last start told of its queries, as long as its job file is the
+    same; where it is unknown, 'weir plan' asks Spark. 'weir verify' checks the files of one.
 
     \b
     Example: weir savepoints wordcount
