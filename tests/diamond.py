@@ -29,8 +29,8 @@ from weir.checkpoint.manifest import Manifest
 from weir.clock import Clock
 from weir.ids import CheckpointId, QueryName, job_name
 from weir.job.live import Live
-from weir.protocol import ledger
-from weir.storage import DenseLog, Store, generations, open_store, paths
+from weir.job.sinks.files_ledger import log_of
+from weir.storage import Store, generations, open_store, paths
 from weir.testing import committed_rows, write_script
 from weir.testing.script import Rows, read_script
 
@@ -251,13 +251,11 @@ def states(spark: SparkSession, several: Sequence[Unpacked]) -> dict[tuple[int, 
 
 def delivered_up_to(folder: Path, batch: int) -> Counter[tuple[int, int, int]]:
     """What a files sink holds of the batches up to this one."""
-    store = open_store(str(folder))
     rows: Counter[tuple[int, int, int]] = Counter()
-    for one in ledger.visible(DenseLog(store, "_weir/log").read_new()):
-        if one.batch <= batch:
-            for name in one.body["files"]:
-                table = parquet.ParquetFile(folder / name).read()
-                rows.update((row["id"], row["l"], row["r"]) for row in table.to_pylist())
+    for name, span in log_of(open_store(str(folder))).catch_up().files.items():
+        if span.last <= batch:
+            table = parquet.ParquetFile(folder / name).read()
+            rows.update((row["id"], row["l"], row["r"]) for row in table.to_pylist())
     return rows
 
 

@@ -38,7 +38,8 @@ class Feed:
 
     def __init__(self, folder: Path, rows: Callable[[int], list[Row]] = shared_keys) -> None:
         self.folder = folder
-        self._rows = rows
+        self.rows = rows
+        """The rows of a file, by its number."""
         self._files = 0
         folder.mkdir(exist_ok=True)
 
@@ -46,7 +47,7 @@ class Feed:
         """Write the files of so many more batches; a job that looks sees each of them whole."""
         for number in range(self._files, self._files + FILES * batches):
             hidden = self.folder / f".{number:04d}.json"
-            hidden.write_text("".join(json.dumps(row) + "\n" for row in self._rows(number)))
+            hidden.write_text("".join(json.dumps(row) + "\n" for row in self.rows(number)))
             os.utime(hidden, (1e9 + number, 1e9 + number))
             hidden.rename(self.folder / hidden.name[1:])
         self._files += FILES * batches
@@ -55,7 +56,7 @@ class Feed:
         """The table of counts and sums, counted here."""
         table: dict[str, Row] = {}
         for number in range(self._files):
-            for row in self._rows(number):
+            for row in self.rows(number):
                 line = table.setdefault(row["k"], {"k": row["k"], "n": 0, "sum": 0})
                 line["n"] += 1
                 line["sum"] += row["v"]

@@ -1,7 +1,7 @@
 """The driver is killed at every named point; the result is that of a run without any fault.
 
-The job has one query, writes files and takes no checkpoint: points on the path of a checkpoint or of a
-restore, and those of other sinks, are not met here. Each point is killed at its first occurrence and at a
+The job has one query, writes a few files and takes no checkpoint: points on the path of a checkpoint or of a
+restore, of the upkeep of many files (`test_small_files.py`), and of other sinks, are not met here. Each point is killed at its first occurrence and at a
 later one: in `make test` several in a row, so that a driver dies while it makes good what the one before
 left, and in `make test-long` each in a run of its own. A later occurrence of a start-up point is one of
 a job whose driver died with a batch that Spark had committed and the sink had not.
@@ -28,7 +28,7 @@ JOB = Path(__file__).parent / "jobs" / "counts.py"
 BATCHES = 12
 LATER = 2
 """Each kill at a later occurrence lets a driver before it commit a batch."""
-ELSEWHERE = ("checkpoint.", "barrier.", "savepoint.", "restore.", "kafka.")
+ELSEWHERE = ("checkpoint.", "barrier.", "savepoint.", "restore.", "ledger.", "files.", "kafka.")
 MET = [point for point in POINTS if not point.startswith(ELSEWHERE)]
 STARTS = [point for point in MET if point.startswith("start.")]
 BATCH = [point for point in MET if not point.startswith("start.")]

@@ -15,6 +15,7 @@ from weir.errors import FilesNotReadableError, SinkMismatchError
 from weir.ids import Attempt, BatchId, QueryName, Run, Token
 from weir.job.sinks.files import FilesSink
 from weir.protocol.ledger import Staged
+from weir.protocol.merging import FAN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,9 +94,58 @@ def test_a_folder_without_batches_and_columns_that_are_not_there_are_refused(
     frame = spark.createDataFrame(ROWS, SCHEMA)
     for columns in (("dey",), ("day", "place", "n", "price", "at")):
         with pytest.raises(SinkMismatchError):
-            weir.sinks.files(str(tmp_path), partition_by=columns).check(QueryName("q"), frame)
+            weir.sinks.files(str(tmp_path), partition_by=columns).check(QueryName("q"), frame, "append")
     sink = opened(tmp_path / "empty", "parquet", ("day",))
     deliver(spark, sink, 0, [])
     found = weir.read_files(str(tmp_path / "empty"))
     assert found.pandas().empty and found.spark(spark).count() == 0
     assert list(found.pandas().columns) == ["day", "place", "n", "price", "at"]
+
+
+@pytest.mark.parametrize("format", ["parquet", "orc"])
+@pytest.mark.parametrize("partition_by", [(), ("day", "place")])
+def test_merged_files_hold_the_same_rows_for_all_readers(
+    spark: SparkSession, tmp_path: Path, format: str, partition_by: tuple[str, ...]
+) -> None:
+    sink = weir.sinks.files(str(tmp_path), format, partition_by=partition_by, compact="1 mb")
+    sink.open("job/query", "lineage", TOKEN)
+    older = spark.createDataFrame([row[:4] for row in ROWS], SCHEMA.rpartition(",")[0]).coalesce(1)
+    for batch in range(FAN):
+        frame = older if batch == 0 else spark.createDataFrame(ROWS, SCHEMA).coalesce(1)
+        staged = Staged(BatchId(batch), TOKEN)
+        sink.stage(frame, staged.batch, staged.token)
+        sink.record(staged)
+        sink.commit(staged)
+    before = sorted(map(str, weir.read_files(str(tmp_path)).spark(spark).collect()))
+    sink._upkeep._upto = BatchId(FAN)
+    sink._upkeep.work()
+
+    found = weir.read_files(str(tmp_path))
+    assert len(found.files) == (3 if partition_by else 1)
+    assert all("/merged/" in file for file in found.files)
+    frame = found.spark(spark)
+    assert sorted(map(str, frame.collect())) == before
+    assert frame.where("at is null").count() == FAN + 2  # the column came later
+    rows = found.arrow().to_pylist()
+    assert sorted(row["n"] for row in rows) == sorted(row[2] for row in ROWS * FAN)
+    assert {(row["day"], row["place"], row["n"], row["price"]) for row in rows} == {row[:4] for row in ROWS}
+    with duckdb.connect() as connection:
+        assert found.duckdb(connection).aggregate("sum(n) total").fetchall() == [(6 * FAN,)]
+
+
+def test_files_whose_types_do_not_fit_are_not_merged(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sink = weir.sinks.files(str(tmp_path), compact="1 mb")
+    sink.open("job/query", "lineage", TOKEN)
+    for batch in range(FAN):
+        staged = Staged(BatchId(batch), TOKEN)
+        kind = "v string" if batch else "v int"
+        sink.stage(spark.createDataFrame([("1" if batch else 1,)], kind).coalesce(1), staged.batch, TOKEN)
+        sink.record(staged)
+        sink.commit(staged)
+    before = weir.committed_files(str(tmp_path))
+    sink._upkeep._upto = BatchId(FAN)
+    sink._upkeep.work()
+    assert weir.committed_files(str(tmp_path)) == before
+    assert "stay as they are" in capsys.readouterr().err

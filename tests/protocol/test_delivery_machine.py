@@ -17,9 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from weir.errors import FencedError
 from weir.ids import NO_BATCH, Attempt, BatchId, Run, Token
 from weir.job.sinks.files import FilesSink
-from weir.protocol import ledger
+from weir.job.sinks.files_ledger import log_of
 from weir.protocol.ledger import Staged, decided_by, plan_start
-from weir.storage import DenseLog
 from weir.storage.objects import ObjectStore
 
 
@@ -147,21 +146,19 @@ class Delivery(RuleBasedStateMachine):
 
     @invariant()
     def what_is_visible_is_what_the_state_saw(self) -> None:
-        visible = ledger.visible(DenseLog(self.store, "_weir/log").read_new())
-        assert [d.batch for d in visible] == list(range(len(visible)))
-        for delivered in visible:
-            assert delivered.batch in self.spark.commits
-            (name,) = delivered.body["files"]
+        visible = log_of(self.store).catch_up()
+        assert [span.first for span in visible.files.values()] == list(range(len(visible.files)))
+        for name, span in visible.files.items():
+            assert span.first in self.spark.commits
             content = self.store.get(name)
             assert content is not None, f"{name} was delivered and is gone"
             if self.stateful:
-                assert content.decode() == self.spark.commits[delivered.batch]
+                assert content.decode() == self.spark.commits[span.first]
 
     def teardown(self) -> None:
         """Whatever happened: one clean start delivers everything that Spark has committed."""
         self.start("nothing")
-        visible = ledger.visible(DenseLog(self.store, "_weir/log").read_new())
-        assert len(visible) == len(self.spark.commits)
+        assert len(log_of(self.store).catch_up().files) == len(self.spark.commits)
         self.what_is_visible_is_what_the_state_saw()
 
 

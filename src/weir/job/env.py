@@ -91,7 +91,7 @@ class Env:
         else:
             frame = self._streaming(name, frame)
             if isinstance(sink, CheckedSink):
-                sink.check(query, frame)
+                sink.check(query, frame, output_mode)
             if isinstance(sink, PlacedSink):
                 sink = sink.at(self._live.sink(query), self._live.files(query))
             self.queries[query] = QuerySpec(

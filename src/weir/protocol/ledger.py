@@ -2,28 +2,18 @@
 
 The ledger is one ordered log. A `fence` announces a token; batch entries of lower tokens behind it
 don't count, wherever they come from. A `rewind` takes back the batches above its own. The fold over
-the entries is the truth about what was delivered; the same fold serves the sink, its readers and
-the tests.
+the entries is the truth about what was delivered; which files that makes is in `contents.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from weir.ids import NO_BATCH, Attempt, BatchId, Run, Token
 
 Entry = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Delivered:
-    """One batch that counts."""
-
-    batch: BatchId
-    token: Token
-    body: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -70,19 +60,6 @@ def apply(ledger: Ledger, entry: Entry) -> Ledger:
     if kind == "batch":
         return replace(ledger, last=BatchId(max(ledger.last, entry["batch"])))
     raise ValueError(f"a ledger has no entries of kind {kind!r}; a newer weir wrote it")
-
-
-def visible(entries: Iterable[Entry]) -> list[Delivered]:
-    """The batches that count, in order: what a reader of the sink may see."""
-    ledger = Ledger()
-    batches: list[Delivered] = []
-    for entry in entries:
-        before, ledger = ledger, apply(ledger, entry)
-        while ledger.last < before.last and batches and batches[-1].batch > ledger.last:
-            batches.pop()
-        if ledger.last > before.last:
-            batches.append(Delivered(ledger.last, Token(entry["attempt"], entry["run"]), entry["body"]))
-    return batches
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,10 @@ class ObjectStore:
 
     def list(self, prefix: str) -> Iterator[str]:
         folder = prefix.rstrip("/") + "/" if prefix else None
-        found = [str(item["path"]) for page in obstore.list(self._store, prefix=folder) for item in page]
+        try:
+            found = [str(item["path"]) for page in obstore.list(self._store, prefix=folder) for item in page]
+        except BaseError as error:
+            raise self._failed("list", prefix, error) from error
         return iter(sorted(found))
 
     def delete(self, key: str) -> None:

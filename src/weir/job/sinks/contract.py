@@ -131,8 +131,11 @@ class PlacedSink(Protocol):
 class CheckedSink(Protocol):
     """A sink that can't take every frame."""
 
-    def check(self, query: QueryName, frame: DataFrame) -> None:
-        """Look at the frame's columns; raise `SinkMismatchError` when it can't be delivered."""
+    def check(self, query: QueryName, frame: DataFrame, output_mode: str) -> None:
+        """Look at the frame's columns and at Spark's output mode.
+
+        Raises `SinkMismatchError` when it can't be delivered.
+        """
 
 
 @runtime_checkable

@@ -1,9 +1,11 @@
 """Files (Parquet, JSON, CSV, ORC, text): readers see whole batches, each once.
 
-    <path>/_weir/log/<number>.json            the ledger: one entry a batch
+    <path>/_weir/log/<number>.json            the ledger: one entry a batch; see `files_ledger.py`
+    <path>/_weir/snapshots/<number>.json      what its entries below this number say together
     <path>/_weir/staged/<batch>-<token>.json  stagings that are recorded
     <path>/_weir/about.json                   format, options, partition columns and schema, for readers
     <path>/data/<batch>-<token>/part-*        the files themselves, written once, never moved
+    <path>/merged/<token>-<number>/part-*     small files made into large ones; see `upkeep.py`
 
 Spark writes the files straight to where they stay; the ledger entry makes them visible. Paths in
 the ledger are relative, so the folder can be moved. Read it with `read_files` or `committed_files`: a
@@ -13,55 +15,65 @@ reader that lists `data/` would see stagings too.
 from __future__ import annotations
 
 import json
-import threading
+import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from weir import faults
-from weir.errors import FencedError, LostStagingError, OutcomeUnknownError, SinkMismatchError
-from weir.ids import Attempt, BatchId, QueryName, Run, Token
+from weir.errors import LostStagingError, OutcomeUnknownError, SinkMismatchError
+from weir.ids import BatchId, QueryName, Token
 from weir.job.sinks.contract import Outcome
+from weir.job.sinks.files_ledger import FilesLedger, log_of
 from weir.job.sinks.staging import StagedFiles, folder_of
+from weir.job.sinks.upkeep import Merger, SparkMerger, Upkeep
 from weir.protocol import ledger
 from weir.protocol.ledger import Ledger, Staged
-from weir.storage import DenseLog, Store, open_store
+from weir.storage import Store, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 FORMATS = ("parquet", "json", "csv", "orc", "text")
-_LOG = "_weir/log"
+EXACT = ("parquet", "orc")
+"""What is read from these is what was written, whatever the options."""
 _STAGED = "_weir/staged"
 ABOUT = "_weir/about.json"
+_UNITS = {"kb": 2**10, "mb": 2**20, "gb": 2**30}
 
 
 def files(
-    path: str, format: str = "parquet", *, partition_by: str | Sequence[str] = (), **options: str
+    path: str,
+    format: str = "parquet",
+    *,
+    partition_by: str | Sequence[str] = (),
+    compact: str | None = None,
+    **options: str,
 ) -> FilesSink:
     """Write each batch to files below `path`, exactly once; `options` are Spark's for the format.
 
-    With `partition_by` the files of a batch lie in a folder for each value of these columns.
+    With `partition_by` the files of a batch lie in a folder for each value of these columns. With
+    `compact="128 mb"` small files of old batches are merged into files of about that size, beside the
+    batches; for Parquet and ORC in output mode append. The output can then be taken back to a retained
+    checkpoint, but not to a savepoint that is older than all of them.
     """
     if format not in FORMATS:
-        raise SinkMismatchError(
-            query="?",
-            path=path,
-            reason=f"there is no file format {format!r}",
-            todo=f"use one of {', '.join(FORMATS)}",
-        )
+        raise _refused(path, f"there is no file format {format!r}", f"use one of {', '.join(FORMATS)}")
+    target = _bytes(path, compact) if compact is not None else None
+    if target is not None and format not in EXACT:
+        reason = f"what is read from {format} files need not be what was written, so they can't be merged"
+        raise _refused(path, reason, "leave out compact, or write Parquet or ORC")
     columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
-    return FilesSink(path, format, options, partition_by=columns)
+    return FilesSink(path, format, options, partition_by=columns, compact=target)
 
 
 def committed_files(path: str) -> list[str]:
     """The files below `path` that count, in the order of their batches."""
     store = open_store(path)
-    batches = ledger.visible(DenseLog(store, _LOG).read_new())
-    return [f"{store.url}/{name}" for batch in batches for name in batch.body["files"]]
+    return [f"{store.url}/{name}" for name in log_of(store).catch_up().in_order()]
 
 
 class FilesSink:
-    """See the module's docstring; keeps the contract of `StagingSink`."""
+    """See the module's docstring; keeps the contract of `StagingSink` and of `ForgettingSink`."""
 
     def __init__(
         self,
@@ -70,35 +82,42 @@ class FilesSink:
         options: dict[str, str],
         store: Store | None = None,
         partition_by: tuple[str, ...] = (),
+        compact: int | None = None,
+        merger: Merger | None = None,
     ) -> None:
         self._path = path
         self._format = format
         self._options = options
         self._partition_by = partition_by
+        self._compact = compact
         self._about: bytes | None = None
         """What readers are to be told, and are not yet."""
         self._store = store or open_store(path)
-        self._log = DenseLog(self._store, _LOG)
         self._staging = StagedFiles(self._store, _STAGED)
-        self._lock = threading.Lock()  # the batch records in one thread, the committer commits in another
-        self._ledger = Ledger()
-        self._delivered: dict[BatchId, str] = {}
-        self._token = Token(Attempt(0), Run(0))
+        self._ledger = FilesLedger(self._store)
+        self._spark = SparkMerger(self._store.url, format, options)
+        self._upkeep = Upkeep(self._ledger, self._store, merger or self._spark, compact)
 
     def describe(self) -> str:
         return f"{self._format} files in {self._path}"
 
     def open(self, owner: str, lineage: str, token: Token) -> Ledger:
-        self._token = token
-        self._catch_up()
-        if not self._ledger.owner:
-            self._append(ledger.opened(owner, lineage))
-        self._check_owner(owner, lineage)
-        self._append(ledger.fence(token))
-        return self._ledger
+        self._ledger.token = token
+        now = self._ledger.read()
+        if not now.owner:
+            now = self._ledger.append(ledger.opened(owner, lineage))
+        self._check_owner(now, owner, lineage)
+        return self._ledger.append(ledger.fence(token))
 
-    def check(self, query: QueryName, frame: DataFrame) -> None:
-        """Raise `SinkMismatchError` when the frame does not have the columns to partition by."""
+    def check(self, query: QueryName, frame: DataFrame, output_mode: str) -> None:
+        """Raise `SinkMismatchError` when the frame does not have the columns to partition by.
+
+        Also when files are to be merged of which the newest row counts, or the newest batch.
+        """
+        if self._compact is not None and output_mode != "append":
+            reason = f"in output mode {output_mode} the batch of a row matters, and a merge forgets it"
+            todo = "leave out compact, or use output mode append"
+            raise SinkMismatchError(query=query, path=self._path, reason=reason, todo=todo)
         missing = [name for name in self._partition_by if name not in frame.columns]
         if missing or (self._partition_by and len(frame.columns) == len(set(self._partition_by))):
             reason = f"it has no column {missing[0]!r}" if missing else "no column would be left in the files"
@@ -113,10 +132,11 @@ class FilesSink:
             "schema": frame.schema.jsonValue(),
         }
         self._about = json.dumps(about).encode()
+        self._spark.spark = frame.sparkSession
         self._staging.write(frame, self._format, self._options, batch, token, self._partition_by)
 
     def record(self, staged: Staged) -> None:
-        self._catch_up()
+        self._ledger.read()
         if self._about is not None and self._store.get(ABOUT) != self._about:
             self._store.put(ABOUT, self._about)
         self._about = None
@@ -126,69 +146,60 @@ class FilesSink:
         return self._staging.recorded()
 
     def commit(self, staged: Staged) -> Outcome:
-        self._catch_up()
+        now = self._ledger.read()
         outcome = Outcome.ALREADY_DONE
-        if self._ledger.last < staged.batch:
+        if now.last < staged.batch:
             names = self._staging.files_of(staged)
             if names is None:
-                raise LostStagingError(batch=staged.batch, query=self._ledger.owner, path=self.describe())
+                raise LostStagingError(batch=staged.batch, query=now.owner, path=self.describe())
             body = {"folder": folder_of(staged.batch, staged.token), "files": names}
             try:
-                self._append(ledger.delivered(staged.batch, self._token, body))
+                self._ledger.append(ledger.delivered(staged.batch, self._ledger.token, body))
             except OutcomeUnknownError:
                 return Outcome.UNKNOWN
             outcome = Outcome.DONE_NOW
             faults.point("sink.committed")
         self._staging.forget(staged)
+        self._upkeep.committed()
         return outcome
 
     def discard(self, upto: BatchId, keep: Sequence[Staged]) -> None:
-        kept = {folder_of(s.batch, s.token) for s in keep} | set(self._delivered.values())
+        now = self._ledger.contents()
+        kept = {folder_of(one.batch, one.token) for one in keep}
+        kept |= {"/".join(name.split("/")[:2]) for name in (*now.files, *now.replaced)}
         self._staging.discard(upto, kept)
+        self._upkeep.clear()
 
     def rewind(self, to: BatchId) -> Outcome:
-        self._catch_up()
-        if self._ledger.last <= to:
+        if self._ledger.read().last <= to:
             return Outcome.ALREADY_DONE
         try:
-            self._append(ledger.rewound(to, self._token))
+            self._ledger.append(ledger.rewound(to, self._ledger.token))
         except OutcomeUnknownError:
             return Outcome.UNKNOWN
         return Outcome.DONE_NOW
 
-    def _catch_up(self) -> None:
-        with self._lock:
-            for entry in self._log.read_new():
-                self._take(entry)
-        if self._ledger.fence > self._token:
-            raise self._fenced()
+    def forget(self, upto: BatchId) -> None:
+        self._upkeep.forget(upto)
 
-    def _append(self, entry: dict[str, Any]) -> None:
-        with self._lock:
-            if not self._log.append(entry, self._take):
-                raise self._fenced()
-            self._take(entry)
-
-    def _take(self, entry: dict[str, Any]) -> bool:
-        """Take an entry into account; False once it fences us."""
-        before, self._ledger = self._ledger, ledger.apply(self._ledger, entry)
-        if self._ledger.last > before.last:
-            self._delivered[self._ledger.last] = entry["body"]["folder"]
-        for batch in range(self._ledger.last + 1, before.last + 1):
-            self._delivered.pop(BatchId(batch), None)
-        return self._ledger.fence <= self._token
-
-    def _fenced(self) -> FencedError:
-        fence = self._ledger.fence
-        return FencedError(who=f"attempt {self._token}", by=f"attempt {fence}", attempt=fence.attempt)
-
-    def _check_owner(self, owner: str, lineage: str) -> None:
-        if self._ledger.owner != owner:
-            reason = f"it holds the output of {self._ledger.owner!r}"
+    def _check_owner(self, now: Ledger, owner: str, lineage: str) -> None:
+        if now.owner != owner:
+            reason = f"it holds the output of {now.owner!r}"
             todo = "give this query a folder of its own"
-        elif self._ledger.lineage != lineage:
+        elif now.lineage != lineage:
             reason = "it was written by live files that are gone; a fresh start would skip or double batches"
             todo = "bring the job's directory back, or give this query a new folder"
         else:
             return
         raise SinkMismatchError(query=owner.split("/", 1)[1], path=self._path, reason=reason, todo=todo)
+
+
+def _bytes(path: str, size: str) -> int:
+    found = re.fullmatch(r"\s*([0-9]{1,9})\s*(kb|mb|gb)\s*", size.lower(), re.ASCII)
+    if not found or not int(found[1]):
+        raise _refused(path, f"compact={size!r} is no size", 'write a whole number with a unit: "128 mb"')
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def _refused(path: str, reason: str, todo: str) -> SinkMismatchError:
+    return SinkMismatchError(query="?", path=path, reason=reason, todo=todo)

@@ -105,7 +105,7 @@ class Kafka:
     def describe(self) -> str:
         return f"topic {self.topic} of {self.bootstrap}"
 
-    def check(self, query: QueryName, frame: DataFrame) -> None:
+    def check(self, query: QueryName, frame: DataFrame, output_mode: str) -> None:
         """Raise `SinkMismatchError` when records can't be made of the frame."""
         try:
             self.columns.check(frame)

@@ -57,18 +57,8 @@ class StagedFiles:
         return [k for k in self._store.list(folder_of(staged.batch, staged.token)) if "/part-" in k]
 
     def sync(self, staged: Staged) -> None:
-        """Force the files of a staging to the disk, where that is one of this machine: Spark does not."""
-        if not is_local(self._store.url):
-            return
-        folder = Path(local_path(self._store.url)) / folder_of(staged.batch, staged.token)
-        try:
-            for path in folder.glob("part-*"):
-                sync_folder(path)
-            for above in (folder, folder.parent, folder.parent.parent):
-                sync_folder(above)
-        except OSError as error:
-            url = self._store.url
-            raise StorageError(verb="sync", path=str(folder), reason=reason(error), root=url) from error
+        """Force the files of a staging to the disk."""
+        sync_files(self._store, folder_of(staged.batch, staged.token))
 
     def record(self, staged: Staged, files: Sequence[Any]) -> None:
         """Make the staging durable as a whole; `files` comes back from `files_of`."""
@@ -117,6 +107,41 @@ class StagedFiles:
         data = self._store.get(key)
         body: dict[str, Any] = json.loads(data) if data else {"files": [], "state_ids": []}
         return body
+
+
+def sync_files(store: Store, folder: str) -> None:
+    """Force the files in a folder to the disk, where that is one of this machine: Spark does not."""
+    if not is_local(store.url):
+        return
+    root = Path(local_path(store.url))
+    try:
+        for path in (root / folder).rglob("part-*"):
+            sync_folder(path)
+            for above in path.relative_to(root).parents:
+                sync_folder(root / above)
+    except OSError as error:
+        raise StorageError(verb="sync", path=folder, reason=reason(error), root=store.url) from error
+
+
+def remove_files(store: Store, keys: Sequence[str]) -> None:
+    """Delete files, with what Spark keeps beside them on a local disk, and folders that are empty then.
+
+    Safe to repeat.
+    """
+    for key in keys:
+        store.delete(key)
+    if not is_local(store.url):
+        return
+    root = Path(local_path(store.url))
+    try:
+        for key in keys:
+            path = root / key
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+        for above in sorted({above for key in keys for above in Path(key).parents}, reverse=True):
+            if len(above.parts) > 1 and (root / above).is_dir() and not any((root / above).iterdir()):
+                (root / above).rmdir()
+    except OSError as error:
+        raise StorageError(verb="delete", path=str(root), reason=reason(error), root=store.url) from error
 
 
 def folder_of(batch: BatchId, token: Token) -> str:

@@ -1,0 +1,26 @@
+"""Two rows a batch, passed on to files by a partition column, which are merged soon: small numbers, for a test.
+
+Arguments: the input folder, the output folder.
+"""
+
+import sys
+
+import weir
+from weir.job.sinks import files_ledger
+from weir.protocol import merging
+
+files_ledger.EVERY = 5
+merging.FAN = 4
+job = weir.Job("small-files")
+
+
+@job.pipeline
+def pipeline(env: weir.Env) -> None:
+    folder, output = sys.argv[1:]
+    rows = env.spark.readStream.schema("k string, v long").option("maxFilesPerTrigger", 1).json(folder)
+    rows = env.source("rows", rows).selectExpr("k", "v", "v % 2 AS half")
+    env.sink("out", rows, weir.sinks.files(output, partition_by="half", compact="1 mb"))
+
+
+if __name__ == "__main__":
+    job.run()
