@@ -47,7 +47,7 @@ def opened(store: Store, attempt: int, clock: ManualClock | None = None, **optio
     return sink
 
 
-def deliver(sink: PlayedFiles, store: Store, count: int, upto: int = NO_BATCH) -> Staged:
+def deliver(sink: PlayedFiles, store: Store, count: int, upto: int = NO_BATCH) -> None:
     """So many more batches, with the upkeep that is due behind each."""
     for _ in range(count):
         batch = BatchId(log_of(store).catch_up().ledger.last + 1)
@@ -56,7 +56,6 @@ def deliver(sink: PlayedFiles, store: Store, count: int, upto: int = NO_BATCH) -
         sink.record(staged)
         sink.commit(staged)
         sink.work(BatchId(upto))
-    return staged
 
 
 def batches(store: Store) -> list[int]:
@@ -150,7 +149,7 @@ def test_a_reader_that_slept_at_any_step_sees_each_row_once(at: int) -> None:
     store = WholeStore()
     sink, seen = opened(store, 1), SeenStore(store)
     deliver(sink, store, EVERY - 1)
-    seen.at(at, lambda: deliver(sink, store, 6 * EVERY, upto=3 * EVERY) and None)
+    seen.at(at, lambda: deliver(sink, store, 6 * EVERY, upto=3 * EVERY))
     found = batches(seen)
     assert found in (twice(EVERY - 1), twice(7 * EVERY - 1))
 
@@ -230,7 +229,7 @@ def test_a_merge_that_fails_leaves_all_as_it_was(store: Store, capsys: pytest.Ca
         (lambda: files("out", compact="128"), "no size"),
         (lambda: files("out", compact="0 mb"), "no size"),
         (
-            lambda: files("out", compact="1 gb").check("q", None, "update"),  # type: ignore[arg-type, func-returns-value]
+            lambda: files("out", compact="1 gb").check("q", None, "update"),  # type: ignore[arg-type]
             "output mode update",
         ),
     ],

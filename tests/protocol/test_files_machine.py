@@ -42,7 +42,8 @@ class _RunModel:
 
 def rows_of(store: WholeStore, history: Sequence[dict[str, Any]]) -> Counter[str]:
     """What the whole ledger says, by the simplest means: merges change nothing."""
-    fence, batches = (0, 0), {}
+    fence: tuple[int, int] = (0, 0)
+    batches: dict[int, list[str]] = {}
     for entry in history:
         if entry["kind"] in ("opened", "merged"):
             continue

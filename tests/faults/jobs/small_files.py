@@ -1,4 +1,4 @@
-"""Two rows a batch, passed on to files by a partition column, which are merged soon: small numbers, for a test.
+"""A few rows a batch, to files by a partition column that are merged as soon as there are four.
 
 Arguments: the input folder, the output folder.
 """

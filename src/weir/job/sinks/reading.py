@@ -1,8 +1,8 @@
 """What a files sink has delivered, for readers: `weir.read_files(path)`.
 
 Readers see the batches that the ledger names when they ask, each whole and once, whatever is being written
-beside them. Files are never changed; so what was found can be read later too, unless a rollback took it back
-and its files were deleted since.
+beside them. Files are never changed; so what was found can be read later too, for an hour at least, unless a
+rollback took it back and its files were deleted since.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ class Upkeep:
 class SparkMerger:
     """The driver's Spark merges, with the reader and the writer that made the files: the types stay its own.
 
-    One job of one task at a time, so that the batches keep the other cores.
+    One task reads and writes, so that the batches keep the other cores.
     """
 
     def __init__(self, url: str, format: str, options: Mapping[str, str]) -> None:
@@ -201,9 +201,9 @@ class SparkMerger:
     def merge(self, names: Sequence[str], folder: str) -> None:
         assert self.spark is not None, "files have a size once there is a session"
         self.spark.sparkContext.setJobGroup("weir-merge", f"{len(names)} small files of {self._url}")
-        before = self._rows(names)
+        before = self._rows(names).coalesce(1)
         rows = before.count()
-        before.coalesce(1).write.format(self._format).options(**self._options).mode("errorifexists").save(
+        before.write.format(self._format).options(**self._options).mode("errorifexists").save(
             self._at(folder)
         )
         there = self._rows([folder]).count()
