@@ -25,7 +25,8 @@ class KilledError(BaseException):
 class WholeStore:
     """The shared store; it remembers every entry that the ledger ever had."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: str = "_weir/log") -> None:
+        self._log = log
         self._inner = ObjectStore("memory://")
         self.history: list[dict[str, Any]] = []
         self.url = self._inner.url
@@ -34,7 +35,7 @@ class WholeStore:
 
     def create(self, key: str, data: bytes) -> Created:
         outcome = self._inner.create(key, data)
-        if outcome is Created.NOW and key == f"_weir/log/{len(self.history):09d}.json":
+        if outcome is Created.NOW and key == f"{self._log}/{len(self.history):09d}.json":
             self.history.append(json.loads(data))
         return outcome
 

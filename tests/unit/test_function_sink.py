@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.played_files import SeenStore, WholeStore
 from weir import sinks
 from weir.errors import (
     FencedError,
@@ -24,6 +27,7 @@ from weir.job.sinks import Outcome, StagingSink
 from weir.job.sinks.function import KEPT, FunctionSink
 from weir.protocol.ledger import Staged
 from weir.spark.layout import QueryFiles
+from weir.storage import Store
 from weir.storage.local import LocalStore
 from weir.storage.unreliable import UnreliableStore
 
@@ -159,6 +163,42 @@ def test_only_the_newest_entries_are_kept(target: Target) -> None:
     assert len(target.entries()) == KEPT
     assert target.last(2) == KEPT + 19
     assert list(target.made().staged()) == []
+
+
+@pytest.mark.parametrize("at", range(12))
+def test_a_run_that_slept_at_any_step_is_fenced_though_its_number_is_free_again(
+    at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[FunctionSink.__module__], "KEPT", 5)
+    whole = WholeStore("log")
+    seen = SeenStore(whole)
+
+    def opened(store: Store, attempt: int) -> FunctionSink:
+        sink = FunctionSink(lambda frame, batch: None, "somewhere", store=store)
+        sink.open(OWNER, LINEAGE, token(attempt))
+        return sink
+
+    old = opened(seen, 1)
+    staged = stage(old, 0, 1)
+    slept = []
+
+    def others_go_on() -> None:
+        slept.append(at)
+        after = opened(whole, 2)
+        for batch in range(10):
+            after.commit(stage(after, batch, 2))
+
+    seen.at(at, others_go_on)
+    try:
+        assert old.commit(staged) is Outcome.DONE_NOW
+    except FencedError:
+        assert slept
+    else:
+        assert (1, 0) in [(one["attempt"], one["last"]) for one in whole.history], "it is not in the ledger"
+    seen.at(None, others_go_on)
+    with pytest.raises(FencedError) if slept else nullcontext():
+        old.commit(staged)
+    assert opened(whole, 3).open(OWNER, LINEAGE, token(3)).last == (9 if slept else 0)
 
 
 def test_what_the_function_raises_is_told_as_the_authors(target: Target) -> None:

@@ -101,8 +101,6 @@ class FunctionSink:
     def open(self, owner: str, lineage: str, token: Token) -> Ledger:
         self._token = token
         with self._lock:
-            numbers = [_number(key) for key in self._store.list(_LOG)]
-            self._log = DenseLog(self._store, _LOG, first=max(numbers, default=0))
             self._catch_up()
             self._check_owner(owner, lineage)
             self._append(lambda now: replace(now, owner=owner, lineage=lineage, fence=token))
@@ -174,9 +172,21 @@ class FunctionSink:
 
     def _catch_up(self) -> None:
         with self._lock:
-            for entry in self._log.read_new():
-                self._ledger = _decode(entry)
+            while self._is_behind():
+                for entry in self._log.read_new():
+                    self._ledger = _decode(entry)
             self._check_fence()
+
+    def _is_behind(self) -> bool:
+        """Whether entries are there that were not read; then the newest is read next, which tells all.
+
+        One by one would not do: the entries behind the last one that was read may be deleted by now.
+        """
+        newest = max((_number(key) for key in self._store.list(_LOG)), default=-1)
+        if newest < self._log.next_number:
+            return False
+        self._log = DenseLog(self._store, _LOG, first=newest)
+        return True
 
     def _append(self, make: Callable[[Ledger], Ledger]) -> None:
         """Append what `make` makes of the ledger that it will stand behind."""
@@ -185,7 +195,10 @@ class FunctionSink:
                 new = make(self._ledger)
                 if self._log.append(_encode(new), partial(self._still, self._ledger)):
                     self._ledger = new
-                    return
+                    if not self._is_behind():
+                        return
+                    # Others were quicker, or we slept, and took a number that was free again: it is void.
+                    self._catch_up()
                 self._check_fence()
 
     def _still(self, before: Ledger, entry: dict[str, Any]) -> bool:
