@@ -1,10 +1,11 @@
 """The driver is killed at every named point; the result is that of a run without any fault.
 
 The job has one query, writes a few files and takes no checkpoint: points on the path of a checkpoint or of a
-restore, of the upkeep of many files (`test_small_files.py`), and of other sinks, are not met here. Each point is killed at its first occurrence and at a
-later one: in `make test` several in a row, so that a driver dies while it makes good what the one before
-left, and in `make test-long` each in a run of its own. A later occurrence of a start-up point is one of
-a job whose driver died with a batch that Spark had committed and the sink had not.
+restore, of the upkeep of many files (`test_small_files.py`), and of other sinks, are not met here. Each point
+is killed at its first occurrence and at a later one: in `make test` several in a row, so that a driver dies
+while it makes good what the one before left, and in `make test-long` each in a run of its own. A later
+occurrence of a start-up point is one of a job whose driver died with a batch that Spark had committed and
+the sink had not.
 """
 
 from __future__ import annotations
