@@ -7,7 +7,7 @@ killed, or sleeps while others go on; `tests/protocol/test_files_machine.py` mix
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -50,12 +50,16 @@ def opened(store: Store, attempt: int, clock: ManualClock | None = None, **optio
 def deliver(sink: PlayedFiles, store: Store, count: int, upto: int = NO_BATCH) -> None:
     """So many more batches, with the upkeep that is due behind each."""
     for _ in range(count):
-        batch = BatchId(log_of(store).catch_up().ledger.last + 1)
-        staged = Staged(batch, sink._ledger.token)
-        sink.write(staged, 2)
-        sink.record(staged)
-        sink.commit(staged)
+        commit(sink, store)
         sink.work(BatchId(upto))
+
+
+def commit(sink: PlayedFiles, store: Store) -> None:
+    batch = BatchId(log_of(store).catch_up().ledger.last + 1)
+    staged = Staged(batch, sink._ledger.token)
+    sink.write(staged, 2)
+    sink.record(staged)
+    sink.commit(staged)
 
 
 def batches(store: Store) -> list[int]:
@@ -237,3 +241,24 @@ def test_a_merge_that_fails_leaves_all_as_it_was(store: Store, capsys: pytest.Ca
 def test_what_can_not_be_merged_is_refused(make: Callable[[], object], word: str) -> None:
     with pytest.raises(SinkMismatchError, match=word):
         make()
+
+
+def test_merges_that_go_on_for_long_do_not_keep_the_ledger_from_being_cut(store: Store) -> None:
+    sink = opened(store, 1)
+
+    class Busy(PlayedMerger):
+        """While it merges, more batches come: so the upkeep is never done."""
+
+        def merge(self, names: Sequence[str], folder: str) -> None:
+            super().merge(names, folder)
+            if log_of(store).catch_up().ledger.last < 60:
+                for _ in range(4):
+                    commit(sink, store)
+                sink._upkeep.forget(log_of(store).catch_up().ledger.last)
+
+    for _ in range(4):
+        commit(sink, store)
+    sink._upkeep._merger = Busy(store)
+    sink.work(BatchId(3))
+    assert batches(store) == twice(64)
+    assert len(keys(store, "_weir/log")) <= 4 * EVERY

@@ -15,7 +15,7 @@ from weir.testing import JobProcess
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
 JOB = Path(__file__).parent / "jobs" / "small_files.py"
-BATCHES = 60
+BATCHES = 40
 FAULTS = [f"{point}#1" for point in POINTS if point.startswith(("ledger.", "files."))]
 
 
@@ -42,7 +42,7 @@ def test_a_job_with_tiny_batches_has_few_files_and_a_short_ledger_in_the_end(
     args = (feed.folder, out)
     kills = [f"{fault}:kill" for fault in FAULTS]
     with JobProcess(JOB, tmp_path / "weir", faults=kills, args=args, settings=settings) as process:
-        process.wait_for("few files and a short ledger", tidy)
+        process.wait_for("few files and a short ledger", tidy, 240)
         process.terminate()
         run = process.wait()
     assert run.exit_code == 0, run.stderr

@@ -15,13 +15,14 @@ from weir.errors import FilesNotReadableError, SinkMismatchError
 from weir.ids import Attempt, BatchId, QueryName, Run, Token
 from weir.job.sinks.files import FilesSink
 from weir.protocol.ledger import Staged
-from weir.protocol.merging import FAN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
+FAN = 4
+"""So many small files are merged here."""
 TOKEN = Token(Attempt(1), Run(1))
 SCHEMA = "day date, place string, n bigint, price decimal(10,2), at timestamp"
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
@@ -102,11 +103,15 @@ def test_a_folder_without_batches_and_columns_that_are_not_there_are_refused(
     assert list(found.pandas().columns) == ["day", "place", "n", "price", "at"]
 
 
-@pytest.mark.parametrize("format", ["parquet", "orc"])
-@pytest.mark.parametrize("partition_by", [(), ("day", "place")])
+@pytest.mark.parametrize(("format", "partition_by"), [("parquet", ("day", "place")), ("orc", ())])
 def test_merged_files_hold_the_same_rows_for_all_readers(
-    spark: SparkSession, tmp_path: Path, format: str, partition_by: tuple[str, ...]
+    spark: SparkSession,
+    tmp_path: Path,
+    format: str,
+    partition_by: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("weir.protocol.merging.FAN", FAN)
     sink = weir.sinks.files(str(tmp_path), format, partition_by=partition_by, compact="1 mb")
     sink.open("job/query", "lineage", TOKEN)
     older = spark.createDataFrame([row[:4] for row in ROWS], SCHEMA.rpartition(",")[0]).coalesce(1)
@@ -134,8 +139,12 @@ def test_merged_files_hold_the_same_rows_for_all_readers(
 
 
 def test_files_whose_types_do_not_fit_are_not_merged(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("weir.protocol.merging.FAN", FAN)
     sink = weir.sinks.files(str(tmp_path), compact="1 mb")
     sink.open("job/query", "lineage", TOKEN)
     for batch in range(FAN):

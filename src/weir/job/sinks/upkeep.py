@@ -84,10 +84,14 @@ class Upkeep:
 
     def work(self) -> None:
         """Do all that is to be done now; raises `FencedError` when a higher token was announced."""
-        if self._ledger.is_long:
-            self._ledger.keep()
-        self._sweep(self._ledger.contents())
-        while names := self._next(self._ledger.contents()):
+        while True:
+            if self._ledger.is_long:  # also between merges, which may go on for long
+                self._ledger.keep()
+            now = self._ledger.contents()
+            self._sweep(now)
+            names = self._next(now)
+            if not names:
+                return
             self._merge(names)
 
     def clear(self) -> None:
