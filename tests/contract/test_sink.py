@@ -6,6 +6,7 @@ A new sink adds a `Case`: how to open it on the same target again, and what its 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -203,6 +204,15 @@ def test_discarded_stagings_are_gone_and_delivered_ones_stay(case: Case) -> None
     assert list(after.staged()) == [later]
     with pytest.raises(LostStagingError):
         after.commit(lost)
+
+
+def test_a_start_that_slept_removes_nothing_of_a_newer_run(case: Case) -> None:
+    old, newer = case.opened(1), case.opened(2)
+    staged = case.stage(newer, 0, 2, 1)
+    with suppress(FencedError):
+        old.discard(BatchId(0), [])
+    assert newer.commit(staged) is Outcome.DONE_NOW
+    assert case.read() == [1]
 
 
 def test_a_lower_token_can_neither_commit_nor_record_nor_open(case: Case) -> None:

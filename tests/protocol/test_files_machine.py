@@ -140,6 +140,12 @@ class Files(RuleBasedStateMachine):
         assert all(self.store.exists(name) for name, at in now.replaced.items() if at > lately)
 
     def teardown(self) -> None:
+        try:
+            self._comes_to_rest()
+        finally:
+            mock.patch.stopall()
+
+    def _comes_to_rest(self) -> None:
         """Whatever happened: a run that is let alone keeps the ledger short and the files few."""
         run = self._start(0)
         for _ in range(8):
@@ -159,7 +165,6 @@ class Files(RuleBasedStateMachine):
         number.catch_up()
         assert len(list(self.store.list("_weir/log"))) <= 12, number.number
         assert len(list(self.store.list("_weir/snapshots"))) <= 2
-        mock.patch.stopall()
 
     def _start(self, back: int, seen: SeenStore | None = None) -> _RunModel:
         self.attempts += 1

@@ -171,7 +171,8 @@ class ChannelWriter:
     def discard(self, upto: BatchId, keep: Sequence[Staged]) -> None:
         entries = (decode(stored) for stored in ChannelLog(self._store).read_new())
         named = {segment.folder for segment in segments(Tail(), entries)}
-        self._staging.discard(upto, named | {folder_of(s.batch, s.token) for s in keep})
+        kept = named | {folder_of(one.batch, one.token) for one in keep}
+        self._staging.discard(upto, self._token, kept)
 
     def rewind(self, to: BatchId) -> Outcome:
         """Nothing can be taken back from readers: a rollback restores the log in a new generation."""

@@ -70,6 +70,7 @@ class StagingSink(Protocol):
 
         Called at a start, behind `open`, with the last batch that Spark has committed. Stagings of
         later batches stay: a zombie may still decide for one of them, and then it is the true one.
+        So do those of newer runs: this one may be a zombie itself by now.
         """
 
     def rewind(self, to: BatchId) -> Outcome:

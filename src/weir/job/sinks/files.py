@@ -167,7 +167,7 @@ class FilesSink:
         now = self._ledger.contents()
         kept = {folder_of(one.batch, one.token) for one in keep}
         kept |= {"/".join(name.split("/")[:2]) for name in (*now.files, *now.replaced)}
-        self._staging.discard(upto, kept)
+        self._staging.discard(upto, self._ledger.token, kept)
         self._upkeep.clear()
 
     def rewind(self, to: BatchId) -> Outcome:

@@ -223,7 +223,8 @@ class KafkaSink:
         return outcome
 
     def discard(self, upto: BatchId, keep: Sequence[Staged]) -> None:
-        self._staging.discard(upto, {folder_of(one.batch, one.token) for one in keep})
+        kept = {folder_of(one.batch, one.token) for one in keep}
+        self._staging.discard(upto, self._token, kept)
 
     def rewind(self, to: BatchId) -> Outcome:
         """Enter that the batches above `to` come again; what was sent stays sent."""

@@ -87,11 +87,16 @@ class StagedFiles:
         for key in list(self._store.list(folder_of(staged.batch, staged.token))):
             self._store.delete(key)
 
-    def discard(self, upto: BatchId, kept: Collection[str]) -> None:
-        """Remove every staging up to this batch, recorded or not, whose folder is not kept."""
+    def discard(self, upto: BatchId, token: Token, kept: Collection[str]) -> None:
+        """Remove every staging up to this batch, recorded or not, whose folder is not kept.
+
+        Only those of runs up to this token: a start that slept in here would take what a newer run has
+        delivered, behind a rewind, for dead.
+        """
 
         def dead(folder: str) -> bool:
-            return folder not in kept and _parse(folder.removeprefix("data/"))[0] <= upto
+            batch, by = _parse(folder.removeprefix("data/"))
+            return folder not in kept and batch <= upto and by <= token
 
         for key in list(self._store.list("data")):
             if dead("/".join(key.split("/")[:2])):

@@ -170,7 +170,7 @@ class PostgresSink:
             recorded = {(one.batch, one.token) for one in self._tables.recorded(connection)}
             there = {(batch, token) for _, batch, token in self._tables.stagings(connection)}
         for batch, token in sorted(there | recorded):
-            if batch <= upto and (batch, token) not in kept:
+            if batch <= upto and token <= self._token and (batch, token) not in kept:
                 with self._database.transaction("discard a staging") as connection:
                     self._tables.forget_staging(connection, Staged(batch, token))
 
