@@ -108,7 +108,9 @@ def test_the_readme_names_every_verb_and_example() -> None:
 
 
 @pytest.mark.spark
-def test_the_word_count_over_files_counts_every_word_and_goes_on_with_more(tmp_path: Path) -> None:
+def test_the_word_count_over_files_counts_every_word_and_goes_on_with_more(
+    quick: Mapping[str, str], tmp_path: Path
+) -> None:
     import pyarrow.parquet as pq
 
     text = tmp_path / "text"
@@ -118,7 +120,7 @@ def test_the_word_count_over_files_counts_every_word_and_goes_on_with_more(tmp_p
         for number, line in enumerate(lines):
             (text / f"{round_}-{number}.txt").write_text(line)
             expected.update(line.split())
-        _run("wordcount_files.py", tmp_path)
+        _run("wordcount_files.py", tmp_path, quick)
         found: dict[str, int] = {}
         for file in weir.committed_files(str(tmp_path / "counts")):
             table = pq.read_table(file)
@@ -195,10 +197,11 @@ def test_the_resumable_batch_goes_on_at_its_stage(quick: Mapping[str, str], tmp_
     assert report == "ann: 8\nbob: 4\n"
 
 
-def _run(example: str, folder: Path) -> None:
+def _run(example: str, folder: Path, quick: Mapping[str, str]) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "weir", "run", str(ROOT / "examples" / example), "text", "counts"]
-        + ["-D", "execution.checkpointing.dir=weir-data", "--master", "local[2]"],
+        + [f"-D{key}={value}" for key, value in quick.items()]
+        + ["-D", "execution.checkpointing.dir=weir-data"],
         cwd=folder,
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -170,6 +170,7 @@ def test_windows_behind_a_stream_close_when_they_do_in_one_query(spark: SparkSes
     assert len({len(one) for one, _ in seen}) > 2, f"windows close one after the other: {seen}"
 
 
+@pytest.mark.long
 def test_what_spark_purges_is_kept_for_the_checkpoints(spark: SparkSession, tmp_path: Path) -> None:
     diamond = Diamond(tmp_path)
     job = diamond.job(purge=2, num_retained=100)

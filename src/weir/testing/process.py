@@ -33,7 +33,8 @@ Found = TypeVar("Found")
 
 QUICK: Mapping[str, str] = {
     "spark.master": "local[2]",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+    "-Djdk.lang.Process.launchMechanism=VFORK",
     "parallelism.default": "2",
     "restart-strategy.exponential-delay.initial-backoff": "1 ms",
     "restart-strategy.exponential-delay.max-backoff": "1 s",
