@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import signal
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
@@ -13,11 +16,13 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+from tests.full_disk import full_disk
 from tests.web_site import ASKS, served, site
+from weir.cli.detach import Ready
 from weir.clock import Clock
 from weir.config import Config
 from weir.errors import NoSuchCheckpointError, StorageError
-from weir.ids import JobName, job_name
+from weir.ids import Attempt, JobName, job_name
 from weir.protocol import messages as m
 from weir.protocol.checkpoints import AbortReason
 from weir.protocol.states import JobState
@@ -166,6 +171,10 @@ class Run:
             raise failed[0]
         return state
 
+    def alone(self) -> tuple[JobState, m.Failure | None]:
+        """Run it without a client."""
+        return self._supervisor.run()
+
     def events(self, *kinds: str) -> list[dict[str, Any]]:
         history = History(self.dir / paths.journal(JOB))
         try:
@@ -284,6 +293,79 @@ def test_a_driver_that_dies_or_does_not_run_answers_nothing_and_that_is_said(
 
     assert run(steps) is JobState.CANCELED
     assert len(drivers) == 1
+
+
+def says(driver: Driver, message: m.Message) -> None:
+    answers(True)(driver, message)
+    if isinstance(message, m.Ask):
+        for number in range(200):
+            driver.heard(m.BatchCommitted("counts", 1, number, 10, 0.1, at="t"))
+            driver.heard(m.Noted("x" * 1000))
+        driver.heard(m.Ping(1))
+        driver.heard(m.Ping(2))
+
+
+def test_a_full_disk_does_not_end_a_detached_supervisor_and_it_goes_on_when_there_is_room(
+    run: Run, drivers: list[Driver], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Driver.scripts = [says]
+    monkeypatch.setattr("os.dup2", lambda *_: None)
+    ready = Ready(open(os.devnull, "wb"))  # noqa: SIM115  it closes it
+    monkeypatch.setattr(run.told, "opened", ready.opened)
+
+    def note(text: str) -> None:
+        ready.note(text)
+        run.told.notes.append(text)
+
+    monkeypatch.setattr(run.told, "note", note)
+
+    def steps(client: Client) -> None:
+        wish = client.ask("checkpoint")
+        with full_disk():
+            client.wait_for(lambda: any("the beat could not be written" in note for note in run.told.notes))
+        assert client.answer(wish)["done"]
+        client.call("checkpoint")
+        assert client.call("checkpoint")["done"]
+
+    assert run(steps) is JobState.CANCELED
+    assert len(drivers) == 1
+    assert run.events("state")[-1] == {"state": "CANCELED"}
+    log = (tmp_path / paths.logs(JOB) / "supervisor.log").read_text()
+    assert "could not be kept here" in log
+
+
+def test_a_disk_that_is_full_at_the_start_is_an_error_with_words(run: Run, drivers: list[Driver]) -> None:
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("weir.supervisor.home.Journal", full)
+        state, failure = run.alone()
+    assert state is JobState.FAILED and failure is not None
+    assert (failure.exit_code, failure.why) == (3, "database or disk is full")
+    assert "the storage could not open" in failure.what and "weir doctor" in failure.hint
+    store = LocalStore(run.dir)
+    assert AttemptLock(store, JOB, Clock()).last_beat(Attempt(1)).released
+
+
+def test_a_driver_that_can_not_be_started_is_started_later(
+    tmp_path: Path, drivers: list[Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delay = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "10 ms"}
+    run = Run(tmp_path, {**delay, "restart-strategy.fixed-delay.attempts": "5"})
+    Driver.scripts = [dies_when_asked, plays_along]
+
+    def refuses(*_: object) -> None:
+        monkeypatch.setattr(loop, "DriverProcess", Driver)
+        raise OSError(errno.EAGAIN, "no process is left")
+
+    def steps(client: Client) -> None:
+        monkeypatch.setattr(loop, "DriverProcess", refuses)
+        client.call("checkpoint")
+        client.wait_for(lambda: "RUNNING 2" in run.told.states)
+
+    assert run(steps) is JobState.CANCELED
+    assert "could not be started: no process is left" in run.events("failure")[-1]["what"]
 
 
 def test_changed_settings_are_checked_taken_and_given_to_the_next_driver(

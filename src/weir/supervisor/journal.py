@@ -143,7 +143,8 @@ class Journal:
 
     def close(self) -> None:
         self.flush()
-        self._db.close()
+        with self._tolerant():
+            self._db.close()
 
     def _count(self, kind: str, query: str, amount: float) -> None:
         self._write(
@@ -163,7 +164,9 @@ class Journal:
         except sqlite3.Error as error:
             if str(error) != self._said:
                 self._said = str(error)
-                print(f"weir: the journal could not be written ({error}); the job goes on", file=sys.stderr)
+                with suppress(OSError):  # standard error may be a file on the same disk
+                    said = f"weir: the journal could not be written ({error}); the job goes on"
+                    print(said, file=sys.stderr)
 
 
 def _event(row: Mapping[str, Any]) -> Event:

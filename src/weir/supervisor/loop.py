@@ -175,13 +175,21 @@ class Supervisor:
     def _deploy(self, now: float) -> None:
         self._serial += 1
         serial = self._serial
-        process = DriverProcess(
-            self._inputs.file,
-            self._inputs.arguments,
-            self._inputs.name,
-            lambda message: self._events.put(Heard(serial, message)),
-            self._watcher.output,
-        )
+        try:
+            process = DriverProcess(
+                self._inputs.file,
+                self._inputs.arguments,
+                self._inputs.name,
+                lambda message: self._events.put(Heard(serial, message)),
+                self._watcher.output,
+            )
+        except OSError as error:  # no memory, no process, no file handle left
+            failure = self._died(f"could not be started: {error.strerror or error}")
+            if self._home is None:
+                self._final, self._state = failure, JobState.FAILED
+            else:
+                self._failed(FailedAt(None, None, failure), now)
+            return
         self._live = Driven(serial, process, now, now)
 
     def _try_to_grant(self, live: Driven, described: m.Described) -> None:
