@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from weir.clock import Clock, ManualClock
 from weir.errors import FencedError, JobRunningError
 from weir.ids import Attempt, job_name
 from weir.lease import Lease
+from weir.storage import paths
 from weir.storage.attempts import AttemptLock, AttemptRecord, Beat, gone
 from weir.storage.local import LocalStore
 
@@ -69,12 +71,34 @@ def test_a_silent_holder_is_taken_over_after_the_timeout_of_the_takers_clock(
     assert taker.waits == 50
 
 
+def test_a_taker_in_a_hurry_waits_as_long_as_the_holder_may_live(
+    store: LocalStore, holder: AttemptLock
+) -> None:
+    taker = Taker(store)
+    assert taker.take(timeout=2) == 2
+    assert taker.waits == 50
+    taker.lock.advance("taker", 4)
+    after = Taker(store)
+    assert after.take(timeout=1) == 4
+    assert after.waits == 4
+
+
+def test_an_attempt_of_an_earlier_weir_can_be_taken_over(store: LocalStore, holder: AttemptLock) -> None:
+    key = paths.attempt(JOB, Attempt(1))
+    record = json.loads(store.get(key) or b"")
+    del record["timeout"]
+    store.put(key, json.dumps(record).encode())
+    taker = Taker(store)
+    assert taker.take(timeout=3) == 2
+    assert taker.waits == 3
+
+
 def test_the_old_holder_learns_that_it_was_taken_over(store: LocalStore, holder: AttemptLock) -> None:
     Taker(store).take()
     with pytest.raises(FencedError):
         holder.beat()
     with pytest.raises(FencedError):
-        holder.advance("holder")
+        holder.advance("holder", 50)
 
 
 def test_a_released_job_is_taken_at_once(store: LocalStore, holder: AttemptLock) -> None:
@@ -85,7 +109,7 @@ def test_a_released_job_is_taken_at_once(store: LocalStore, holder: AttemptLock)
 
 
 def test_the_owner_restarts_its_driver_under_the_next_attempt(store: LocalStore, holder: AttemptLock) -> None:
-    assert holder.advance("holder") == 2
+    assert holder.advance("holder", 50) == 2
     holder.beat()
     newest = holder.newest()
     assert newest is not None and newest.attempt == 2

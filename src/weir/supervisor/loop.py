@@ -214,7 +214,8 @@ class Supervisor:
             self._strategy = strategy(self._config.settings)
             self._watcher.opened(name, self._config)
         elif name == self._home.job:
-            self._home.lock.advance(self._home.session)
+            timeout = self._settings().heartbeat_timeout.total_seconds()
+            self._home.lock.advance(self._home.session, timeout)
         else:
             reason = f"it made job {self._home.job!r} before and makes {name!r} now"
             raise JobFileError(file=self._inputs.file, reason=reason, todo="keep one name in one file")
