@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -138,6 +139,16 @@ def test_processes_that_are_known_to_be_dead_need_not_be_waited_for(
     assert not gone(dead, Beat(group=os.getpgrp()))
     assert not gone(dataclasses.replace(dead, host="elsewhere"), Beat())
     assert not gone(dataclasses.replace(dead, boot="before"), Beat())
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="Linux has it")
+def test_the_clock_counts_on_while_the_machine_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept = {time.CLOCK_BOOTTIME: 3600.0, time.CLOCK_MONOTONIC: 0.0}
+    real = time.clock_gettime
+    lease = Lease(Attempt(1), 50, Clock())
+    monkeypatch.setattr(time, "clock_gettime", lambda which: real(which) + slept[which])
+    with pytest.raises(FencedError):
+        lease.check()
 
 
 def test_a_lease_runs_from_the_moment_of_asking() -> None:

@@ -6,6 +6,8 @@ import errno
 import threading
 from pathlib import Path
 
+import pytest
+
 from tests.full_disk import full_disk
 from weir.clock import ManualClock
 from weir.ids import job_name
@@ -112,6 +114,37 @@ def test_history_outlives_its_writer_and_is_read_while_it_writes(tmp_path: Path)
     last = history.last("state")
     assert last is not None and last.body == {"state": "FINISHED"}
     history.close()
+
+
+def test_a_query_whose_batches_were_all_forgotten_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weir.supervisor.journal._KEPT", 1)
+    monkeypatch.setattr("weir.supervisor.journal._PRUNE_EVERY", 3)
+    journal = Journal(tmp_path / "journal.sqlite", ManualClock())
+    for query in ("old", "new", "new"):
+        journal.batch(1, committed(0, query=query))
+    journal.flush()
+    history = History(tmp_path / "journal.sqlite")
+    assert [(row["query"], row["batches"]) for row in history.queries()] == [("new", 2)]
+    history.close()
+    journal.close()
+
+
+def test_an_event_that_replaces_another_has_a_number_of_its_own(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.sqlite", ManualClock())
+    history = History(tmp_path / "journal.sqlite")
+    seen: list[object] = []
+    last = 0
+    for done in range(3):
+        journal.event(1, "savepoint progress", {"done": done}, alone=True)
+        for event in history.since(last):
+            last = event.id
+            seen.append(event.body["done"])
+    assert seen == [0, 1, 2]
+    assert len(history.events("savepoint progress")) == 1
+    history.close()
+    journal.close()
 
 
 def test_the_parts_of_a_recovery_add_up_to_the_whole() -> None:

@@ -295,6 +295,18 @@ def test_a_driver_that_dies_or_does_not_run_answers_nothing_and_that_is_said(
     assert len(drivers) == 1
 
 
+def test_a_signal_that_is_ignored_stays_ignored(run: Run, drivers: list[Driver]) -> None:
+    Driver.scripts = [answers(True)]
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def steps(client: Client) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert client.call("checkpoint")["done"]
+
+    assert run(steps) is JobState.CANCELED
+    assert run.events("cancel") == [{"by": "cancel request"}]
+
+
 def says(driver: Driver, message: m.Message) -> None:
     answers(True)(driver, message)
     if isinstance(message, m.Ask):

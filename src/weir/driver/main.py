@@ -157,7 +157,7 @@ class _Driver:
     def _watch(self, lease: Lease) -> None:
         rest = threading.Event()
         while (left := lease.left) > 0:
-            rest.wait(left)
+            rest.wait(min(left, 1.0))  # a wait does not count the time for which the machine was suspended
         _end(FencedError.exit_code, "the lease is over, so this driver ends")
 
 

@@ -1,9 +1,9 @@
 """One driver at a time: attempts and their beats.
 
 Creating `attempts/<N+1>.json` if absent is the lock. Only its owner writes `attempts/<N>.beat`, a
-counter; a taker must see it unchanged for the timeout, its own or the owner's, whichever is longer, on
-its own monotonic clock. Wall clocks are shown, never compared. On the owner's own machine a taker need not wait when every process of the
-owner is known to be gone.
+counter; a taker must see it unchanged for the timeout (its own or the owner's, whichever is longer) on
+its own monotonic clock. Wall clocks are shown, never compared. On the owner's own machine a taker need
+not wait when every process of the owner is known to be gone.
 """
 
 from __future__ import annotations

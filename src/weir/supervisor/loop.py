@@ -90,7 +90,8 @@ class Supervisor:
     def run(self) -> tuple[JobState, m.Failure | None]:
         """Run the job to its end; the final state, and the failure behind it if there is one."""
         for number in _SIGNALS.values():
-            signal.signal(number, self._on_signal)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup: a logout does not end the job
+                signal.signal(number, self._on_signal)
         try:
             while not self._state.final:
                 self._step()
