@@ -307,6 +307,41 @@ def test_a_signal_that_is_ignored_stays_ignored(run: Run, drivers: list[Driver])
     assert run.events("cancel") == [{"by": "cancel request"}]
 
 
+def fails_twice(driver: Driver, message: m.Message) -> None:
+    """Two queries fail at one time when it is asked; each commits when the other one has started again."""
+    answers(True)(driver, message)
+    if isinstance(message, m.Ask):
+        for query in ("left", "right"):
+            driver.heard(m.QueryFailed(query, 1, 3, m.Failure(f"{query} broke", retry=True)))
+    restarted = [one.query for one in driver.heard_of(m.RestartQuery)]
+    if isinstance(message, m.RestartQuery):
+        driver.heard(m.StepDone("reset sinks", 2.0 if message.query == "left" else 5.0, message.query))
+        driver.heard(m.QueryStarted(message.query, 2, 3))
+        for query in restarted if len(restarted) == 2 else ():
+            driver.heard(m.BatchCommitted(query, 2, 4, 10, 0.1, at="t"))
+
+
+def test_two_queries_that_fail_at_one_time_have_a_recovery_each(
+    tmp_path: Path, drivers: list[Driver]
+) -> None:
+    Driver.scripts = [fails_twice]
+    delay = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "10 ms"}
+    run = Run(tmp_path, {**delay, "restart-strategy.fixed-delay.attempts": "5"})
+
+    def steps(client: Client) -> None:
+        client.call("checkpoint")
+        client.wait_for(lambda: len(run.events("recovery")) == 2)
+
+    assert run(steps) is JobState.CANCELED
+    found = {body["query"]: body for body in run.events("recovery")}
+    assert {query: body["cause"] for query, body in found.items()} == {
+        "left": "left broke",
+        "right": "right broke",
+    }
+    assert {query: body["parts"]["reset sinks"] for query, body in found.items()} == {"left": 2, "right": 5}
+    assert len(drivers) == 1
+
+
 def says(driver: Driver, message: m.Message) -> None:
     answers(True)(driver, message)
     if isinstance(message, m.Ask):
