@@ -19,7 +19,7 @@ import pytest
 from tests.full_disk import full_disk
 from tests.web_site import ASKS, served, site
 from weir.cli.detach import Ready
-from weir.clock import Clock
+from weir.clock import Clock, ManualClock
 from weir.config import Config
 from weir.errors import NoSuchCheckpointError, StorageError
 from weir.ids import Attempt, JobName, job_name
@@ -51,6 +51,7 @@ class Driver:
     made: list[Driver]
     scripts: list[Script]
     """What each driver does besides; the last one goes for all that follow."""
+    first: m.Message = m.Described(JOB, {})
 
     def __init__(self, file: Path, arguments: list[str], name: str, heard: Heard, show: object) -> None:
         self.heard = heard
@@ -58,7 +59,7 @@ class Driver:
         self.group = 0
         self._script = self.scripts[min(len(self.made), len(self.scripts) - 1)]
         self.made.append(self)
-        heard(m.Described(JOB, {}))
+        heard(self.first)
 
     def send(self, message: m.Message) -> None:
         self.got.append(message)
@@ -145,10 +146,16 @@ class Client:
 class Run:
     """One supervised job: the client's steps run beside it, and it is cancelled behind them."""
 
-    def __init__(self, dir: Path, overrides: dict[str, str]) -> None:
+    def __init__(self, dir: Path, overrides: dict[str, str], clock: Clock | None = None) -> None:
         self.dir, self.told = dir, Told()
         settings = {"execution.checkpointing.dir": str(dir), **overrides}
-        self._supervisor = Supervisor(Inputs(dir / "job.py", [], None, {}, settings), self.told, Clock())
+        inputs = Inputs(dir / "job.py", [], None, {}, settings)
+        self._supervisor = Supervisor(inputs, self.told, clock or Clock())
+
+    @property
+    def heard_at(self) -> float:
+        """When the supervisor has heard from its driver."""
+        return self._supervisor._live.heard_at if self._supervisor._live else 0.0
 
     def __call__(self, steps: Callable[[Client], None]) -> JobState:
         client = Client(self.dir)
@@ -340,6 +347,30 @@ def test_two_queries_that_fail_at_one_time_have_a_recovery_each(
     }
     assert {query: body["parts"]["reset sinks"] for query, body in found.items()} == {"left": 2, "right": 5}
     assert len(drivers) == 1
+
+
+def test_a_driver_may_load_slowly_and_may_not_be_silent(
+    tmp_path: Path, drivers: list[Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Driver, "first", m.Ping(0))
+    clock = ManualClock()
+    run = Run(tmp_path, {"heartbeat.timeout": "20 s"}, clock)
+
+    def steps() -> None:
+        client = Client(tmp_path)
+        client.wait_for(lambda: drivers)
+        for _ in range(5):
+            clock.advance(100)
+            drivers[0].heard(m.Ping(0))
+            client.wait_for(lambda: run.heard_at == clock.monotonic())
+        clock.advance(121)
+
+    thread = threading.Thread(target=steps)
+    thread.start()
+    state, failure = run.alone()
+    thread.join()
+    assert state is JobState.FAILED and failure is not None
+    assert failure.what.endswith("has not answered for 121 s")
 
 
 def says(driver: Driver, message: m.Message) -> None:

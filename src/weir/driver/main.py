@@ -71,6 +71,7 @@ class _Driver:
         threading.Thread(target=self._listen, name="weir-link", daemon=True).start()
 
     def run(self) -> None:
+        threading.Thread(target=self._show_life, name="weir-life", daemon=True).start()
         job = jobfile.load(self._file)
         self._called = job.name
         job.name = job_name(os.environ.pop("WEIR_JOB_NAME", job.name))
@@ -141,6 +142,13 @@ class _Driver:
         threading.Thread(target=self._heart, args=(interval,), name="weir-heart", daemon=True).start()
         threading.Thread(target=self._watch, args=(lease,), name="weir-lease", daemon=True).start()
         self._granted.put(lease)
+
+    def _show_life(self) -> None:
+        """Until there is a lease to renew: a job file that loads slowly is not one that hangs."""
+        rest = threading.Event()
+        while self._lease is None:
+            self._link.send(m.Ping(0))
+            rest.wait(5)
 
     def _heart(self, interval: float) -> None:
         """Ask for the lease again and again; a JVM that hangs holds the ping back."""

@@ -149,15 +149,16 @@ class Supervisor:
                 self._beat(self._home)
             self._take_requests(self._home)
             self._home.journal.flush()
-        if live is not None and live.granted:
+        if live is not None:
             self._look_after(live, now)
 
     def _look_after(self, live: Driven, now: float) -> None:
         silent = now - live.heard_at
+        timeout = self._settings().heartbeat_timeout.total_seconds() if self._config else 0.0
         if live.kill_at is not None and now >= live.kill_at:
             self._note("the driver did not end in time and is killed")
             self._over(live)
-        elif silent > self._settings().heartbeat_timeout.total_seconds():
+        elif silent > live.patience(timeout):
             live.failure, live.hung = self._died(f"has not answered for {silent:.0f} s"), True
             self._over(live)
 
@@ -256,8 +257,7 @@ class Supervisor:
             self._config = config.changed(self._changes)
             live.process.send(m.Prepare(self._config.to_wire()))
         elif isinstance(message, m.Ping):
-            assert self._home is not None, "only a granted driver pings"
-            if self._beat(self._home):
+            if self._home is not None and live.granted and self._beat(self._home):
                 live.process.send(m.Pong(message.number))
         elif isinstance(message, m.StepDone):
             self._part(message.step, message.seconds, message.query)
