@@ -28,7 +28,7 @@ from weir.ids import job_name
 from weir.protocol.messages import Failure
 from weir.protocol.states import JobState
 from weir.storage import paths
-from weir.supervisor.home import beside
+from weir.storage.open import beside
 from weir.supervisor.inputs import Inputs
 from weir.supervisor.loop import Supervisor
 from weir.supervisor.process import OutputFile

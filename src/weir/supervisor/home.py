@@ -8,9 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from weir.checkpoint.restore import LATEST, attempt_of_latest
 from weir.clock import Clock
@@ -19,20 +17,11 @@ from weir.errors import ExternalError, StorageError
 from weir.ids import Attempt, JobName
 from weir.storage import open_store, paths
 from weir.storage.attempts import AttemptLock, AttemptRecord
-from weir.storage.open import is_local, local_path
+from weir.storage.open import beside
 from weir.supervisor.desk import Desk
 from weir.supervisor.journal import Journal
 from weir.supervisor.process import OutputFile
 from weir.supervisor.requests import Requests
-
-_LOCAL = Path.home() / ".local" / "state" / "weir"
-"""Where journals and output go when the job itself lives in an object store."""
-
-
-def beside(directory: str, key: str) -> Path:
-    """The local path for a file that is kept beside a job: SQLite and logs need a file system."""
-    root = Path(local_path(directory)) if is_local(directory) else _LOCAL / quote(directory, safe="")
-    return root / key
 
 
 class Home:

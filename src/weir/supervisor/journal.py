@@ -14,12 +14,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from weir.clock import Clock
-from weir.protocol.messages import BatchCommitted
 from weir.words import without_passwords
+
+if TYPE_CHECKING:
+    from weir.protocol.messages import BatchCommitted
 
 CHECKPOINTS = ("checkpoint begun", "checkpoint completed", "checkpoint aborted")
 """The kinds of events that are many: one pair for each checkpoint."""
