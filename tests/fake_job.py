@@ -75,7 +75,7 @@ class FakeJob:
         return self
 
     def restart(self) -> FakeJob:
-        self.lock.advance(self.session)
+        self.lock.advance(self.session, 0.0)
         self.lock.beat()
         self.attempt()
         return self

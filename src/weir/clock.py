@@ -12,13 +12,16 @@ import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
+_COUNTING = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Linux stops its monotonic clock while it is suspended: a sleeper would take its lease for a fresh one."""
+
 
 class Clock:
     """The machine's clock."""
 
     def monotonic(self) -> float:
-        """Seconds that only grow; meaningful within one process."""
-        return time.monotonic()
+        """Seconds that only grow, also while the machine is suspended; meaningful within one process."""
+        return time.clock_gettime(_COUNTING)
 
     def now(self) -> datetime:
         """Wall time in UTC, for people to read."""

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import resource
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import obstore
 import pytest
+from obstore.exceptions import GenericError
 
-from weir.errors import OutcomeUnknownError, StorageError
+from weir.errors import ExternalError, OutcomeUnknownError, StorageError
 from weir.storage import Created, DenseLog, Store
+from weir.storage.files import below
 from weir.storage.local import LocalStore
 from weir.storage.objects import ObjectStore
 from weir.storage.unreliable import UnreliableStore
@@ -97,7 +104,7 @@ def test_an_append_that_is_no_longer_wanted_writes_nothing(store: Store) -> None
 
 @pytest.mark.parametrize("seed", range(20))
 def test_appends_through_a_failing_store_land_once_each(store: Store, seed: int) -> None:
-    failing = UnreliableStore(store, seed, failing=0.6)
+    failing = UnreliableStore(store, seed, failing=0.6, failing_reads=0.2)
     log = DenseLog(failing, "log")
     for number in range(10):
         while True:
@@ -107,6 +114,59 @@ def test_appends_through_a_failing_store_land_once_each(store: Store, seed: int)
             except (OutcomeUnknownError, StorageError):
                 continue
     assert [e["number"] for e in DenseLog(store, "log").read_new()] == list(range(10))
+
+
+def refuses(*_: Any, **__: Any) -> Any:
+    raise GenericError("no connection")
+
+
+def no_answer(*_: Any, **__: Any) -> Any:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_what_can_not_be_read_is_an_error_and_never_absent(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("j/commits/1", b"")
+    for verb in ("get", "head", "list"):
+        monkeypatch.setattr(obstore, verb, refuses)
+    for verb in ("scandir", "stat"):
+        monkeypatch.setattr(os, verb, no_answer)
+    monkeypatch.setattr(Path, "read_bytes", no_answer)
+    with pytest.raises(StorageError, match="list"):
+        store.list("j/commits")
+    with pytest.raises(StorageError, match="look for"):
+        store.exists("j/commits/1")
+    with pytest.raises(StorageError, match="read"):
+        store.get("j/commits/1")
+
+
+def test_a_process_without_a_free_handle_takes_no_folder_for_an_empty_one(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.put("j/commits/1", b"")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        with pytest.raises(StorageError, match=os.strerror(errno.EMFILE)):
+            store.list("j/commits")
+        with pytest.raises(StorageError):
+            below(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert list(store.list("j/commits")) == ["j/commits/1"]
+
+
+def test_a_store_whose_reads_fail_raises_and_then_answers(store: Store) -> None:
+    failing = UnreliableStore(store, seed=1, failing=0.0, failing_reads=0.5)
+    failing.put("a/b", b"1")
+    seen = []
+    for _ in range(50):
+        try:
+            seen.append((failing.get("a/b"), failing.exists("a/b"), list(failing.list("a"))))
+        except ExternalError:
+            continue
+    assert 0 < len(seen) < 50
+    assert set(map(str, seen)) == {"(b'1', True, ['a/b'])"}
 
 
 def test_a_local_key_stays_below_the_root(tmp_path: Path) -> None:

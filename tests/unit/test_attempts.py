@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from weir.clock import Clock, ManualClock
 from weir.errors import FencedError, JobRunningError
 from weir.ids import Attempt, job_name
 from weir.lease import Lease
+from weir.storage import paths
 from weir.storage.attempts import AttemptLock, AttemptRecord, Beat, gone
 from weir.storage.local import LocalStore
 
@@ -69,12 +72,34 @@ def test_a_silent_holder_is_taken_over_after_the_timeout_of_the_takers_clock(
     assert taker.waits == 50
 
 
+def test_a_taker_in_a_hurry_waits_as_long_as_the_holder_may_live(
+    store: LocalStore, holder: AttemptLock
+) -> None:
+    taker = Taker(store)
+    assert taker.take(timeout=2) == 2
+    assert taker.waits == 50
+    taker.lock.advance("taker", 4)
+    after = Taker(store)
+    assert after.take(timeout=1) == 4
+    assert after.waits == 4
+
+
+def test_an_attempt_of_an_earlier_weir_can_be_taken_over(store: LocalStore, holder: AttemptLock) -> None:
+    key = paths.attempt(JOB, Attempt(1))
+    record = json.loads(store.get(key) or b"")
+    del record["timeout"]
+    store.put(key, json.dumps(record).encode())
+    taker = Taker(store)
+    assert taker.take(timeout=3) == 2
+    assert taker.waits == 3
+
+
 def test_the_old_holder_learns_that_it_was_taken_over(store: LocalStore, holder: AttemptLock) -> None:
     Taker(store).take()
     with pytest.raises(FencedError):
         holder.beat()
     with pytest.raises(FencedError):
-        holder.advance("holder")
+        holder.advance("holder", 50)
 
 
 def test_a_released_job_is_taken_at_once(store: LocalStore, holder: AttemptLock) -> None:
@@ -85,7 +110,7 @@ def test_a_released_job_is_taken_at_once(store: LocalStore, holder: AttemptLock)
 
 
 def test_the_owner_restarts_its_driver_under_the_next_attempt(store: LocalStore, holder: AttemptLock) -> None:
-    assert holder.advance("holder") == 2
+    assert holder.advance("holder", 50) == 2
     holder.beat()
     newest = holder.newest()
     assert newest is not None and newest.attempt == 2
@@ -114,6 +139,16 @@ def test_processes_that_are_known_to_be_dead_need_not_be_waited_for(
     assert not gone(dead, Beat(group=os.getpgrp()))
     assert not gone(dataclasses.replace(dead, host="elsewhere"), Beat())
     assert not gone(dataclasses.replace(dead, boot="before"), Beat())
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="Linux has it")
+def test_the_clock_counts_on_while_the_machine_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept = {time.CLOCK_BOOTTIME: 3600.0, time.CLOCK_MONOTONIC: 0.0}
+    real = time.clock_gettime
+    lease = Lease(Attempt(1), 50, Clock())
+    monkeypatch.setattr(time, "clock_gettime", lambda which: real(which) + slept[which])
+    with pytest.raises(FencedError):
+        lease.check()
 
 
 def test_a_lease_runs_from_the_moment_of_asking() -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
 
+import pytest
+
+from tests.full_disk import full_disk
 from weir.clock import ManualClock
 from weir.ids import job_name
 from weir.link import Link
 from weir.protocol import messages as m
 from weir.storage.local import LocalStore
 from weir.supervisor.journal import History, Journal
-from weir.supervisor.process import OutputFile
+from weir.supervisor.process import DriverProcess, OutputFile
 from weir.supervisor.recovery import PARTS, Recovery, timeline
 from weir.supervisor.requests import Requests
 
@@ -53,6 +57,40 @@ def test_output_of_any_size_is_kept_within_bounds(tmp_path: Path) -> None:
     assert (tmp_path / "logs" / "driver.log").read_bytes().endswith(b"0199")
 
 
+def test_output_without_room_is_left_out_and_that_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "driver.log"
+    output = OutputFile(path, limit=40)
+    output.write(b"before\n")
+    with full_disk():
+        output.write(b"lost\n")
+        output.write(b"x" * 100)  # would be the first of another file
+    output.write(b"after\n")
+    kept = b"".join(file.read_bytes() for file in sorted(tmp_path.iterdir(), reverse=True))
+    assert kept == b"before\nweir: 105 bytes could not be kept here\nafter\n"
+
+
+def test_output_whose_folder_can_not_be_made_stops_nobody(tmp_path: Path) -> None:
+    (tmp_path / "logs").touch()
+    output = OutputFile(tmp_path / "logs" / "driver.log")
+    output.write(b"lost\n")
+    (tmp_path / "logs").unlink()
+    output.write(b"kept\n")
+    assert (tmp_path / "logs" / "driver.log").read_bytes().endswith(b"not be kept here\nkept\n")
+
+
+def test_a_driver_is_not_held_up_by_output_that_can_not_be_kept_or_shown(tmp_path: Path) -> None:
+    file = tmp_path / "job.py"
+    file.write_text("for _ in range(300): print('x' * 1000)\n")
+
+    def refuses(data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    process = DriverProcess(file, [], "", lambda _: None, refuses)
+    process.keep_output(OutputFile(Path("/dev/full")))
+    assert process.wait(60) == 2  # it is not a job file, as it can say only behind all that it prints
+    process.end()
+
+
 def test_history_outlives_its_writer_and_is_read_while_it_writes(tmp_path: Path) -> None:
     path = tmp_path / "journal" / "journal.sqlite"
     journal = Journal(path, ManualClock())
@@ -76,6 +114,37 @@ def test_history_outlives_its_writer_and_is_read_while_it_writes(tmp_path: Path)
     last = history.last("state")
     assert last is not None and last.body == {"state": "FINISHED"}
     history.close()
+
+
+def test_a_query_whose_batches_were_all_forgotten_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weir.supervisor.journal._KEPT", 1)
+    monkeypatch.setattr("weir.supervisor.journal._PRUNE_EVERY", 3)
+    journal = Journal(tmp_path / "journal.sqlite", ManualClock())
+    for query in ("old", "new", "new"):
+        journal.batch(1, committed(0, query=query))
+    journal.flush()
+    history = History(tmp_path / "journal.sqlite")
+    assert [(row["query"], row["batches"]) for row in history.queries()] == [("new", 2)]
+    history.close()
+    journal.close()
+
+
+def test_an_event_that_replaces_another_has_a_number_of_its_own(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.sqlite", ManualClock())
+    history = History(tmp_path / "journal.sqlite")
+    seen: list[object] = []
+    last = 0
+    for done in range(3):
+        journal.event(1, "savepoint progress", {"done": done}, alone=True)
+        for event in history.since(last):
+            last = event.id
+            seen.append(event.body["done"])
+    assert seen == [0, 1, 2]
+    assert len(history.events("savepoint progress")) == 1
+    history.close()
+    journal.close()
 
 
 def test_the_parts_of_a_recovery_add_up_to_the_whole() -> None:

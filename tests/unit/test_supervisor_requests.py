@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import signal
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
@@ -13,11 +16,13 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+from tests.full_disk import full_disk
 from tests.web_site import ASKS, served, site
-from weir.clock import Clock
+from weir.cli.detach import Ready
+from weir.clock import Clock, ManualClock
 from weir.config import Config
 from weir.errors import NoSuchCheckpointError, StorageError
-from weir.ids import JobName, job_name
+from weir.ids import Attempt, JobName, job_name
 from weir.protocol import messages as m
 from weir.protocol.checkpoints import AbortReason
 from weir.protocol.states import JobState
@@ -46,6 +51,7 @@ class Driver:
     made: list[Driver]
     scripts: list[Script]
     """What each driver does besides; the last one goes for all that follow."""
+    first: m.Message = m.Described(JOB, {})
 
     def __init__(self, file: Path, arguments: list[str], name: str, heard: Heard, show: object) -> None:
         self.heard = heard
@@ -53,7 +59,7 @@ class Driver:
         self.group = 0
         self._script = self.scripts[min(len(self.made), len(self.scripts) - 1)]
         self.made.append(self)
-        heard(m.Described(JOB, {}))
+        heard(self.first)
 
     def send(self, message: m.Message) -> None:
         self.got.append(message)
@@ -140,10 +146,16 @@ class Client:
 class Run:
     """One supervised job: the client's steps run beside it, and it is cancelled behind them."""
 
-    def __init__(self, dir: Path, overrides: dict[str, str]) -> None:
+    def __init__(self, dir: Path, overrides: dict[str, str], clock: Clock | None = None) -> None:
         self.dir, self.told = dir, Told()
         settings = {"execution.checkpointing.dir": str(dir), **overrides}
-        self._supervisor = Supervisor(Inputs(dir / "job.py", [], None, {}, settings), self.told, Clock())
+        inputs = Inputs(dir / "job.py", [], None, {}, settings)
+        self._supervisor = Supervisor(inputs, self.told, clock or Clock())
+
+    @property
+    def heard_at(self) -> float:
+        """When the supervisor has heard from its driver."""
+        return self._supervisor._live.heard_at if self._supervisor._live else 0.0
 
     def __call__(self, steps: Callable[[Client], None]) -> JobState:
         client = Client(self.dir)
@@ -165,6 +177,10 @@ class Run:
         if failed:
             raise failed[0]
         return state
+
+    def alone(self) -> tuple[JobState, m.Failure | None]:
+        """Run it without a client."""
+        return self._supervisor.run()
 
     def events(self, *kinds: str) -> list[dict[str, Any]]:
         history = History(self.dir / paths.journal(JOB))
@@ -284,6 +300,150 @@ def test_a_driver_that_dies_or_does_not_run_answers_nothing_and_that_is_said(
 
     assert run(steps) is JobState.CANCELED
     assert len(drivers) == 1
+
+
+def test_a_signal_that_is_ignored_stays_ignored(run: Run, drivers: list[Driver]) -> None:
+    Driver.scripts = [answers(True)]
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def steps(client: Client) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert client.call("checkpoint")["done"]
+
+    assert run(steps) is JobState.CANCELED
+    assert run.events("cancel") == [{"by": "cancel request"}]
+
+
+def fails_twice(driver: Driver, message: m.Message) -> None:
+    """Two queries fail at one time when it is asked; each commits when the other one has started again."""
+    answers(True)(driver, message)
+    if isinstance(message, m.Ask):
+        for query in ("left", "right"):
+            driver.heard(m.QueryFailed(query, 1, 3, m.Failure(f"{query} broke", retry=True)))
+    restarted = [one.query for one in driver.heard_of(m.RestartQuery)]
+    if isinstance(message, m.RestartQuery):
+        driver.heard(m.StepDone("reset sinks", 2.0 if message.query == "left" else 5.0, message.query))
+        driver.heard(m.QueryStarted(message.query, 2, 3))
+        for query in restarted if len(restarted) == 2 else ():
+            driver.heard(m.BatchCommitted(query, 2, 4, 10, 0.1, at="t"))
+
+
+def test_two_queries_that_fail_at_one_time_have_a_recovery_each(
+    tmp_path: Path, drivers: list[Driver]
+) -> None:
+    Driver.scripts = [fails_twice]
+    delay = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "10 ms"}
+    run = Run(tmp_path, {**delay, "restart-strategy.fixed-delay.attempts": "5"})
+
+    def steps(client: Client) -> None:
+        client.call("checkpoint")
+        client.wait_for(lambda: len(run.events("recovery")) == 2)
+
+    assert run(steps) is JobState.CANCELED
+    found = {body["query"]: body for body in run.events("recovery")}
+    assert {query: body["cause"] for query, body in found.items()} == {
+        "left": "left broke",
+        "right": "right broke",
+    }
+    assert {query: body["parts"]["reset sinks"] for query, body in found.items()} == {"left": 2, "right": 5}
+    assert len(drivers) == 1
+
+
+def test_a_driver_may_load_slowly_and_may_not_be_silent(
+    tmp_path: Path, drivers: list[Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Driver, "first", m.Ping(0))
+    clock = ManualClock()
+    run = Run(tmp_path, {"heartbeat.timeout": "20 s"}, clock)
+
+    def steps() -> None:
+        client = Client(tmp_path)
+        client.wait_for(lambda: drivers)
+        for _ in range(5):
+            clock.advance(100)
+            drivers[0].heard(m.Ping(0))
+            client.wait_for(lambda: run.heard_at == clock.monotonic())
+        clock.advance(121)
+
+    thread = threading.Thread(target=steps)
+    thread.start()
+    state, failure = run.alone()
+    thread.join()
+    assert state is JobState.FAILED and failure is not None
+    assert failure.what.endswith("has not answered for 121 s")
+
+
+def says(driver: Driver, message: m.Message) -> None:
+    answers(True)(driver, message)
+    if isinstance(message, m.Ask):
+        for number in range(200):
+            driver.heard(m.BatchCommitted("counts", 1, number, 10, 0.1, at="t"))
+            driver.heard(m.Noted("x" * 1000))
+        driver.heard(m.Ping(1))
+        driver.heard(m.Ping(2))
+
+
+def test_a_full_disk_does_not_end_a_detached_supervisor_and_it_goes_on_when_there_is_room(
+    run: Run, drivers: list[Driver], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Driver.scripts = [says]
+    monkeypatch.setattr("os.dup2", lambda *_: None)
+    ready = Ready(open(os.devnull, "wb"))  # noqa: SIM115  it closes it
+    monkeypatch.setattr(run.told, "opened", ready.opened)
+
+    def note(text: str) -> None:
+        ready.note(text)
+        run.told.notes.append(text)
+
+    monkeypatch.setattr(run.told, "note", note)
+
+    def steps(client: Client) -> None:
+        wish = client.ask("checkpoint")
+        with full_disk():
+            client.wait_for(lambda: any("the beat could not be written" in note for note in run.told.notes))
+        assert client.answer(wish)["done"]
+        client.call("checkpoint")
+        assert client.call("checkpoint")["done"]
+
+    assert run(steps) is JobState.CANCELED
+    assert len(drivers) == 1
+    assert run.events("state")[-1] == {"state": "CANCELED"}
+    log = (tmp_path / paths.logs(JOB) / "supervisor.log").read_text()
+    assert "could not be kept here" in log
+
+
+def test_a_disk_that_is_full_at_the_start_is_an_error_with_words(run: Run, drivers: list[Driver]) -> None:
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("weir.supervisor.home.Journal", full)
+        state, failure = run.alone()
+    assert state is JobState.FAILED and failure is not None
+    assert (failure.exit_code, failure.why) == (3, "database or disk is full")
+    assert "the storage could not open" in failure.what and "weir doctor" in failure.hint
+    store = LocalStore(run.dir)
+    assert AttemptLock(store, JOB, Clock()).last_beat(Attempt(1)).released
+
+
+def test_a_driver_that_can_not_be_started_is_started_later(
+    tmp_path: Path, drivers: list[Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delay = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "10 ms"}
+    run = Run(tmp_path, {**delay, "restart-strategy.fixed-delay.attempts": "5"})
+    Driver.scripts = [dies_when_asked, plays_along]
+
+    def refuses(*_: object) -> None:
+        monkeypatch.setattr(loop, "DriverProcess", Driver)
+        raise OSError(errno.EAGAIN, "no process is left")
+
+    def steps(client: Client) -> None:
+        monkeypatch.setattr(loop, "DriverProcess", refuses)
+        client.call("checkpoint")
+        client.wait_for(lambda: "RUNNING 2" in run.told.states)
+
+    assert run(steps) is JobState.CANCELED
+    assert "could not be started: no process is left" in run.events("failure")[-1]["what"]
 
 
 def test_changed_settings_are_checked_taken_and_given_to_the_next_driver(

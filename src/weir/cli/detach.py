@@ -28,7 +28,7 @@ from weir.ids import job_name
 from weir.protocol.messages import Failure
 from weir.protocol.states import JobState
 from weir.storage import paths
-from weir.supervisor.home import beside
+from weir.storage.open import beside
 from weir.supervisor.inputs import Inputs
 from weir.supervisor.loop import Supervisor
 from weir.supervisor.process import OutputFile
@@ -69,7 +69,8 @@ class Ready(Watcher):
         self._dir = dir = config.settings.execution_checkpointing_dir
         path = beside(dir, f"{paths.logs(job_name(job))}/supervisor.log")
         self._log = OutputFile(path)
-        with open(path, "ab") as file:  # a traceback, should there ever be one, belongs there too
+        # a traceback, should there ever be one, belongs there too; without room it is lost
+        with suppress(OSError), open(path, "ab") as file:
             for handle in (1, 2):
                 os.dup2(file.fileno(), handle)
         for line in self._held:

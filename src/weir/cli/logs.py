@@ -14,7 +14,7 @@ from weir.clock import Clock
 from weir.errors import BadValueError, NoOutputError
 from weir.ids import job_name
 from weir.storage import paths
-from weir.supervisor.home import beside
+from weir.storage.open import beside
 from weir.supervisor.view import look
 
 Follow = Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes, across attempts.")]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rich.console import Group
 from rich.live import Live
@@ -48,7 +48,8 @@ class Terminal(Watcher):
         self.batches[batch.query] = batch.batch
 
     def note(self, text: str) -> None:
-        say.note(text)
+        with suppress(OSError):  # a terminal that is gone or a file without room does not stop the job
+            say.note(text)
 
     def output(self, data: bytes) -> None:
         stream = sys.stderr if say.form is say.Form.JSON else sys.stdout
@@ -56,7 +57,7 @@ class Terminal(Watcher):
         stream.flush()
 
     def show_move(self) -> None:
-        say.note(f"{self.job}: {self.moved_to.value}, attempt {self.attempt}")
+        self.note(f"{self.job}: {self.moved_to.value}, attempt {self.attempt}")
 
 
 class Screen(Terminal):

@@ -17,9 +17,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import yaml
 from pydantic import ValidationError
 
 from weir.config.settings import (
@@ -31,6 +30,9 @@ from weir.config.settings import (
 )
 from weir.config.values import Words
 from weir.errors import BadValueError, UnknownKeyError
+
+if TYPE_CHECKING:
+    import yaml
 
 OWN_VARIABLES = ("WEIR_LINK_FD", "WEIR_READY_FD", "WEIR_FAULTS", "WEIR_FAULTS_DIR")
 """Variables with which weir's processes talk to each other and to tests; they are not settings."""
@@ -352,6 +354,8 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, object]
 
 def _from_file(file: Path) -> list[tuple[str, object]]:
     """Read the values as they are written, so that `010`, `1:30` or `off` stay what they look like."""
+    import yaml  # noqa: PLC0415  only where there is a file to read
+
     try:
         loader = yaml.SafeLoader(file.read_text("utf-8"))
         root = loader.get_single_node()
@@ -369,6 +373,8 @@ def _from_file(file: Path) -> list[tuple[str, object]]:
 
 
 def _nodes(loader: yaml.SafeLoader, mapping: yaml.MappingNode, prefix: str) -> Iterator[tuple[str, object]]:
+    import yaml  # noqa: PLC0415
+
     loader.flatten_mapping(mapping)
     for key_node, node in mapping.value:
         key = f"{prefix}{loader.construct_object(key_node)}"

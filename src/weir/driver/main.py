@@ -71,6 +71,7 @@ class _Driver:
         threading.Thread(target=self._listen, name="weir-link", daemon=True).start()
 
     def run(self) -> None:
+        threading.Thread(target=self._show_life, name="weir-life", daemon=True).start()
         job = jobfile.load(self._file)
         self._called = job.name
         job.name = job_name(os.environ.pop("WEIR_JOB_NAME", job.name))
@@ -142,6 +143,13 @@ class _Driver:
         threading.Thread(target=self._watch, args=(lease,), name="weir-lease", daemon=True).start()
         self._granted.put(lease)
 
+    def _show_life(self) -> None:
+        """Until there is a lease to renew: a job file that loads slowly is not one that hangs."""
+        rest = threading.Event()
+        while self._lease is None:
+            self._link.send(m.Ping(0))
+            rest.wait(5)
+
     def _heart(self, interval: float) -> None:
         """Ask for the lease again and again; a JVM that hangs holds the ping back."""
         rest = threading.Event()
@@ -157,7 +165,7 @@ class _Driver:
     def _watch(self, lease: Lease) -> None:
         rest = threading.Event()
         while (left := lease.left) > 0:
-            rest.wait(left)
+            rest.wait(min(left, 1.0))  # a wait does not count the time for which the machine was suspended
         _end(FencedError.exit_code, "the lease is over, so this driver ends")
 
 

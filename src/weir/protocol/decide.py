@@ -7,9 +7,12 @@ are in `restart.py`; the moves of a job in `states.py`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from weir.ids import BatchId, QueryName
-from weir.protocol.messages import Failure
+
+if TYPE_CHECKING:
+    from weir.protocol.messages import Failure
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any
-
-from pydantic import TypeAdapter
+from functools import cache
+from typing import TYPE_CHECKING, Any, get_args
 
 from weir.errors import Domain
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 
 @dataclass(frozen=True)
@@ -360,40 +362,15 @@ Message = (
     | Ask
 )
 
-_KINDS: dict[str, TypeAdapter[Any]] = {
-    kind.__name__: TypeAdapter(kind)
-    for kind in (
-        Described,
-        Ping,
-        StepDone,
-        QueryStarted,
-        GraphLearnt,
-        BatchCommitted,
-        QueryIdle,
-        QueryFailed,
-        QueryEnded,
-        CutOff,
-        CheckpointBegun,
-        CheckpointCompleted,
-        CheckpointAborted,
-        SavepointProgress,
-        SavepointTaken,
-        SavepointFailed,
-        SavepointsDeleted,
-        Restored,
-        Noted,
-        Planned,
-        Answered,
-        Ended,
-        Failed,
-        Prepare,
-        Start,
-        Pong,
-        RestartQuery,
-        Stop,
-        Ask,
-    )
-}
+_KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Message)}
+
+
+@cache
+def _adapter(kind: str) -> TypeAdapter[Any]:
+    """What checks a message; made when the first of its kind comes, because that takes milliseconds."""
+    from pydantic import TypeAdapter  # noqa: PLC0415  many import this module who decode nothing
+
+    return TypeAdapter(_KINDS[kind])
 
 
 def encode(message: Message) -> bytes:
@@ -404,5 +381,5 @@ def encode(message: Message) -> bytes:
 def decode(line: bytes) -> Message:
     """The message of one line."""
     kind, fields = json.loads(line)
-    message: Message = _KINDS[kind].validate_python(fields)
+    message: Message = _adapter(kind).validate_python(fields)
     return message

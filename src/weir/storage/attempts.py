@@ -1,9 +1,9 @@
 """One driver at a time: attempts and their beats.
 
 Creating `attempts/<N+1>.json` if absent is the lock. Only its owner writes `attempts/<N>.beat`, a
-counter; a taker must see it unchanged for the timeout on its own monotonic clock. Wall clocks are
-shown, never compared. On the owner's own machine a taker need not wait when every process of the
-owner is known to be gone.
+counter; a taker must see it unchanged for the timeout (its own or the owner's, whichever is longer) on
+its own monotonic clock. Wall clocks are shown, never compared. On the owner's own machine a taker need
+not wait when every process of the owner is known to be gone.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class AttemptRecord:
     since: str
     session: str
     """Names the supervisor over its attempts; requests are addressed to it."""
+    timeout: float = 0.0
+    """So long, in seconds, the lease of its driver may last without a beat; 0 from an earlier weir."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,13 @@ class AttemptLock:
             if newest is not None:
                 self._wait_out(newest, timeout, waiting)
             number = Attempt(max(newest.attempt if newest else 0, above) + 1)
-            if self._create(number, session):
+            if self._create(number, session, timeout):
                 return number
 
-    def advance(self, session: str) -> Attempt:
+    def advance(self, session: str, timeout: float) -> Attempt:
         """Open the attempt after the one that this object holds; the owner restarts its driver."""
         number = Attempt(self.held + 1)
-        if not self._create(number, session):
+        if not self._create(number, session, timeout):
             raise FencedError(who=f"attempt {self.held}", by=f"attempt {number}")
         return number
 
@@ -125,12 +127,12 @@ class AttemptLock:
                 raise JobRunningError(job=self._job, **asdict(newest))
             silent = self._clock.monotonic() - since
             holder = Holder(beat.count, silent, beat.released or gone(newest, beat))
-            decision = may_take(holder, timeout)
+            decision = may_take(holder, max(timeout, newest.timeout))
             if isinstance(decision, Take):
                 return
             waiting(newest, decision.seconds)
 
-    def _create(self, number: Attempt, session: str) -> bool:
+    def _create(self, number: Attempt, session: str, timeout: float) -> bool:
         record = AttemptRecord(
             number,
             os.getpid(),
@@ -140,6 +142,7 @@ class AttemptLock:
             _user(),
             self._clock.now().isoformat(),
             session,
+            timeout,
         )
         key = paths.attempt(self._job, number)
         if self._store.create(key, json.dumps(asdict(record)).encode()) is not Created.NOW:

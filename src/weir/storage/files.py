@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from weir.errors import BadValueError, StorageError
-from weir.storage.local import reason, sync_folder
+from weir.storage.local import reason, sync_folder, walk
 from weir.storage.open import is_local, local_path
 from weir.storage.store import Store
 
@@ -174,9 +174,12 @@ def up_to(path: Path, top: Path) -> Iterator[Path]:
 def below(top: Path) -> list[str]:
     """The names of all files below a folder, in order; none when it is not there."""
     found = []
-    for folder, _, names in os.walk(top):
-        inner = os.path.relpath(folder, top)
-        found += [name if inner == "." else f"{inner}/{name}" for name in names]
+    try:
+        for folder, names in walk(top):
+            inner = os.path.relpath(folder, top)
+            found += [name if inner == "." else f"{inner}/{name}" for name in names]
+    except OSError as error:
+        raise failed("list", top, error, str(top)) from error
     return sorted(found)
 
 

@@ -20,8 +20,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from weir.clock import Clock
+from weir.errors import StorageError
 from weir.ids import BatchId, CheckpointId, Generation, JobName, QueryName
 from weir.storage import paths
+from weir.storage.local import reason
 from weir.storage.open import is_local, local_path
 from weir.storage.store import Created, Store
 
@@ -170,5 +172,10 @@ def _folders(store: Store, prefix: str) -> Iterator[str]:
     """The folders directly below a folder; without walking through all of it where that is possible."""
     if is_local(store.url):
         top = Path(local_path(store.url)) / prefix
-        return iter(os.listdir(top) if top.is_dir() else [])
+        try:
+            return iter(os.listdir(top))
+        except (FileNotFoundError, NotADirectoryError):
+            return iter(())
+        except OSError as error:
+            raise StorageError(verb="list", path=str(top), reason=reason(error), root=store.url) from error
     return (key.removeprefix(f"{prefix}/").split("/")[0] for key in store.list(prefix))

@@ -61,19 +61,28 @@ class LocalStore:
             raise self._failed("read", key, error) from error
 
     def exists(self, key: str) -> bool:
-        return self._path(key).exists()
+        try:
+            os.stat(self._path(key))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise self._failed("look for", key, error) from error
+        return True
 
     def list(self, prefix: str) -> Iterator[str]:
         top = self._path(prefix) if prefix else self._root
         found = []
-        for folder, _, names in os.walk(top):
-            inner = Path(folder).relative_to(self._root)
-            found += [str(inner / name) for name in names if not name.startswith(".")]
+        try:
+            for folder, names in walk(top):
+                inner = Path(folder).relative_to(self._root)
+                found += [str(inner / name) for name in names if not name.startswith(".")]
+        except OSError as error:
+            raise self._failed("list", prefix, error) from error
         return iter(sorted(found))
 
     def delete(self, key: str) -> None:
         try:
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError, NotADirectoryError):
                 self._path(key).unlink()
         except OSError as error:
             raise self._failed("delete", key, error) from error
@@ -100,6 +109,21 @@ class LocalStore:
 
     def _failed(self, verb: str, key: str, error: OSError) -> StorageError:
         return StorageError(verb=verb, path=str(self._root / key), reason=reason(error), root=self.url)
+
+
+def walk(top: str | Path) -> Iterator[tuple[str, list[str]]]:
+    """Each folder from the top on, with the names of its files; nothing when it is not there.
+
+    A folder that can't be read is an error, where `os.walk` passes over it: what lies there would seem to
+    be gone.
+    """
+
+    def refused(error: OSError) -> None:
+        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            raise error
+
+    for folder, _, names in os.walk(top, onerror=refused):
+        yield folder, names
 
 
 def reason(error: OSError) -> str:

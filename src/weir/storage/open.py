@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from urllib.parse import quote
+
 from weir.storage.local import LocalStore
 from weir.storage.store import Store
+
+_LOCAL = Path.home() / ".local" / "state" / "weir"
+"""Where journals and output go when the job itself lives in an object store."""
 
 
 def is_local(url: str) -> bool:
@@ -19,6 +25,12 @@ def local_path(url: str) -> str:
 def spark_url(url: str) -> str:
     """The same place as Spark's Hadoop file systems call it."""
     return "s3a" + url.removeprefix("s3") if url.startswith("s3://") else url
+
+
+def beside(directory: str, key: str) -> Path:
+    """The local path for a file that is kept beside a job: SQLite and logs need a file system."""
+    root = Path(local_path(directory)) if is_local(directory) else _LOCAL / quote(directory, safe="")
+    return root / key
 
 
 def open_store(url: str) -> Store:

@@ -41,10 +41,13 @@ class Store(Protocol):
         """The value, or None when the key is absent. A `get` after a `create` or `put` sees it."""
 
     def exists(self, key: str) -> bool:
-        """Whether the key is there."""
+        """Whether the key is there. What can't be told is an error, and never False."""
 
     def list(self, prefix: str) -> Iterator[str]:
-        """All keys below the folder `prefix`, in order of their text; none when it is absent."""
+        """All keys below the folder `prefix`, in order of their text; none when it is absent.
+
+        All of them, or an error: a folder that can't be read is never taken for an empty one.
+        """
 
     def delete(self, key: str) -> None:
         """Remove the key; an absent one is no error."""

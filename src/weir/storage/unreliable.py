@@ -18,11 +18,13 @@ Result = TypeVar("Result")
 class UnreliableStore:
     """Passes everything on to another store, or fails to, or fails to say so."""
 
-    def __init__(self, inner: Store, seed: int, failing: float = 0.3) -> None:
+    def __init__(self, inner: Store, seed: int, failing: float = 0.3, failing_reads: float = 0.0) -> None:
         self._inner = inner
         self._random = random.Random(seed)
         self.failing = failing
-        """The share of writes that go wrong; reads are always answered."""
+        """The share of writes that go wrong."""
+        self.failing_reads = failing_reads
+        """The share of reads that are refused."""
 
     @property
     def url(self) -> str:
@@ -35,16 +37,21 @@ class UnreliableStore:
         self._maybe("write", key, lambda: self._inner.put(key, data))
 
     def get(self, key: str) -> bytes | None:
-        return self._inner.get(key)
+        return self._read("read", key, lambda: self._inner.get(key))
 
     def exists(self, key: str) -> bool:
-        return self._inner.exists(key)
+        return self._read("look for", key, lambda: self._inner.exists(key))
 
     def list(self, prefix: str) -> Iterator[str]:
-        return self._inner.list(prefix)
+        return self._read("list", prefix, lambda: self._inner.list(prefix))
 
     def delete(self, key: str) -> None:
         self._maybe("delete", key, lambda: self._inner.delete(key))
+
+    def _read(self, verb: str, key: str, act: Callable[[], Result]) -> Result:
+        if self.failing_reads and self._random.random() < self.failing_reads:
+            raise StorageError(verb=verb, path=key, reason="drawn by seed", root=self.url)
+        return act()
 
     def _maybe(self, verb: str, key: str, act: Callable[[], Result]) -> Result:
         if self._random.random() >= self.failing:

@@ -9,6 +9,9 @@ from weir.errors import WeirError
 from weir.protocol import messages as m
 from weir.supervisor.process import DriverProcess
 
+STARTING = 120.0
+"""So long a driver that has no attempt yet may be silent, in seconds: Python and pyspark are being loaded."""
+
 
 @dataclass(frozen=True)
 class Heard:
@@ -35,6 +38,10 @@ class Driven:
     kill_at: float | None = None
     leaving: bool = False
     """It was asked to end so that another driver goes on from a checkpoint."""
+
+    def patience(self, timeout: float) -> float:
+        """For how many seconds it may be silent; a start may be slow before its first sign of life."""
+        return timeout if self.granted else max(timeout, STARTING)
 
 
 def failure_of(error: WeirError) -> m.Failure:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from weir.savepoint.catalogue import Entry
-from weir.savepoint.restorable import Restorable
-from weir.savepoint.verify import Verified
 from weir.supervisor.journal import Event
 from weir.supervisor.view import Alive, Report, Standing
 from weir.words import seconds_since
+
+if TYPE_CHECKING:
+    from weir.savepoint.catalogue import Entry
+    from weir.savepoint.restorable import Restorable
+    from weir.savepoint.verify import Verified
 
 
 def job(job: Standing, now: datetime) -> dict[str, Any]:

@@ -5,31 +5,23 @@ It comes into being when the attempt is granted, and nothing of a job is written
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
-from urllib.parse import quote
 
 from weir.checkpoint.restore import LATEST, attempt_of_latest
 from weir.clock import Clock
 from weir.config import Config
+from weir.errors import ExternalError, StorageError
 from weir.ids import Attempt, JobName
 from weir.storage import open_store, paths
 from weir.storage.attempts import AttemptLock, AttemptRecord
-from weir.storage.open import is_local, local_path
+from weir.storage.open import beside
 from weir.supervisor.desk import Desk
 from weir.supervisor.journal import Journal
 from weir.supervisor.process import OutputFile
 from weir.supervisor.requests import Requests
-
-_LOCAL = Path.home() / ".local" / "state" / "weir"
-"""Where journals and output go when the job itself lives in an object store."""
-
-
-def beside(directory: str, key: str) -> Path:
-    """The local path for a file that is kept beside a job: SQLite and logs need a file system."""
-    root = Path(local_path(directory)) if is_local(directory) else _LOCAL / quote(directory, safe="")
-    return root / key
 
 
 class Home:
@@ -56,10 +48,13 @@ class Home:
             above = max(above, attempt_of_latest(self.store, job, saved_to))
         self.lock.acquire(session, config.settings.heartbeat_timeout.total_seconds(), waiting, above)
         self.desk = Desk(Requests(self.store, job), session)
+        path = beside(self._dir, paths.journal(job))
         try:
-            self.journal = Journal(beside(self._dir, paths.journal(job)), clock)
-        except BaseException:
-            self.lock.release()
+            self.journal = Journal(path, clock)
+        except BaseException as error:
+            self._release()
+            if isinstance(error, (OSError, sqlite3.Error)):
+                raise StorageError(verb="open", path=path, reason=str(error), root=self._dir) from error
             raise
 
     @property
@@ -79,5 +74,9 @@ class Home:
 
     def close(self) -> None:
         """Let the job go: the next taker need not wait."""
-        self.lock.release()
+        self._release()
         self.journal.close()
+
+    def _release(self) -> None:
+        with suppress(ExternalError):  # then the next taker waits, or sees that nobody is left
+            self.lock.release()

@@ -14,12 +14,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from weir.clock import Clock
-from weir.protocol.messages import BatchCommitted
 from weir.words import without_passwords
+
+if TYPE_CHECKING:
+    from weir.protocol.messages import BatchCommitted
 
 CHECKPOINTS = ("checkpoint begun", "checkpoint completed", "checkpoint aborted")
 """The kinds of events that are many: one pair for each checkpoint."""
@@ -84,8 +86,6 @@ class Journal:
         self._inserted += kind in CHECKPOINTS
         if not alone:
             self._count(kind, query, _number(body.get("seconds")))
-        else:
-            self._write("delete from events where kind = ?", (kind,))
         self._write(
             "insert into events (at, attempt, kind, query, body) values (?, ?, ?, ?, ?)",
             (
@@ -96,6 +96,9 @@ class Journal:
                 without_passwords(json.dumps(body, default=str)),
             ),
         )
+        if alone:  # behind the insert: the newest number is never free, so that none is given twice
+            newest = "select max(id) from events where kind = ?"
+            self._write(f"delete from events where kind = ? and id < ({newest})", (kind, kind))
         self.flush()
 
     def batch(self, attempt: int, b: BatchCommitted) -> None:
@@ -143,7 +146,8 @@ class Journal:
 
     def close(self) -> None:
         self.flush()
-        self._db.close()
+        with self._tolerant():
+            self._db.close()
 
     def _count(self, kind: str, query: str, amount: float) -> None:
         self._write(
@@ -163,7 +167,9 @@ class Journal:
         except sqlite3.Error as error:
             if str(error) != self._said:
                 self._said = str(error)
-                print(f"weir: the journal could not be written ({error}); the job goes on", file=sys.stderr)
+                with suppress(OSError):  # standard error may be a file on the same disk
+                    said = f"weir: the journal could not be written ({error}); the job goes on"
+                    print(said, file=sys.stderr)
 
 
 def _event(row: Mapping[str, Any]) -> Event:
@@ -217,19 +223,21 @@ class History:
         return [_batch(row) for row in reversed(rows)]
 
     def queries(self) -> list[dict[str, Any]]:
-        """For each query its newest batch, and the rows of all its batches."""
+        """For each query its newest batch, and the rows of all its batches, while any is kept."""
         totals = {(one["kind"], one["query"]): one for one in self.totals()}
         names = [query for kind, query in totals if kind == BATCHES]
         found = []
         for name in names or self._names():
-            (row,) = self._select("select * from batches where query = ? order by id desc limit 1", name)
+            kept = self._select("select * from batches where query = ? order by id desc limit 1", name)
+            if not kept:  # long ago: its batches have made room for those of others
+                continue
             rows, batches = totals.get((ROWS, name)), totals.get((BATCHES, name))
             total = {
                 "total_rows": int(rows["total"]) if rows else 0,
                 "batches": batches["count"] if batches else 0,
                 "total_seconds": batches["total"] if batches else 0.0,
             }
-            found.append(_batch(row) | total)
+            found.append(_batch(kept[0]) | total)
         return found
 
     def _names(self) -> list[str]:

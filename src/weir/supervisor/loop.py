@@ -74,7 +74,8 @@ class Supervisor:
         self._serial = 0
         self._strategy: RestartStrategy = NoRestart()
         self._failures: list[FailedAt] = []
-        self._recovery: Recovery | None = None
+        self._recoveries: dict[str, Recovery] = {}
+        """Those under way: of queries by name, and "" for the whole driver."""
         self._deploy_at: float | None = clock.monotonic()
         self._start_at = 0.0
         self._restarts: dict[str, float] = {}
@@ -90,7 +91,8 @@ class Supervisor:
     def run(self) -> tuple[JobState, m.Failure | None]:
         """Run the job to its end; the final state, and the failure behind it if there is one."""
         for number in _SIGNALS.values():
-            signal.signal(number, self._on_signal)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup: a logout does not end the job
+                signal.signal(number, self._on_signal)
         try:
             while not self._state.final:
                 self._step()
@@ -147,15 +149,16 @@ class Supervisor:
                 self._beat(self._home)
             self._take_requests(self._home)
             self._home.journal.flush()
-        if live is not None and live.granted:
+        if live is not None:
             self._look_after(live, now)
 
     def _look_after(self, live: Driven, now: float) -> None:
         silent = now - live.heard_at
+        timeout = self._settings().heartbeat_timeout.total_seconds() if self._config else 0.0
         if live.kill_at is not None and now >= live.kill_at:
             self._note("the driver did not end in time and is killed")
             self._over(live)
-        elif silent > self._settings().heartbeat_timeout.total_seconds():
+        elif silent > live.patience(timeout):
             live.failure, live.hung = self._died(f"has not answered for {silent:.0f} s"), True
             self._over(live)
 
@@ -175,13 +178,21 @@ class Supervisor:
     def _deploy(self, now: float) -> None:
         self._serial += 1
         serial = self._serial
-        process = DriverProcess(
-            self._inputs.file,
-            self._inputs.arguments,
-            self._inputs.name,
-            lambda message: self._events.put(Heard(serial, message)),
-            self._watcher.output,
-        )
+        try:
+            process = DriverProcess(
+                self._inputs.file,
+                self._inputs.arguments,
+                self._inputs.name,
+                lambda message: self._events.put(Heard(serial, message)),
+                self._watcher.output,
+            )
+        except OSError as error:  # no memory, no process, no file handle left
+            failure = self._died(f"could not be started: {error.strerror or error}")
+            if self._home is None:
+                self._final, self._state = failure, JobState.FAILED
+            else:
+                self._failed(FailedAt(None, None, failure), now)
+            return
         self._live = Driven(serial, process, now, now)
 
     def _try_to_grant(self, live: Driven, described: m.Described) -> None:
@@ -206,7 +217,8 @@ class Supervisor:
             self._strategy = strategy(self._config.settings)
             self._watcher.opened(name, self._config)
         elif name == self._home.job:
-            self._home.lock.advance(self._home.session)
+            timeout = self._settings().heartbeat_timeout.total_seconds()
+            self._home.lock.advance(self._home.session, timeout)
         else:
             reason = f"it made job {self._home.job!r} before and makes {name!r} now"
             raise JobFileError(file=self._inputs.file, reason=reason, todo="keep one name in one file")
@@ -245,11 +257,10 @@ class Supervisor:
             self._config = config.changed(self._changes)
             live.process.send(m.Prepare(self._config.to_wire()))
         elif isinstance(message, m.Ping):
-            assert self._home is not None, "only a granted driver pings"
-            if self._beat(self._home):
+            if self._home is not None and live.granted and self._beat(self._home):
                 live.process.send(m.Pong(message.number))
         elif isinstance(message, m.StepDone):
-            self._part(message.step, message.seconds)
+            self._part(message.step, message.seconds, message.query)
         elif isinstance(message, m.BatchCommitted):
             self._batch(message)
         elif isinstance(message, m.QueryIdle):
@@ -263,7 +274,7 @@ class Supervisor:
             live.failure = message.failure
         elif isinstance(message, m.QueryStarted):
             self._event("query started", asdict(message), message.query)
-            if recovery := self._recovery_of(message.query):
+            for recovery in self._recoveries_of(message.query):
                 recovery.running_at = self._clock.monotonic()
             if self._state in (JobState.STARTING, JobState.RESTARTING) and not live.leaving:
                 self._move(JobEvent.ALL_RUNNING)
@@ -281,20 +292,21 @@ class Supervisor:
         assert self._home is not None
         self._home.journal.batch(self._home.attempt, batch)
         self._watcher.batch(batch)
-        if recovery := self._recovery_of(batch.query):
+        for recovery in self._recoveries_of(batch.query):
             body = recovery.finish(batch, self._clock.monotonic())
             self._recovered(recovery, body, f"batch {batch.batch} of {batch.query} is committed")
 
     def _idle(self, query: str) -> None:
-        recovery = self._recovery_of(query)
-        if recovery and recovery.running_at:
-            self._recovered(recovery, recovery.finish_idle(), f"{query} runs and has nothing to read")
+        for recovery in self._recoveries_of(query):
+            if recovery.running_at:
+                self._recovered(recovery, recovery.finish_idle(), f"{query} runs and has nothing to read")
 
-    def _recovery_of(self, query: str) -> Recovery | None:
-        return self._recovery if self._recovery and self._recovery.query in ("", query) else None
+    def _recoveries_of(self, query: str) -> list[Recovery]:
+        """The driver's and the query's own, as far as they are under way."""
+        return [self._recoveries[name] for name in ("", query) if name in self._recoveries]
 
     def _recovered(self, recovery: Recovery, body: dict[str, object], how: str) -> None:
-        self._recovery = None
+        del self._recoveries[recovery.query]
         self._event("recovery", body, recovery.query)
         self._note(f"recovered in {body['seconds']} s: {how}")
 
@@ -362,9 +374,11 @@ class Supervisor:
             f"{failure.what}; {'the job' if whole else f'query {where.query}'} starts again in {delay:.1f} s"
         )
         self._event("restart", {"delay": delay, "query": where.query or ""}, where.query or "")
-        if self._recovery is None or whole:
-            self._recovery = Recovery(where.query or "", failure.what, heard_at)
-        self._part("detect", now - heard_at)
+        name = where.query or ""
+        if whole:
+            self._recoveries.clear()
+        self._recoveries.setdefault(name, Recovery(name, failure.what, heard_at))
+        self._part("detect", now - heard_at, name)
         self._move(JobEvent.RESTART)
         if whole:
             self._restarts.clear()
@@ -373,7 +387,7 @@ class Supervisor:
         else:
             assert where.query is not None
             self._restarts[where.query] = now + delay
-            self._part("wait", delay)
+            self._part("wait", delay, name)
 
     def _give_up(self, failure: m.Failure, reason: str) -> None:
         """End the job as FAILED; its other queries may finish their batches first."""
@@ -531,7 +545,8 @@ class Supervisor:
         point = intended.restore.point
         self._event("restore", {"point": point})
         self._note(f"restore: the running batches finish and commit, then the job goes on from {point}")
-        self._failures, self._recovery = [], None
+        self._failures = []
+        self._recoveries.clear()
         self._restarts.clear()
         self._move(JobEvent.RESTORE)
         self._start_at = now = self._clock.monotonic()
@@ -558,9 +573,10 @@ class Supervisor:
     def _event(self, kind: str, body: Mapping[str, object], query: str = "") -> None:
         self._told.event(kind, body, query)
 
-    def _part(self, name: str, seconds: float) -> None:
-        if self._recovery is not None:
-            self._recovery.add(name, seconds)
+    def _part(self, name: str, seconds: float, query: str = "") -> None:
+        """A part of the recovery of the query, or else of the driver."""
+        for recovery in self._recoveries_of(query)[-1:]:
+            recovery.add(name, seconds)
 
     def _note(self, text: str) -> None:
         self._told.note(text)

@@ -14,11 +14,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import IO
 
 from weir.link import Link
 from weir.protocol.messages import Message
+from weir.storage.files import write_all
 
 JOB_NAME = "WEIR_JOB_NAME"
 """Tells a driver that its job is called otherwise than in its file."""
@@ -28,32 +30,48 @@ Heard = Callable[["Message | None"], None]
 
 
 class OutputFile:
-    """What the driver prints, in files of bounded size: the newest, and a few older ones."""
+    """What the driver prints, in files of bounded size: the newest, and a few older ones.
+
+    Nothing here raises for a file system that refuses (a full disk): what can't be kept is left out, and
+    that is said once there is room again. Whoever prints must not wait, and no supervisor end, for that.
+    """
 
     def __init__(self, path: Path, limit: int = 16 * 2**20, keep: int = 3) -> None:
         self._path, self._limit, self._keep = path, limit, keep
         self._lock = threading.Lock()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab")
+        self._file: FileIO | None = None
+        self._left_out = 0
+        self.write(b"")  # so that the file is there, also for a driver that prints nothing
 
     def write(self, data: bytes) -> None:
         with self._lock:
-            if self._file.tell() + len(data) > self._limit:
-                self._turn_over()
-            self._file.write(data)
-            self._file.flush()
+            try:
+                file = self._with_room_for(data)
+                if self._left_out:
+                    said = f"weir: {self._left_out} bytes could not be kept here\n"
+                    write_all(file.fileno(), said.encode())
+                    self._left_out = 0
+                write_all(file.fileno(), data)
+            except OSError:
+                self._left_out += len(data)
 
     def close(self) -> None:
-        with self._lock:
-            self._file.close()
+        with self._lock, suppress(OSError):
+            if self._file is not None:
+                self._file.close()
 
-    def _turn_over(self) -> None:
-        self._file.close()
-        for number in reversed(range(1, self._keep)):
-            with suppress(FileNotFoundError):
-                os.replace(f"{self._path}.{number}", f"{self._path}.{number + 1}")
-        os.replace(self._path, f"{self._path}.1")
-        self._file = self._path.open("ab")
+    def _with_room_for(self, data: bytes) -> FileIO:
+        if self._file is not None and self._file.tell() + len(data) > self._limit:
+            self._file.close()
+            self._file = None
+            for number in reversed(range(1, self._keep)):
+                with suppress(FileNotFoundError):
+                    os.replace(f"{self._path}.{number}", f"{self._path}.{number + 1}")
+            os.replace(self._path, f"{self._path}.1")
+        if self._file is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = FileIO(self._path, "a")
+        return self._file
 
 
 class DriverProcess:
@@ -139,7 +157,8 @@ class DriverProcess:
             elif sum(map(len, self._early)) < 2**20:
                 self._early.append(data)
             if shown:
-                self._show(data)
+                with suppress(OSError):  # as above: the pipe must be drained, or the driver blocks
+                    self._show(data)
 
 
 def _members(group: int) -> bool:

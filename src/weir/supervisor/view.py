@@ -21,8 +21,7 @@ from weir.ids import JobName, job_name
 from weir.protocol.states import JobState
 from weir.storage import open_store, paths
 from weir.storage.attempts import AttemptLock, AttemptRecord, Beat, gone, visible
-from weir.storage.open import is_local, local_path
-from weir.supervisor.home import beside
+from weir.storage.open import beside, is_local, local_path
 from weir.supervisor.journal import Event, History
 
 LOST = "LOST"

@@ -19,7 +19,7 @@ from weir.errors import StorageError
 from weir.ids import Attempt, BatchId, Run, Token
 from weir.protocol.ledger import Staged
 from weir.storage import Store
-from weir.storage.local import reason, sync_folder
+from weir.storage.local import reason, sync_folder, walk
 from weir.storage.open import is_local, local_path
 
 if TYPE_CHECKING:
@@ -120,10 +120,12 @@ def sync_files(store: Store, folder: str) -> None:
         return
     root = Path(local_path(store.url))
     try:
-        for path in (root / folder).rglob("part-*"):
-            sync_folder(path)
-            for above in path.relative_to(root).parents:
-                sync_folder(root / above)
+        for inner, names in walk(root / folder):
+            parts = [Path(inner) / name for name in names if name.startswith("part-")]
+            for path in parts:
+                sync_folder(path)
+                for above in path.relative_to(root).parents:
+                    sync_folder(root / above)
     except OSError as error:
         raise StorageError(verb="sync", path=folder, reason=reason(error), root=store.url) from error
 
