@@ -89,6 +89,27 @@ def test_the_buttons_ask_the_job_and_tell_what_became_of_it(job: FakeJob, url: s
     assert supervisor.heard[1][1] == {"settings": {INTERVAL: "5 s"}}
 
 
+def test_the_token_opens_the_pages_and_a_wrong_one_does_not(
+    tmp_path: Path, job: FakeJob, opened: Open
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("a-token-of-many-characters")
+    with served(site(tmp_path), str(token)) as url:
+        page = opened(f"{url}/jobs/wordcount")
+        for given in ("something-else-that-is-long", token.read_text()):
+            expect(page).to_have_url(f"{url}/login")
+            page.fill("input[name=token]", given)
+            page.click("text=Enter")
+            if given != token.read_text():
+                expect(page.locator("main")).to_contain_text("This is not the token")
+        expect(page.locator(".job .name")).to_have_text("wordcount")
+        page.click(".job .name")
+        Answering(job, lambda request: {"done": True, "id": 13, "seconds": 0.5})
+        page.goto(f"{url}/jobs/wordcount/checkpoints")
+        page.click("#checkpoint-now")
+        expect(page.locator(".toast").first).to_have_text("the checkpoint is complete")
+
+
 def test_going_back_shows_what_it_means_and_asks_once_more(
     job: FakeJob, url: str, opened: Open, tmp_path: Path
 ) -> None:

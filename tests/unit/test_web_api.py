@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from tests.fake_job import Answer, FakeJob
 from tests.unit.test_cli_savepoints import saved
 from tests.web_site import ASKS, Answering, checkpointed, client, described, failed, site
 from weir.cli import main
+from weir.web import doing, sampling
 from weir.web.metrics import MEANINGS
 
 API = "/api/v1"
@@ -292,6 +294,43 @@ def test_a_restore_goes_to_the_supervisor_or_is_written_down(api: TestClient, jo
     job.state("CANCELED").end()
     gone = api.post(f"{API}/jobs/wordcount/restore?wait=20", json={"point": "chk-99"}, headers=ASKS)
     assert gone.status_code == 404 and "chk-99" in gone.json()["error"]["what"]
+
+
+def test_passwords_that_somebody_sent_are_not_told_to_whoever_looks(api: TestClient, job: FakeJob) -> None:
+    place, shown = "s3://key:hunter2@bucket", "s3://key:***@bucket"
+    refused = {"done": False, "what": f"{place} can't be written", "why": "password=hunter2"}
+    supervisor = Answering(job, lambda request: refused)
+    answer = api.post(f"{API}/jobs/wordcount/savepoints?wait=20", json={"path": place}, headers=ASKS)
+    supervisor.end()
+    assert supervisor.heard[0][1]["path"] == place
+    assert "hunter2" not in answer.text and shown in answer.text
+    operations = api.get(f"{API}/jobs/wordcount/operations")
+    assert "hunter2" not in operations.text and data(operations)[0]["arguments"] == {"path": shown}
+    assert "hunter2" not in api.get("/jobs/wordcount/savepoints").text
+
+
+def test_a_sample_of_state_is_read_by_one_process_at_a_time_with_a_limit(
+    api: TestClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ask = f"{API}/jobs/wordcount/state/sample?wait=20"
+    began = tmp_path / "began"
+    # Its child, as Spark has a JVM, would keep the pipe open and outlive it.
+    script = f"import os, time; os.fork(); open({str(began)!r}, 'a').write('.'); time.sleep(600)"
+    monkeypatch.setattr(doing, "WEIR", (sys.executable, "-c", script))
+    monkeypatch.setattr(sampling, "LIMIT", 5.0)
+    first = api.post(f"{API}/jobs/wordcount/state/sample", json={"query": "counts"}, headers=ASKS)
+    assert first.status_code == 202
+    until = time.monotonic() + 20
+    while not began.exists() and time.monotonic() < until:
+        threading.Event().wait(0.01)
+    other = api.post(ask, json={"query": "counts", "operator": 1}, headers=ASKS)
+    assert other.status_code == 409 and "another sample" in other.json()["error"]["what"]
+    ended = data(api.get(f"{API}/operations/{first.json()['data']['id']}?wait=30"))
+    assert ended["error"]["what"] == "the state was not read within 5 s"
+    secret = "import sys; sys.exit('could not connect to postgresql://ada:hunter2@db')"
+    monkeypatch.setattr(doing, "WEIR", (sys.executable, "-c", secret))
+    broken = api.post(ask, json={"query": "counts"}, headers=ASKS)
+    assert broken.status_code == 409 and "ada:***@db" in broken.json()["error"]["why"]
 
 
 def test_metrics_are_prometheus_and_their_counters_only_grow(

@@ -26,7 +26,7 @@ from weir.supervisor.health import health
 from weir.supervisor.recovery import PARTS
 from weir.supervisor.view import Report, report
 from weir.web import drawing
-from weir.web.envelope import status_of
+from weir.web.envelope import status_of, words
 from weir.web.guard import COOKIE, LOGIN, same, session_of
 from weir.web.reading import kept, settings, total
 from weir.web.site import SAVEPOINT_DIR, Site
@@ -39,6 +39,8 @@ HISTORY = (
 )
 """The kinds of events on the page of history; batches and checkpoints have their own."""
 _UNKNOWN = "-"
+_LONGEST = 4096
+"""So many bytes a form with a token may have."""
 _PAGE = 25
 _POINTS = 200
 _SPARK = 60
@@ -104,13 +106,22 @@ def install_login(app: FastAPI, token: str | None) -> None:
 
     @app.post(LOGIN, response_class=HTMLResponse, include_in_schema=False)
     async def enter(request: Request) -> Response:
-        body = (await request.body())[:4096].decode("utf-8", "replace")
-        given = (parse_qs(body).get("token") or [""])[0].strip()
+        given = (parse_qs(await _form(request)).get("token") or [""])[0].strip()
         if not same(given, token):
             return asked(wrong=True)
         answer = RedirectResponse("/", 303)
         answer.set_cookie(COOKIE, session_of(token), httponly=True, samesite="strict", max_age=30 * 86400)
         return answer
+
+
+async def _form(request: Request) -> str:
+    """What a form sends; nothing when it is too long: who sends it is not known yet, and is kept nowhere."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _LONGEST:
+            return ""
+    return body.decode("utf-8", "replace")
 
 
 class Pages:
@@ -133,8 +144,7 @@ class Pages:
             row = self._row(seen)
             return self._page(f"{template or tab}.html", tab=tab, tabs=TABS, **row, **content(seen))
         except WeirError as error:
-            words = {"what": error.what, "why": error.why, "hint": error.hint}
-            return self._page("error.html", status_of(error), error=words)
+            return self._page("error.html", status_of(error), error=words(error))
 
     def overview(self, seen: Report) -> dict[str, Any]:
         dir, name, clock = self._site.dir, seen.standing.name, self._site.clock
