@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from weir.checkpoint.restore import intend
-from weir.errors import NotDoneError
+from weir.errors import NoSupervisorError, NotDoneError
 from weir.ids import job_name
 from weir.savepoint import copying
 from weir.savepoint.place import Place
@@ -56,6 +56,12 @@ def configure(site: Site, operation: Operation) -> Mapping[str, Any]:
 
 def plan(site: Site, operation: Operation) -> Mapping[str, Any]:
     """Made by a process with Spark that the supervisor starts; where nobody runs the job, by `weir plan`."""
+    job = site.look(operation.job)
+    if job.over:
+        file, point = job.file or "FILE", operation.arguments["point"]
+        raise NoSupervisorError(
+            job=job.name, verb="plan", reason="nobody runs it", todo=f"'weir plan {file} -s {point}' makes it"
+        )
     return _ask(site, operation, asking.PLAN, operation.arguments)
 
 

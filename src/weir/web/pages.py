@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from hashlib import blake2s
 from importlib.resources import files
 from typing import Annotated, Any
 from urllib.parse import parse_qs, quote
@@ -194,6 +195,7 @@ class Pages:
             "lanes": _lanes(one, max((_length(body) for body in one.queries.values()), default=0)),
             "phases": PHASES,
             "now_at": _now_at(seen),
+            "rewindable": self._rewindable(name),
         }
 
     def savepoints(self, seen: Report) -> dict[str, Any]:
@@ -240,6 +242,11 @@ class Pages:
 
     def history(self, seen: Report) -> dict[str, Any]:
         return {"events": kept(self._site, seen.standing.name, *HISTORY, limit=300)[::-1]}
+
+    def _rewindable(self, job: str) -> bool:
+        """Whether all that the job delivers can be taken back."""
+        found = measures.graph(self._site.dir, job, self._site.clock)["queries"]
+        return all(one["sink"].get("rewindable") for one in found if one["sink"] and not one["channel"])
 
     def _row(self, seen: Report) -> dict[str, Any]:
         """What every page says of a job."""
@@ -320,6 +327,7 @@ def _savepoint(entry: Entry) -> dict[str, Any]:
     sinks = [query.sink for query in queries.values() if query.sink is not None]
     return {
         **forms.savepoint(entry),
+        "key": blake2s(entry.place.encode(), digest_size=8).hexdigest(),
         "at_batch": {name: query.batch for name, query in queries.items()},
         "rewindable": all(sink.rewindable for sink in sinks),
     }
