@@ -47,7 +47,7 @@ def served(site: Site, token_file: str | None = None) -> Iterator[str]:
         thread.join(20)
 
 
-def described(job: FakeJob, rewindable: bool = True, **settings: str) -> FakeJob:
+def described(job: FakeJob, rewindable: bool = True, /, **settings: str) -> FakeJob:
     """The job has told its settings and its graph, as a supervisor does."""
     config = resolve(file=None, overrides=settings)
     body = {one.key: {"value": config.text(one.key), "origin": "default"} for one in describe()}
@@ -85,7 +85,14 @@ def failed(job: FakeJob, what: str = EVIL, batch: int = 41) -> FakeJob:
     job.event("restart", {"delay": 1.0, "query": "counts"}, "counts")
     first = {"query": "counts", "batch": batch, "rows": 10}
     parts = {"detect": 0.1, "wait": 1.0, "first commit": 0.4}
-    body = {"query": "counts", "cause": what, "seconds": 1.5, "parts": parts, "first": first}
+    body = {
+        "query": "counts",
+        "cause": what,
+        "seconds": 1.5,
+        "parts": parts,
+        "first": first,
+        "replayed": {"counts": batch},
+    }
     job.event("recovery", body, "counts")
     job.event("note", {"text": what})
     return job

@@ -150,7 +150,7 @@ def test_going_back_shows_the_plan_first_and_asks_once_more(
 def test_of_a_job_that_nobody_runs_the_dialog_says_why_there_is_no_plan(
     job: FakeJob, url: str, opened: Open
 ) -> None:
-    described(job, rewindable=False)
+    described(job, False)
     page = opened(f"{url}/checkpoints/12")
     expect(page.locator("#live")).to_have_text("live")
     job.state("CANCELED").end()
