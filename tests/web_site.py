@@ -14,7 +14,9 @@ from starlette.testclient import TestClient
 from tests.fake_job import FakeJob
 from weir.clock import Clock
 from weir.config import Ports, describe, resolve
+from weir.ids import CheckpointId
 from weir.protocol.messages import CheckpointAborted, CheckpointBegun, CheckpointCompleted, Failure
+from weir.storage import paths
 from weir.supervisor.requests import Request
 from weir.web.app import application, guarded
 from weir.web.serving import Server
@@ -45,12 +47,12 @@ def served(site: Site, token_file: str | None = None) -> Iterator[str]:
         thread.join(20)
 
 
-def described(job: FakeJob, **settings: str) -> FakeJob:
+def described(job: FakeJob, rewindable: bool = True, /, **settings: str) -> FakeJob:
     """The job has told its settings and its graph, as a supervisor does."""
     config = resolve(file=None, overrides=settings)
     body = {one.key: {"value": config.text(one.key), "origin": "default"} for one in describe()}
     job.journal.event(job.lock.held, "settings", body, alone=True)
-    sink = {"kind": "files", "description": "parquet files in out", "rewindable": True}
+    sink = {"kind": "files", "description": "parquet files in out", "rewindable": rewindable}
     query = {"name": "counts", "inputs": [], "sources": ["lines"], "channel": False, "sink": sink}
     job.journal.event(job.lock.held, "graph", {"queries": [{**query, "output_mode": "update"}]}, alone=True)
     return job
@@ -67,6 +69,9 @@ def checkpointed(job: FakeJob, first: int, last: int) -> FakeJob:
         query = {"batch": id, "unaligned": False, "new_bytes": 10, "full_bytes": 90, "phases": PHASES}
         done = CheckpointCompleted(id, "aligned", "interval", False, id / 100, 1000 + id, 9000 + id)
         phases = {"trigger": 0.01, "barrier": 0.02, "ack": 0.3, "complete": 0.01, "notify": 0.01}
+        manifest = job.dir / paths.completed(job.name, CheckpointId(id))
+        manifest.parent.mkdir(exist_ok=True)
+        manifest.touch()  # it is there, so that the checkpoint is retained; what is in it, the journal says
         job.event("checkpoint completed", {**asdict(done), "phases": phases, "queries": {"counts": query}})
     return job
 
@@ -80,7 +85,14 @@ def failed(job: FakeJob, what: str = EVIL, batch: int = 41) -> FakeJob:
     job.event("restart", {"delay": 1.0, "query": "counts"}, "counts")
     first = {"query": "counts", "batch": batch, "rows": 10}
     parts = {"detect": 0.1, "wait": 1.0, "first commit": 0.4}
-    body = {"query": "counts", "cause": what, "seconds": 1.5, "parts": parts, "first": first}
+    body = {
+        "query": "counts",
+        "cause": what,
+        "seconds": 1.5,
+        "parts": parts,
+        "first": first,
+        "replayed": {"counts": batch},
+    }
     job.event("recovery", body, "counts")
     job.event("note", {"text": what})
     return job

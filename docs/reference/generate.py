@@ -35,14 +35,17 @@ JSON_FORMS = {
     " `since`, `started_at`, `uptime_seconds`, `batch` (`query`, `batch`, `rows`, `at`), `supervised`,"
     " `pid`, `host`, `user`, `driver`, `file`, `advice`",
     "status": "`dir`, all of a job in `list`, `restarts`, `queries` (`query`, `run`, `batch`, `at`, `rows`,"
-    " `seconds`, `state_rows`, `state_bytes`, `watermark`, `total_rows`), `failure` (`at`, `attempt`,"
+    " `seconds`, `state_rows`, `state_bytes`, `watermark`, `total_rows`, `lag`: Kafka's records that are not"
+    " read yet, by topic and partition), `failure` (`at`, `attempt`,"
     " `query`, `what`, `why`, `hint`, `domain`, `error`, `batch`, `stack`), `gave_up`, `recoveries`"
-    " (`at`, `attempt`, `query`, `cause`, `seconds`, `parts`, `first`), `checkpoint` (the last that"
-    " completed: `at`, `age_seconds`, `attempt`, `id`, `alignment`, `trigger`, `full`, `seconds`,"
-    " `new_bytes`, `full_bytes`), `restored` (`at`, `attempt`, `checkpoint`, `generation`, `why`, `seconds`)",
+    " (`at`, `attempt`, `query`, `cause`, `seconds`, `parts`, `replayed`: the batch of each query that ran"
+    " again, `first`: `query`, `batch`, `rows`), `checkpoint` (the last that completed: `at`, `age_seconds`,"
+    " `attempt`, `id`, `alignment`, `trigger`, `full`, `seconds`, `new_bytes`, `full_bytes`), `restored`"
+    " (`at`, `attempt`, `checkpoint`, `generation`, `why`, `seconds`)",
     "top": "`health` (`level`: ok, warn, bad or over, `words`), all of `status`, and in `queries` also"
     " `rate`, `behind` (`count`, `unit`), `watermark_lag_seconds`, `state_growth_bytes_per_hour`,"
-    " `batch_seconds`, `durations`, `sources`, `operators`",
+    " `batch_seconds` (`min`, `avg`, `p50`, `p90`, `p95`, `p99`, `max`), `durations`, `sources` (`name`,"
+    " `rows`, `behind`, `unit`), `operators` (`name`, `rows`, `bytes`, `growth_bytes_per_hour`)",
     "dashboard": "`url`, `dir`, when it begins to serve",
     "cancel": "`job`, `state`, `attempt`",
     "checkpoint": "`job`, `id`, `status`, `seconds`, `new_bytes`, `full_bytes`. One that was aborted has"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tests.browser.conftest import WIDTHS, Open
 from tests.fake_job import FakeJob
 from tests.unit.test_cli_savepoints import saved
 from tests.web_site import EVIL, Answering, checkpointed, described, failed, served, site
-from weir.protocol.messages import BatchCommitted
+from weir.protocol.messages import BatchCommitted, CheckpointBegun
 from weir.supervisor.requests import Request
 from weir.web import doing
 
@@ -89,32 +89,121 @@ def test_the_buttons_ask_the_job_and_tell_what_became_of_it(job: FakeJob, url: s
     assert supervisor.heard[1][1] == {"settings": {INTERVAL: "5 s"}}
 
 
-def test_going_back_shows_what_it_means_and_asks_once_more(
+def test_the_token_opens_the_pages_and_a_wrong_one_does_not(
+    tmp_path: Path, job: FakeJob, opened: Open
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("a-token-of-many-characters")
+    with served(site(tmp_path), str(token)) as url:
+        page = opened(f"{url}/jobs/wordcount")
+        for given in ("something-else-that-is-long", token.read_text()):
+            expect(page).to_have_url(f"{url}/login")
+            page.fill("input[name=token]", given)
+            page.click("text=Enter")
+            if given != token.read_text():
+                expect(page.locator("main")).to_contain_text("This is not the token")
+        expect(page.locator(".job .name")).to_have_text("wordcount")
+        page.click(".job .name")
+        Answering(job, lambda request: {"done": True, "id": 13, "seconds": 0.5})
+        page.goto(f"{url}/jobs/wordcount/checkpoints")
+        page.click("#checkpoint-now")
+        expect(page.locator(".toast").first).to_have_text("the checkpoint is complete")
+
+
+def test_going_back_shows_the_plan_first_and_asks_once_more(
     job: FakeJob, url: str, opened: Open, tmp_path: Path
 ) -> None:
     taken = saved(tmp_path / "elsewhere", tmp_path / "backup")
-    supervisor = Answering(
-        job, lambda request: {"done": True, "checkpoint": 7, "generation": 2, "seconds": 1}
-    )
+    plan = {"done": True, "text": "counts  kept", "code": 0}
+
+    def answer(request: Request) -> dict[str, Any]:
+        return plan if request.verb == "plan" else {"done": True, "checkpoint": 7, "generation": 2}
+
+    supervisor = Answering(job, answer)
+    supervisor.gate.clear()
     page = opened(f"{url}/savepoints")
-    page.click("text=Verify")
-    expect(page.locator("#catalogue")).to_contain_text("whole")
     page.click("text=Go back to it")
     dialog = page.locator("dialog[open]")
-    expect(dialog.locator("tbody tr")).to_contain_text(["counts"])
+    go = dialog.get_by_role("button", name="Go back")
     assert [cell.strip() for cell in dialog.locator("tbody td").all_inner_texts()] == [
-        "counts",
-        "49",
-        "1",
-        "48",
+        *("counts", "49", "1", "48")
     ]
+    expect(dialog.locator(".planned")).to_contain_text("planner is asked")
+    expect(go).to_be_disabled()
+    supervisor.gate.set()
+    expect(dialog.locator(".planned")).to_have_text("counts  kept")
+    expect(go).to_be_enabled()
     dialog.get_by_text("Leave it").click()
     expect(dialog).to_be_hidden()
+    plan |= {"text": "counts  does not fit", "code": 12}
     page.click("text=Go back to it")
-    dialog.get_by_role("button", name="Go back").click()
+    expect(dialog.locator(".planned")).to_have_text("counts  does not fit")
+    expect(go).to_be_disabled()
+    dialog.get_by_label("although the plan does not fit").check()
+    go.click()
     expect(page.locator(".toast").last).to_have_text("the job goes back")
     supervisor.end()
-    assert supervisor.heard == [("restore", {"point": taken.place, "accept_duplicates": False})]
+    assert [verb for verb, _ in supervisor.heard] == ["plan", "plan", "restore"]
+    assert supervisor.heard[-1][1] == {"point": taken.place, "accept_duplicates": False}
+
+
+def test_of_a_job_that_nobody_runs_the_dialog_says_why_there_is_no_plan(
+    job: FakeJob, url: str, opened: Open
+) -> None:
+    described(job, False)
+    page = opened(f"{url}/checkpoints/12")
+    expect(page.locator("#live")).to_have_text("live")
+    job.state("CANCELED").end()
+    expect(page.locator("#verdict")).to_contain_text("CANCELED")
+    page.click("text=Go back to it")
+    dialog = page.locator("dialog[open]")
+    expect(dialog.locator(".planned")).to_contain_text("weir plan /jobs/wordcount.py -s chk-12")
+    expect(dialog).to_contain_text("A sink of this job can't be rewound")
+    expect(dialog.get_by_role("button", name="Go back")).to_be_disabled()
+    dialog.get_by_label("go back without a plan").check()
+    expect(dialog.get_by_role("button", name="Go back")).to_be_enabled()
+
+
+def test_a_savepoint_that_appears_has_dialogs_of_its_own(
+    job: FakeJob, url: str, opened: Open, tmp_path: Path
+) -> None:
+    page = opened(f"{url}/savepoints")
+    expect(page.locator("#live")).to_have_text("live")
+    page.fill("input[name=path]", "/somewhere/else")
+    page.locator("h1").click()
+    for number in (7, 8):
+        place = saved(tmp_path / f"elsewhere-{number}", tmp_path / "backup", id=number).place
+        job.event("savepoint taken", {"id": number, "path": place})
+        card = page.locator("#catalogue .savepoint").filter(has_text=place)
+        card.get_by_text("Delete").click()
+        expect(page.locator("dialog[open]")).to_contain_text(place)
+        page.locator("dialog[open]").get_by_text("Leave it").click()
+        card.get_by_text("Go back to it").click()
+        expect(page.locator("dialog[open] h2")).to_have_text(f"Go back to savepoint {number}?")
+        page.locator("dialog[open]").get_by_text("Leave it").click()
+    expect(page.locator("#catalogue .savepoint")).to_have_count(2)
+    expect(page.locator("#ask input[name=path]")).to_have_value("/somewhere/else")
+
+
+def test_failure_checkpoint_and_forms_come_and_go_by_themselves(job: FakeJob, url: str, opened: Open) -> None:
+    job.event("checkpoint begun", asdict(CheckpointBegun(13, "aligned", "interval")))
+    pages = {tab: opened(f"{url}{tab}") for tab in ("", "/checkpoints", "/checkpoints/13", "/savepoints")}
+    for page in pages.values():
+        expect(page.locator("#live")).to_have_text("live")
+    expect(pages["/checkpoints/13"].locator("h1")).to_contain_text("pending")
+    expect(pages[""].locator("#failure")).to_be_empty()
+    checkpointed(job, 13, 13)
+    expect(pages["/checkpoints/13"].locator("h1")).to_contain_text("completed")
+    failed(job, "boom").state("RESTARTING")
+    expect(pages[""].locator("#failure")).to_contain_text("boom")
+    job.state("RUNNING")
+    expect(pages[""].locator("#failure")).to_be_empty()
+    for tab, button in (("/checkpoints", "Checkpoint now"), ("/savepoints", "Savepoint now")):
+        expect(pages[tab].get_by_text(button)).to_be_visible()
+    job.state("FINISHED").end()
+    for tab, button in (("/checkpoints", "Checkpoint now"), ("/savepoints", "Savepoint now")):
+        expect(pages[tab].get_by_text(button)).to_have_count(0)
+    expect(pages["/checkpoints"].locator("#change")).to_have_count(0)
 
 
 def test_a_sample_of_state_is_a_table(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ import pytest
 from tests.fake_job import Answer, FakeJob
 from tests.web_site import checkpointed, described, failed
 from weir.cli import main
-from weir.clock import Clock
-from weir.supervisor.health import Health, Level, health
+from weir.clock import Clock, ManualClock
+from weir.supervisor.health import Health, Level, health, judge
+from weir.supervisor.measures import Query
 from weir.supervisor.view import report
 
 INTERVAL = "execution.checkpointing.interval"
@@ -80,6 +82,42 @@ def test_many_restarts_are_worth_a_word(job: FakeJob) -> None:
     failed(failed(job, "one"), "two")
     assert verdict(job).level is Level.OK
     assert verdict(failed(job, "three")).words == "3 restarts or more within the last hour"
+
+
+def lagging(behind: Sequence[int], clock: ManualClock) -> Query:
+    """A query with a batch each ten seconds, each of which left so many records over."""
+    began = clock.now()
+    batches = [
+        {
+            "at": (began + timedelta(seconds=10 * number)).isoformat(),
+            "sources": [{"name": "kafka", "rows": 5, "behind": left, "unit": "records"}],
+        }
+        for number, left in enumerate(behind)
+    ]
+    return Query("counts", batches, began + timedelta(seconds=10 * len(behind)))
+
+
+@pytest.mark.parametrize(
+    ("behind", "late"),
+    [
+        ([100 * number for number in range(20)], True),
+        ([0, 50, 10, 20, 5] * 2 + [90, 60, 70, 80, 95] * 2, True),
+        ([100] * 20, False),
+        ([0, 900] * 10, False),
+        ([100 * number for number in range(19, -1, -1)], False),
+        ([100 * number for number in range(19)], False),
+    ],
+)
+def test_a_query_falls_behind_when_its_newest_batches_all_leave_more_over(
+    behind: list[int], late: bool, job: FakeJob
+) -> None:
+    query = lagging(behind, ManualClock())
+    assert query.falling_behind is late
+    seen = report(str(job.dir), job.name, Clock())
+    found = judge(seen, [], [], "off", Clock().now(), [query] if late else [])
+    assert found.level is (Level.WARN if late else Level.OK)
+    if late:
+        assert found.words.startswith("counts falls behind: ") and "records wait" in found.words
 
 
 @pytest.fixture

@@ -165,6 +165,14 @@ def test_the_parts_of_a_recovery_add_up_to_the_whole() -> None:
     assert [line[0] for line in timeline(parts)] == list(PARTS)
 
 
+def test_a_recovery_tells_which_batches_had_been_planned_and_ran_again() -> None:
+    recovery = Recovery("", "killed", began_at=100.0)
+    recovery.started(m.QueryStarted("counts", 2, last_committed=6, last_planned=7), 104.0)
+    recovery.started(m.QueryStarted("other", 2, last_committed=3, last_planned=3), 105.0)
+    assert recovery.finish(committed(7), now=108.0)["replayed"] == {"counts": 7}
+    assert recovery.finish_idle()["seconds"] == 5.0
+
+
 def test_a_request_is_answered_once_and_only_by_whom_it_was_meant_for(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     client, server = Requests(store, job_name("job")), Requests(store, job_name("job"))

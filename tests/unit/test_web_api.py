@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,8 @@ from tests.fake_job import Answer, FakeJob
 from tests.unit.test_cli_savepoints import saved
 from tests.web_site import ASKS, Answering, checkpointed, client, described, failed, site
 from weir.cli import main
+from weir.protocol.messages import BatchCommitted
+from weir.web import doing, sampling
 from weir.web.metrics import MEANINGS
 
 API = "/api/v1"
@@ -109,6 +114,25 @@ def test_failures_are_grouped_with_the_authors_frames_first_and_advice(api: Test
     assert group["kind"] == "poison record"
     assert len(data(api.get(f"{API}/jobs/wordcount/recoveries"))) == 4
     assert data(api.get(f"{API}/jobs/wordcount/restarts"))[0]["query"] == "counts"
+
+
+def test_two_mistakes_that_raise_the_same_type_are_two_causes(api: TestClient, job: FakeJob) -> None:
+    def fails(line: int, why: str) -> None:
+        frame = f'  File "/jobs/wordcount.py", line {line}, in parse\n    return int(row)\n' if line else ""
+        body = {"what": "code of the job raised PythonException", "why": why, "stack": frame}
+        job.event("failure", {**body, "domain": "user", "error": "PythonException", "batch": 41}, "counts")
+
+    for line, why in ((7, "ValueError: 'x'"), (9, "KeyError: 'a'"), (7, "ValueError: 'y'")):
+        fails(line, why)
+    for why in ("row 17 of /in/a.txt is torn", "row 18 of /in/b.txt is torn", "there is no such column"):
+        fails(0, why)
+    found = [(one["count"], one["last"]["why"]) for one in data(api.get(f"{API}/jobs/wordcount/failures"))]
+    assert sorted(found) == [
+        (1, "KeyError: 'a'"),
+        (1, "there is no such column"),
+        (2, "ValueError: 'y'"),
+        (2, "row 18 of /in/b.txt is torn"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -292,6 +316,75 @@ def test_a_restore_goes_to_the_supervisor_or_is_written_down(api: TestClient, jo
     job.state("CANCELED").end()
     gone = api.post(f"{API}/jobs/wordcount/restore?wait=20", json={"point": "chk-99"}, headers=ASKS)
     assert gone.status_code == 404 and "chk-99" in gone.json()["error"]["what"]
+
+
+def test_history_and_recoveries_come_page_by_page(api: TestClient, job: FakeJob) -> None:
+    for number in range(130):
+        failed(job, f"trouble {number}.")
+    for tab, pages in (("history", 3), ("recoveries", 6)):
+        path, seen, count = f"/jobs/wordcount/{tab}", [], 0
+        while path:
+            page = api.get(path).text
+            page = page[page.index("<main>") :]
+            seen += re.findall(r"trouble (\d+)\.", page)
+            older = re.search(r'id="older" href="(\?before=\d+)"', page)
+            path, count = f"/jobs/wordcount/{tab}{older[1]}" if older else "", count + 1
+        assert seen == [str(number) for number in range(129, -1, -1)]
+        assert count == pages
+
+
+def test_the_page_of_state_shows_how_each_operator_grows(api: TestClient, job: FakeJob) -> None:
+    for number, size in ((42, 2**20), (43, 2**21)):
+        at = (job.clock.now() + timedelta(minutes=30 * (number - 42))).isoformat()
+        operators: list[dict[str, str | int]] = [
+            {"name": "stateStoreSave", "rows": 3, "bytes": size},
+            {"name": "dedupe", "rows": 3, "bytes": 100},
+        ]
+        batch = BatchCommitted("counts", 1, number, 10, 0.5, {}, 6, size + 100, at=at, operators=operators)
+        job.journal.batch(job.lock.held, batch)
+    job.journal.flush()
+    (query,) = data(api.get(f"{API}/jobs/wordcount/queries"))
+    growth = [one["growth_bytes_per_hour"] for one in query["operators"]]
+    assert growth == [pytest.approx(2**21, rel=0.01), 0]
+    page = api.get("/jobs/wordcount/state").text
+    assert "+2 MiB" in page and "+0 B" in page
+
+
+def test_passwords_that_somebody_sent_are_not_told_to_whoever_looks(api: TestClient, job: FakeJob) -> None:
+    place, shown = "s3://key:hunter2@bucket", "s3://key:***@bucket"
+    refused = {"done": False, "what": f"{place} can't be written", "why": "password=hunter2"}
+    supervisor = Answering(job, lambda request: refused)
+    answer = api.post(f"{API}/jobs/wordcount/savepoints?wait=20", json={"path": place}, headers=ASKS)
+    supervisor.end()
+    assert supervisor.heard[0][1]["path"] == place
+    assert "hunter2" not in answer.text and shown in answer.text
+    operations = api.get(f"{API}/jobs/wordcount/operations")
+    assert "hunter2" not in operations.text and data(operations)[0]["arguments"] == {"path": shown}
+    assert "hunter2" not in api.get("/jobs/wordcount/savepoints").text
+
+
+def test_a_sample_of_state_is_read_by_one_process_at_a_time_with_a_limit(
+    api: TestClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ask = f"{API}/jobs/wordcount/state/sample?wait=20"
+    began = tmp_path / "began"
+    # Its child, as Spark has a JVM, would keep the pipe open and outlive it.
+    script = f"import os, time; os.fork(); open({str(began)!r}, 'a').write('.'); time.sleep(600)"
+    monkeypatch.setattr(doing, "WEIR", (sys.executable, "-c", script))
+    monkeypatch.setattr(sampling, "LIMIT", 5.0)
+    first = api.post(f"{API}/jobs/wordcount/state/sample", json={"query": "counts"}, headers=ASKS)
+    assert first.status_code == 202
+    until = time.monotonic() + 20
+    while not began.exists() and time.monotonic() < until:
+        threading.Event().wait(0.01)
+    other = api.post(ask, json={"query": "counts", "operator": 1}, headers=ASKS)
+    assert other.status_code == 409 and "another sample" in other.json()["error"]["what"]
+    ended = data(api.get(f"{API}/operations/{first.json()['data']['id']}?wait=30"))
+    assert ended["error"]["what"] == "the state was not read within 5 s"
+    secret = "import sys; sys.exit('could not connect to postgresql://ada:hunter2@db')"
+    monkeypatch.setattr(doing, "WEIR", (sys.executable, "-c", secret))
+    broken = api.post(ask, json={"query": "counts"}, headers=ASKS)
+    assert broken.status_code == 409 and "ada:***@db" in broken.json()["error"]["why"]
 
 
 def test_metrics_are_prometheus_and_their_counters_only_grow(

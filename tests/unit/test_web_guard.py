@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
+from starlette.types import Message
 
 from tests.fake_job import FakeJob
 from tests.web_site import ASKS, EVIL, HERE, checkpointed, client, described, failed, site
@@ -17,6 +19,7 @@ from weir.errors import BadValueError, PortTakenError, TokenFileError
 from weir.ids import job_name
 from weir.storage.attempts import AttemptLock
 from weir.storage.local import LocalStore
+from weir.web.app import application, guarded
 from weir.web.guard import COOKIE, read_token
 from weir.web.serving import bind
 
@@ -85,6 +88,27 @@ def test_a_browser_is_asked_for_the_token_and_keeps_something_made_of_it(closed_
     assert closed_site.get("/jobs/wordcount").status_code == 200
     assert closed_site.post(CANCEL).status_code == 403
     assert closed_site.post(f"{CANCEL}?wait=20", headers=ASKS).status_code == 409
+
+
+def test_what_a_stranger_sends_is_read_up_to_a_limit(tmp_path: Path) -> None:
+    app = guarded(application(site(tmp_path)), TOKEN, "0.0.0.0")
+    said: list[Message] = []
+    parts = iter(range(10))
+
+    async def receive() -> Message:
+        next(parts)  # StopIteration: it would read for ever
+        return {"type": "http.request", "body": b"x" * 1000, "more_body": True}
+
+    async def send(message: Message) -> None:
+        said.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/login", "headers": [], "query_string": b""}
+
+    async def call() -> None:
+        await app(scope, receive, send)
+
+    asyncio.run(call())
+    assert said[0]["status"] == 401
 
 
 @pytest.mark.parametrize(

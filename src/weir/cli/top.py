@@ -68,10 +68,15 @@ def top(
 def _form(dir: str, job: str, clock: Clock) -> dict[str, Any]:
     seen = report(dir, job, clock)
     verdict = health(dir, seen, clock)
+    status = forms.report(dir, seen, clock.now())
+    told = {one["query"]: one for one in status["queries"]}
+    not_started: dict[str, Any] = {"total_rows": None, "lag": {}}
     return {
-        **forms.report(dir, seen, clock.now()),
+        **status,
         "health": {"level": verdict.level.value, "words": verdict.words},
-        "queries": [one.form() for one in measures.queries(dir, job, clock)],
+        "queries": [
+            {**one.form(), **told.get(one.name, not_started)} for one in measures.queries(dir, job, clock)
+        ],
     }
 
 

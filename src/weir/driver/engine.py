@@ -324,10 +324,10 @@ class Engine:
                 return
             self._states[run.name] = move(f"query {run.name}", QUERY, state, QueryEvent.START)
             self._runs[run.name] = run
-        last = run.files.last_committed()
+        last, planned = run.files.last_committed(), run.files.last_planned()
         self._progress.watch(run.name, run.token.run)
         run.start(lambda run_id: self._progress.started(run.name, run_id), self._ended)
-        self._report(m.QueryStarted(run.name, run.token.run, last))
+        self._report(m.QueryStarted(run.name, run.token.run, last, planned))
 
     def _ended(self, run: QueryRun, error: Exception | None) -> None:
         """Called from the query's own thread, once."""

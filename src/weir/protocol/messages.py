@@ -73,6 +73,8 @@ class QueryStarted:
     query: str
     run: int
     last_committed: int
+    last_planned: int = -1
+    """Above the last committed: this batch was begun by an earlier run, and runs again."""
 
 
 @dataclass(frozen=True)

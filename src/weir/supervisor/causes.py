@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from weir.supervisor import forms
 from weir.supervisor.journal import Event
@@ -18,6 +18,8 @@ _FRAME = re.compile(
     r'File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<function>[^\n]+)(?:\n\s+(?P<code>[^\n]+))?'
 )
 _FOREIGN = re.compile(r"/(site-packages|dist-packages|pyspark|py4j|weir)/|/lib/python3|<frozen|/python/lib/")
+_VARIES = re.compile(r"'[^']*'|\"[^\"]*\"|/\S+|\S*\d\S*")
+"""What differs from one failure to the next of the same cause: values, paths, numbers and ids."""
 
 _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
@@ -92,12 +94,29 @@ class Advice:
 
 def grouped(failures: Iterable[Event]) -> list[dict[str, Any]]:
     """The failures, which come oldest first, by cause; the cause that was seen last is first."""
-    groups: dict[tuple[str, str, str], list[Event]] = {}
+    groups: dict[_Cause, list[Event]] = {}
     for event in failures:
-        key = (str(event.body.get("domain", "")), str(event.body.get("error", "")), event.query)
-        groups.setdefault(key, []).append(event)
+        groups.setdefault(_cause(event), []).append(event)
     found = [_group(events) for events in groups.values()]
     return sorted(found, key=lambda one: str(one["last_at"]), reverse=True)
+
+
+class _Cause(NamedTuple):
+    """What failures have in common that are shown as one."""
+
+    domain: str
+    error: str
+    query: str
+    where: str
+    """The author's own innermost line; what was said, without its numbers and values, when there is none."""
+
+
+def _cause(event: Event) -> _Cause:
+    body = event.body
+    own = [one for one in frames(str(body.get("stack") or "")) if one.own]
+    said = _VARIES.sub("*", f"{body.get('what', '')} {body.get('why', '')}")
+    where = f"{own[-1].file}:{own[-1].line}" if own else said
+    return _Cause(str(body.get("domain", "")), str(body.get("error", "")), event.query, where)
 
 
 def frames(stack: str) -> list[Frame]:

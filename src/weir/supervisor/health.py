@@ -15,9 +15,10 @@ from weir.config import parse_duration
 from weir.ids import job_name
 from weir.protocol.checkpoints import COUNTED
 from weir.protocol.states import JobState
+from weir.supervisor import measures
 from weir.supervisor.journal import CHECKPOINTS, Event
 from weir.supervisor.view import LOST, Report, history_of, settings_of
-from weir.words import lasting, moment_of, seconds_since
+from weir.words import lasting, moment_of, number, seconds_since
 
 INTERVAL = "execution.checkpointing.interval"
 _FAILED = {reason.value for reason in COUNTED}
@@ -50,13 +51,22 @@ def health(dir: str, seen: Report, clock: Clock) -> Health:
         ended = history.events(*CHECKPOINTS[1:], limit=50) if history else []
         restarts = history.events("restart", limit=_OFTEN) if history else []
     interval = settings_of(dir, job).get(INTERVAL, {}).get("value", "off")
-    return judge(seen, ended, restarts, interval, clock.now())
+    late = [one for one in measures.queries(dir, job, clock) if one.falling_behind]
+    return judge(seen, ended, restarts, interval, clock.now(), late)
 
 
 def judge(
-    seen: Report, ended: Sequence[Event], restarts: Sequence[Event], interval: str, now: datetime
+    seen: Report,
+    ended: Sequence[Event],
+    restarts: Sequence[Event],
+    interval: str,
+    now: datetime,
+    late: Sequence[measures.Query] = (),
 ) -> Health:
-    """`ended` are the newest checkpoints that completed or were aborted, `restarts` the newest ones."""
+    """`ended` are the newest checkpoints that completed or were aborted, `restarts` the newest ones.
+
+    `late` are the queries that fall behind.
+    """
     job, failure = seen.standing, seen.failure
     if job.state == LOST:
         return Health(Level.BAD, job.advice)
@@ -79,6 +89,9 @@ def judge(
     recent = [one for one in restarts if now - moment_of(one.at) < _HOUR]
     if len(recent) >= _OFTEN:
         return Health(Level.WARN, f"{len(recent)} restarts or more within the last hour")
+    if late and (behind := late[0].behind):
+        waiting = f"{number(behind['count'])} {behind['unit']} wait, more than ever in its last batches"
+        return Health(Level.WARN, f"{late[0].name} falls behind: {waiting}")
     if job.advice:
         return Health(Level.WARN, job.advice)
     return Health(Level.OK, "it runs, and its checkpoints complete" if seen.checkpoint else "it runs")

@@ -275,7 +275,7 @@ class Supervisor:
         elif isinstance(message, m.QueryStarted):
             self._event("query started", asdict(message), message.query)
             for recovery in self._recoveries_of(message.query):
-                recovery.running_at = self._clock.monotonic()
+                recovery.started(message, self._clock.monotonic())
             if self._state in (JobState.STARTING, JobState.RESTARTING) and not live.leaving:
                 self._move(JobEvent.ALL_RUNNING)
         elif isinstance(message, m.Answered):

@@ -22,7 +22,11 @@ _RECENT = 300
 """So many batches of a query are looked at."""
 _CHECKPOINTS = 1000
 """So many completed checkpoints are summed up."""
+PHASED = 100
+"""Of so many the phases."""
 _SPREAD = ("seconds", "new_bytes", "full_bytes")
+_HALF = 10
+"""So many newest batches are compared with as many before them."""
 _NO_WATERMARK = "1970-01-01"
 
 
@@ -44,7 +48,9 @@ def checkpoints(dir: str, name: str) -> dict[str, Any]:
         if history is not None:
             course = history.figures("checkpoint completed", "id", *_SPREAD, limit=_CHECKPOINTS)
             totals = {one["kind"]: one["count"] for one in history.totals()}
-            queries = [event.body["queries"] for event in history.events("checkpoint completed", limit=100)]
+            queries = [
+                event.body["queries"] for event in history.events("checkpoint completed", limit=PHASED)
+            ]
     return {
         "counts": {kind.removeprefix("checkpoint "): totals.get(kind, 0) for kind in CHECKPOINTS},
         "summary": {key: spread(one[key] for one in course) for key in _SPREAD},
@@ -96,17 +102,35 @@ class Query:
     @property
     def behind(self) -> dict[str, Any] | None:
         """What the sources of the last batch held beyond it, when any of them tells."""
-        told = [one for one in (self.last or {}).get("sources", []) if one["behind"] is not None]
-        return {"count": sum(one["behind"] for one in told), "unit": told[0]["unit"]} if told else None
+        left = _left(self.last) if self.last else None
+        if self.last is None or left is None:
+            return None
+        units = [one["unit"] for one in self.last["sources"] if one["behind"] is not None]
+        return {"count": left, "unit": units[0]}
 
     @property
     def growth(self) -> float | None:
         """Bytes of state an hour, over the batches that are looked at."""
-        if len(self.batches) < 2:
-            return None
-        first, last = self.batches[0], self.batches[-1]
-        seconds = (moment_of(last["at"]) - moment_of(first["at"])).total_seconds()
-        return (last["state_bytes"] - first["state_bytes"]) / seconds * 3600 if seconds >= 1 else None
+        return _hourly([(one["at"], one["state_bytes"]) for one in self.batches])
+
+    @property
+    def operators(self) -> list[dict[str, Any]]:
+        """The operators that keep state, each with its growth since the query has just these."""
+        names = _operators_of(self.last or {})
+        same = [one for one in self.batches if _operators_of(one) == names]
+        return [
+            {**one, "growth_bytes_per_hour": _hourly([(b["at"], b["operators"][at]["bytes"]) for b in same])}
+            for at, one in enumerate((self.last or {}).get("operators", []))
+        ]
+
+    @property
+    def falling_behind(self) -> bool:
+        """Whether more is left over at each of its newest batches than at any of as many before them."""
+        newest = self.batches[-2 * _HALF :]
+        told = [left for left in map(_left, newest) if left is not None]
+        if len(told) < 2 * _HALF or self.now - moment_of(newest[0]["at"]) < _WINDOW:
+            return False
+        return min(told[_HALF:]) > max(told[:_HALF])
 
     def form(self) -> dict[str, Any]:
         last = self.last or {}
@@ -121,8 +145,27 @@ class Query:
             "state_growth_bytes_per_hour": self.growth,
             "batch_seconds": spread(b["seconds"] for b in self.batches),
             "sources": last.get("sources", []),
-            "operators": last.get("operators", []),
+            "operators": self.operators,
         }
+
+
+def _left(batch: Mapping[str, Any]) -> int | None:
+    """What the sources held beyond a batch, when any of them tells."""
+    told = [int(one["behind"]) for one in batch["sources"] if one["behind"] is not None]
+    return sum(told) if told else None
+
+
+def _operators_of(batch: Mapping[str, Any]) -> list[str]:
+    return [one["name"] for one in batch.get("operators", [])]
+
+
+def _hourly(course: Sequence[tuple[str, float]]) -> float | None:
+    """How much a figure grows in an hour, from its first to its last value, oldest first."""
+    if len(course) < 2:
+        return None
+    (began, first), (ended, last) = course[0], course[-1]
+    seconds = (moment_of(ended) - moment_of(began)).total_seconds()
+    return (last - first) / seconds * 3600 if seconds >= 1 else None
 
 
 def queries(dir: str, name: str, clock: Clock, recent: int = _RECENT) -> list[Query]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from weir.protocol.messages import BatchCommitted
+from weir.protocol.messages import BatchCommitted, QueryStarted
 
 PARTS = (
     "detect",
@@ -43,6 +43,13 @@ class Recovery:
     parts: dict[str, float] = field(default_factory=dict)
     running_at: float = 0.0
     """When the queries were running again."""
+    replayed: dict[str, int] = field(default_factory=dict)
+    """For each query the batch that was planned before the failure and not committed: it runs again."""
+
+    def started(self, query: QueryStarted, now: float) -> None:
+        self.running_at = now
+        if query.last_planned > query.last_committed:
+            self.replayed[query.query] = query.last_planned
 
     def add(self, part: str, seconds: float) -> None:
         self.parts[part] = self.parts.get(part, 0.0) + seconds
@@ -66,6 +73,7 @@ class Recovery:
             "seconds": round(now - self.began_at, 3),
             "parts": {part: round(self.parts.get(part, 0.0), 3) for part in PARTS},
             "first": first,
+            "replayed": dict(self.replayed),
         }
 
 

@@ -6,13 +6,12 @@ Each function waits for the answer and returns what the verb's `--json` would; i
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 from weir.checkpoint.restore import intend
-from weir.errors import NotDoneError
+from weir.errors import NoSupervisorError, NotDoneError
 from weir.ids import job_name
 from weir.savepoint import copying
 from weir.savepoint.place import Place
@@ -24,6 +23,7 @@ from weir.supervisor import asking
 from weir.supervisor.asking import Wish
 from weir.supervisor.restoring import WHY
 from weir.supervisor.savepoints import progress_of
+from weir.web import sampling
 from weir.web.operations import Operation
 from weir.web.site import Site
 
@@ -56,6 +56,12 @@ def configure(site: Site, operation: Operation) -> Mapping[str, Any]:
 
 def plan(site: Site, operation: Operation) -> Mapping[str, Any]:
     """Made by a process with Spark that the supervisor starts; where nobody runs the job, by `weir plan`."""
+    job = site.look(operation.job)
+    if job.over:
+        file, point = job.file or "FILE", operation.arguments["point"]
+        raise NoSupervisorError(
+            job=job.name, verb="plan", reason="nobody runs it", todo=f"'weir plan {file} -s {point}' makes it"
+        )
     return _ask(site, operation, asking.PLAN, operation.arguments)
 
 
@@ -67,11 +73,11 @@ def sample(site: Site, operation: Operation) -> Mapping[str, Any]:
     given = operation.arguments
     asked = [f"--query={given['query']}", f"--operator={given['operator']}", f"--limit={given['limit']}"]
     command = [*WEIR, "state", "show", operation.job, *asked, "--dir", site.dir, "--json"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    said = sampling.run(command, f"'weir state show {operation.job}' takes the time that it needs")
     try:
-        body: dict[str, Any] = json.loads(done.stdout)
+        body: dict[str, Any] = json.loads(said.out)
     except ValueError:
-        raise NotDoneError(what="the state could not be read", why=done.stderr[-500:], hint="") from None
+        raise NotDoneError(what="the state could not be read", why=said.err[-500:], hint="") from None
     if "error" in body:
         raise NotDoneError(**body["error"])
     return body

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from weir import errors
 from weir.errors import BadRequestError, ExternalError, UserError, WeirError
+from weir.words import without_passwords
 
 Data = TypeVar("Data")
 
@@ -79,7 +80,9 @@ def status_of(error: WeirError) -> int:
 
 
 def words(error: WeirError) -> Words:
-    return Words(what=error.what, why=error.why, hint=error.hint)
+    """What is said of an error; what was sent or printed may be in it, so without passwords."""
+    what, why, hint = map(without_passwords, (error.what, error.why, error.hint))
+    return Words(what=what, why=why, hint=hint)
 
 
 def failed(error: WeirError, status: int | None = None) -> Response:

@@ -15,6 +15,8 @@ from typing import Any
 
 from weir.clock import Clock
 from weir.errors import ExternalError, NoSuchOperationError, WeirError
+from weir.web.envelope import words
+from weir.words import without_passwords
 
 _KEPT = 200
 _AT_ONCE = 16
@@ -44,18 +46,18 @@ class Operation:
         return (self.job, self.verb, json.dumps(self.arguments, sort_keys=True, default=str))
 
     def form(self) -> dict[str, Any]:
-        error = self.error
+        """As it is shown; whoever may look need not know the passwords that somebody else has sent."""
         return {
             "id": self.id,
             "job": self.job,
             "verb": self.verb,
-            "arguments": dict(self.arguments),
+            "arguments": json.loads(without_passwords(json.dumps(self.arguments, default=str))),
             "status": self.status,
             "started_at": self.started_at,
             "ended_at": self.ended_at,
             "progress": self.progress,
             "result": self.result,
-            "error": {"what": error.what, "why": error.why, "hint": error.hint} if error else None,
+            "error": words(self.error).model_dump() if self.error else None,
         }
 
 

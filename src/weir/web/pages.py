@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from hashlib import blake2s
 from importlib.resources import files
 from typing import Annotated, Any
 from urllib.parse import parse_qs, quote
@@ -23,10 +24,11 @@ from weir.savepoint.catalogue import Entry
 from weir.supervisor import causes, checkpoints, forms, measures
 from weir.supervisor.checkpoints import PHASES, WHOLE
 from weir.supervisor.health import health
+from weir.supervisor.journal import Event
 from weir.supervisor.recovery import PARTS
 from weir.supervisor.view import Report, report
 from weir.web import drawing
-from weir.web.envelope import status_of
+from weir.web.envelope import status_of, words
 from weir.web.guard import COOKIE, LOGIN, same, session_of
 from weir.web.reading import kept, settings, total
 from weir.web.site import SAVEPOINT_DIR, Site
@@ -39,8 +41,14 @@ HISTORY = (
 )
 """The kinds of events on the page of history; batches and checkpoints have their own."""
 _UNKNOWN = "-"
+_LONGEST = 4096
+"""So many bytes a form with a token may have."""
 _PAGE = 25
+_LINES = 100
+"""So many events are on a page of history."""
 _POINTS = 200
+_NOTHING = 0.05
+"""A phase that never took so many seconds is left out."""
 _SPARK = 60
 """So many batches of its slowest query are the sparkline of a job."""
 Before = Annotated[int | None, Query(ge=1, le=2**53)]
@@ -72,8 +80,8 @@ def install(app: FastAPI, site: Site) -> None:
         return pages.of(job, "savepoints", pages.savepoints)
 
     @app.get("/jobs/{job}/recoveries", response_class=HTMLResponse, include_in_schema=False)
-    def recoveries(job: str) -> Response:
-        return pages.of(job, "recoveries", pages.recoveries)
+    def recoveries(job: str, before: Before = None) -> Response:
+        return pages.of(job, "recoveries", lambda seen: pages.recoveries(seen, before))
 
     @app.get("/jobs/{job}/failures", response_class=HTMLResponse, include_in_schema=False)
     def failures(job: str) -> Response:
@@ -84,8 +92,8 @@ def install(app: FastAPI, site: Site) -> None:
         return pages.of(job, "state", pages.state)
 
     @app.get("/jobs/{job}/history", response_class=HTMLResponse, include_in_schema=False)
-    def history(job: str) -> Response:
-        return pages.of(job, "history", pages.history)
+    def history(job: str, before: Before = None) -> Response:
+        return pages.of(job, "history", lambda seen: pages.history(seen, before))
 
 
 def install_login(app: FastAPI, token: str | None) -> None:
@@ -104,13 +112,22 @@ def install_login(app: FastAPI, token: str | None) -> None:
 
     @app.post(LOGIN, response_class=HTMLResponse, include_in_schema=False)
     async def enter(request: Request) -> Response:
-        body = (await request.body())[:4096].decode("utf-8", "replace")
-        given = (parse_qs(body).get("token") or [""])[0].strip()
+        given = (parse_qs(await _form(request)).get("token") or [""])[0].strip()
         if not same(given, token):
             return asked(wrong=True)
         answer = RedirectResponse("/", 303)
         answer.set_cookie(COOKIE, session_of(token), httponly=True, samesite="strict", max_age=30 * 86400)
         return answer
+
+
+async def _form(request: Request) -> str:
+    """What a form sends; nothing when it is too long: who sends it is not known yet, and is kept nowhere."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _LONGEST:
+            return ""
+    return body.decode("utf-8", "replace")
 
 
 class Pages:
@@ -133,8 +150,7 @@ class Pages:
             row = self._row(seen)
             return self._page(f"{template or tab}.html", tab=tab, tabs=TABS, **row, **content(seen))
         except WeirError as error:
-            words = {"what": error.what, "why": error.why, "hint": error.hint}
-            return self._page("error.html", status_of(error), error=words)
+            return self._page("error.html", status_of(error), error=words(error))
 
     def overview(self, seen: Report) -> dict[str, Any]:
         dir, name, clock = self._site.dir, seen.standing.name, self._site.clock
@@ -166,6 +182,8 @@ class Pages:
             "older": shown[0].id if len(found) > _PAGE else None,
             "total": total(self._site, name),
             "summary": summary,
+            "spreads": _spreads(summary),
+            "phased": min(len(summary["course"]), measures.PHASED),
             "phases": PHASES,
             "time_chart": _course(summary["course"], {"seconds": "end to end"}, "s"),
             "size_chart": _course(summary["course"], {"new_bytes": "new", "full_bytes": "full"}, "bytes"),
@@ -184,6 +202,7 @@ class Pages:
             "lanes": _lanes(one, max((_length(body) for body in one.queries.values()), default=0)),
             "phases": PHASES,
             "now_at": _now_at(seen),
+            "rewindable": self._rewindable(name),
         }
 
     def savepoints(self, seen: Report) -> dict[str, Any]:
@@ -198,8 +217,8 @@ class Pages:
             "now_at": _now_at(seen),
         }
 
-    def recoveries(self, seen: Report) -> dict[str, Any]:
-        found = kept(self._site, seen.standing.name, "recovery", limit=50)[::-1]
+    def recoveries(self, seen: Report, before: int | None) -> dict[str, Any]:
+        found, older = self._paged(seen, before, _PAGE, "recovery")
         longest = max((one.body["seconds"] for one in found), default=1.0) or 1.0
         spread = measures.spread(one.body["seconds"] for one in found)
         return {
@@ -214,7 +233,8 @@ class Pages:
                 }
                 for one in found
             ],
-            "parts": PARTS,
+            "before": before,
+            "older": older,
         }
 
     def failures(self, seen: Report) -> dict[str, Any]:
@@ -228,8 +248,21 @@ class Pages:
             "bytes_chart": _batch_chart(queries, "state_bytes", "bytes"),
         }
 
-    def history(self, seen: Report) -> dict[str, Any]:
-        return {"events": kept(self._site, seen.standing.name, *HISTORY, limit=300)[::-1]}
+    def history(self, seen: Report, before: int | None) -> dict[str, Any]:
+        found, older = self._paged(seen, before, _LINES, *HISTORY)
+        return {"events": found, "before": before, "older": older}
+
+    def _paged(
+        self, seen: Report, before: int | None, limit: int, *kinds: str
+    ) -> tuple[list[Event], int | None]:
+        """A page of events, newest first, and the number before which the next page goes on."""
+        found = kept(self._site, seen.standing.name, *kinds, limit=limit + 1, before=before)[::-1]
+        return found[:limit], found[limit - 1].id if len(found) > limit else None
+
+    def _rewindable(self, job: str) -> bool:
+        """Whether all that the job delivers can be taken back."""
+        found = measures.graph(self._site.dir, job, self._site.clock)["queries"]
+        return all(one["sink"].get("rewindable") for one in found if one["sink"] and not one["channel"])
 
     def _row(self, seen: Report) -> dict[str, Any]:
         """What every page says of a job."""
@@ -283,6 +316,16 @@ def _lag(queries: Sequence[measures.Query]) -> str:
     return f"watermark {lasting(max(marks))}" if marks else ""
 
 
+def _spreads(summary: Mapping[str, Any]) -> list[tuple[str, str, dict[str, float]]]:
+    """The phases that are worth a line: query, phase and its spread."""
+    return [
+        (query, phase, all[phase])
+        for query, all in summary["phases"].items()
+        for phase in PHASES
+        if all.get(phase) and all[phase]["max"] >= _NOTHING
+    ]
+
+
 def _timeline(one: checkpoints.Checkpoint, longest: float) -> dict[str, Any]:
     return {**vars(one), "status": one.status.value, "lanes": _lanes(one, longest)}
 
@@ -310,6 +353,7 @@ def _savepoint(entry: Entry) -> dict[str, Any]:
     sinks = [query.sink for query in queries.values() if query.sink is not None]
     return {
         **forms.savepoint(entry),
+        "key": blake2s(entry.place.encode(), digest_size=8).hexdigest(),
         "at_batch": {name: query.batch for name, query in queries.items()},
         "rewindable": all(sink.rewindable for sink in sinks),
     }
@@ -355,6 +399,9 @@ def _environment() -> Environment:
         "number": lambda value: _UNKNOWN if value is None else number(value),
         "lasting": lambda value: _UNKNOWN if value is None else lasting(value),
         "seconds": _seconds,
+        "growth": lambda value: (
+            _UNKNOWN if value is None else f"{'-' if value < 0 else '+'}{size(abs(value))}"
+        ),
         "when": when,
         "ago": lambda moment, now: f"{lasting(seconds_since(moment, now))} ago",
         "segment": lambda text: quote(str(text), safe=""),

@@ -30,6 +30,7 @@ Object = Answer[dict[str, Any]]
 Objects = Answer[list[dict[str, Any]]]
 CHECKPOINTING = ("execution.checkpointing.", "savepoint.", "state.")
 """The settings that are about checkpoints."""
+_ALL = 2**31
 
 
 def routes(site: Site) -> APIRouter:
@@ -112,7 +113,7 @@ def routes(site: Site) -> APIRouter:
 
     @api.get("/jobs/{job}/recoveries")
     def recoveries(job: Job, limit: Limit = 100) -> Objects:
-        """The recoveries, newest first: cause, seconds, parts, and the first batch behind it."""
+        """The recoveries, newest first: cause, seconds, parts, what ran again, the first batch behind it."""
         return Answer(data=events(site, job, "recovery", limit=limit))
 
     @api.get("/jobs/{job}/failures")
@@ -164,11 +165,12 @@ def settings(site: Site, job: str) -> list[dict[str, Any]]:
     ]
 
 
-def kept(site: Site, job: str, *kinds: str, limit: int) -> list[Event]:
-    """The newest events of these kinds, oldest first; raises `NoSuchJobError`."""
+def kept(site: Site, job: str, *kinds: str, limit: int, before: int | None = None) -> list[Event]:
+    """The newest events of these kinds (with ids below `before`), oldest first; raises `NoSuchJobError`."""
     site.look(job)
     with history_of(site.dir, job_name(job)) as history:
-        return history.events(*kinds, limit=limit) if history else []
+        found = history.events(*kinds, limit=limit if before is None else _ALL) if history else []
+    return [one for one in found if before is None or one.id < before][-limit:]
 
 
 def events(site: Site, job: str, *kinds: str, limit: int) -> list[dict[str, Any]]:

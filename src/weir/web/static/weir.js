@@ -2,7 +2,7 @@
 // Keeps a page up to date, draws its charts, and sends what its buttons ask for. A page is whole without it.
 
 const HEADERS = { "X-Weir-Request": "1" };
-const charts = new Map();
+const charts = new Map(), seen = new WeakMap();
 let wanted = 0, busy = false, lastRefresh = 0;
 
 // live
@@ -47,8 +47,8 @@ function replace(part, other) {
     });
     return;
   }
-  if (part.dataset.seen === other.innerHTML) return;
-  part.dataset.seen = other.innerHTML;
+  if (seen.get(part) === other.innerHTML) return;
+  seen.set(part, other.innerHTML);
   const open = [...part.querySelectorAll("details")].map((one) => one.open);
   part.className = other.className;
   part.replaceChildren(...document.adoptNode(other).childNodes);
@@ -182,16 +182,25 @@ async function outcome(url, method, asked) {
   return said.error ? said : said.data;
 }
 
-async function showPlan(button) {
-  const shown = button.parentElement.querySelector(".planned");
-  button.disabled = true;
-  shown.hidden = false;
-  shown.textContent = "asking Spark's planner …";
+// The plan comes first: who goes back has seen it, or says that it is to be done without a plan that fits.
+async function showPlan(shown) {
+  const form = shown.closest("form"), go = form.querySelector("button.danger"), sure = form.querySelector(".unplanned");
+  const box = sure.querySelector("input"), { plan, point } = shown.dataset;
+  const unless = (words) => {
+    sure.querySelector("span").textContent = words;
+    sure.hidden = false;
+    box.onchange = () => { go.disabled = !box.checked; };
+  };
+  go.disabled = sure.hidden = true;
+  box.checked = false;
+  shown.textContent = "Spark's planner is asked what becomes of each source, operator and sink …";
   try {
-    const { error, result } = await outcome(button.dataset.plan, "POST", { point: button.dataset.point });
+    const { error, result } = await outcome(plan, "POST", { point });
     shown.textContent = error ? [error.what, error.why, error.hint].filter(Boolean).join("\n") : result.text;
-  } catch { shown.textContent = "no answer came"; }
-  button.disabled = false;
+    if (error) unless("go back without a plan");
+    else if (result.code) unless("go back although the plan does not fit");
+    else go.disabled = false;
+  } catch { shown.textContent = "no answer came"; unless("go back without a plan"); }
 }
 
 async function showSample(button) {
@@ -232,9 +241,11 @@ document.addEventListener("submit", async (event) => {
 
 document.addEventListener("click", (event) => {
   const opener = event.target.closest("[data-dialog]");
-  if (opener) document.getElementById(opener.dataset.dialog).showModal();
-  const planner = event.target.closest("[data-plan]");
-  if (planner) showPlan(planner);
+  if (opener) {
+    const dialog = document.getElementById(opener.dataset.dialog), planned = dialog.querySelector("[data-plan]");
+    dialog.showModal();
+    if (planned) showPlan(planned);
+  }
   const sampler = event.target.closest("[data-sample]");
   if (sampler) showSample(sampler);
   if (event.target.closest("[data-close]")) event.target.closest("dialog").close();
@@ -252,6 +263,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
 let resized = 0;
 addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(drawAll, 200); });
 
+for (const part of document.querySelectorAll("[data-live]")) seen.set(part, part.innerHTML);
 drawAll();
 listen();
 tick();
