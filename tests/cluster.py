@@ -70,9 +70,14 @@ class Cluster:
         _wait_for(f"{count} executors", lambda: len(self.executors()) >= count)
         return self.executors()
 
-    def kill_worker(self) -> None:
-        """Kill a worker and, as the loss of its machine would, its executors; another one comes."""
-        worker = self.workers.pop(0)
+    def executor_of(self, task: int) -> int:
+        """The executor whose task runs in this process of Python's; 0 when it is gone."""
+        return next((pid for pid in self.executors() if _is_below(task, pid)), 0)
+
+    def kill_worker_of(self, task: int) -> None:
+        """Kill the worker of a task and, as the loss of its machine would, its executors; another comes."""
+        worker = next(worker for worker in self.workers if _is_below(task, worker.pid))
+        self.workers.remove(worker)
         for process in [*_children(worker.pid), psutil.Process(worker.pid)]:
             _kill(process)
         worker.wait(30)
@@ -103,6 +108,26 @@ class Cluster:
             )
 
 
+class Gate:
+    """A folder by which a test lets the tasks of `faults/jobs/streamed.py` stand still in mid-batch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+
+    def close(self) -> None:
+        for file in self.folder.iterdir():
+            file.unlink()
+        (self.folder / "closed").touch()
+
+    def open(self) -> None:
+        (self.folder / "closed").unlink(missing_ok=True)
+
+    def tasks(self) -> list[int]:
+        """The processes that have come to the gate since it was closed."""
+        return [int(file.name.partition("-")[2]) for file in self.folder.glob("task-*")]
+
+
 def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
@@ -126,6 +151,10 @@ def _children(pid: int) -> list[psutil.Process]:
         return psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return []
+
+
+def _is_below(pid: int, top: int) -> bool:
+    return any(child.pid == pid for child in _children(top))
 
 
 def _command(process: psutil.Process) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime, timedelta, timezone
@@ -14,7 +15,7 @@ from pyspark.sql import types as T
 
 from tests.cutting_proxy import CuttingProxy
 from tests.local_frame import LocalFrame
-from tests.postgres_server import PASSWORD, PostgresServer
+from tests.postgres_server import PASSWORD, PostgresServer, binaries
 from weir import sinks
 from weir.errors import DatabaseError, FencedError, LoginRefusedError, RefusedRowError, SinkMismatchError
 from weir.ids import Attempt, BatchId, Run, Token
@@ -345,6 +346,21 @@ def test_what_an_earlier_version_of_the_query_has_staged_is_delivered_with_its_c
     assert query(database, "SELECT k, v, w, x FROM t ORDER BY k") == [("a", 1, 7, None), ("b", 2, 7, None)]
 
 
+def test_a_new_owner_takes_no_row_of_the_former_one_back(database: str) -> None:
+    deliver(opened(sinks.postgres(database, "t", create=True)), 0, kv("a", 1))
+    query(database, "DELETE FROM weir.ledger")
+    new = sinks.postgres(database, "t")
+    new.expect(KV)
+    with pytest.raises(SinkMismatchError) as caught:
+        new.open("other/query", "lineage", TOKEN)
+    assert query(database, "SELECT * FROM weir.ledger") == [], "nothing was left behind"
+    query(database, caught.value.hint.partition(": ")[2])
+    new.open("other/query", "lineage", TOKEN)
+    deliver(new, 0, kv("b", 2))
+    assert new.rewind(BatchId(-1)) is Outcome.DONE_NOW
+    assert query(database, "SELECT k, weir_batch FROM t") == [("a", None)]
+
+
 # rows that are refused
 
 CHECKED = (
@@ -387,6 +403,42 @@ def test_a_row_that_is_refused_fails_the_batch_or_goes_to_the_dead_letters(
     assert query(database, "SELECT rows, refused FROM weir.delivered") == [(10, 1)]
     keeping.rewind(BatchId(-1))
     assert query(database, "SELECT * FROM letters") == []
+
+
+@pytest.mark.parametrize("key", [None, "k"], ids=["append", "upsert"])
+@pytest.mark.parametrize(("bytes_", "column"), [(2_500, "k"), (10_000, "unknown")], ids=["a third", "a page"])
+def test_a_text_too_long_for_its_index_is_a_refused_row(
+    database: str, key: str | None, bytes_: int, column: str
+) -> None:
+    """More than a third of a page; more than a whole one, of which PostgreSQL does not say the index."""
+    query(database, "CREATE TABLE t (k text, v bigint, weir_batch bigint); CREATE UNIQUE INDEX ON t (k)")
+    long = random.Random(1).randbytes(bytes_).hex()  # does not become short by compression
+    sink = opened(sinks.postgres(database, "t", key))
+    with pytest.raises(RefusedRowError) as caught:
+        sink.commit(staged(sink, 0, kv("a", 1), kv(long, 2), kv("b", 3)))
+    assert caught.value.fields["column"] == column
+    keeping = opened(sinks.postgres(database, "t", key, dead_letter="letters"), attempt=2)
+    keeping.commit(staged(keeping, 0, kv("a", 1), kv(long, 2), kv("b", 3), attempt=2))
+    assert query(database, "SELECT k FROM t ORDER BY k") == [("a",), ("b",)]
+    assert query(database, "SELECT column_name, row->>'v' FROM letters") == [(column, "2")]
+
+
+@pytest.mark.parametrize("key", [None, "k"], ids=["append", "upsert"])
+def test_a_deferred_constraint_names_the_row_before_the_commit(database: str, key: str | None) -> None:
+    query(
+        database,
+        "CREATE TABLE parents (v bigint PRIMARY KEY); INSERT INTO parents VALUES (1), (3); "
+        "CREATE TABLE t (k text PRIMARY KEY, v bigint REFERENCES parents DEFERRABLE INITIALLY DEFERRED, "
+        "weir_batch bigint)",
+    )
+    sink = opened(sinks.postgres(database, "t", key))
+    with pytest.raises(RefusedRowError) as caught:
+        sink.commit(staged(sink, 0, kv("a", 1), kv("b", 2), kv("c", 3)))
+    assert (caught.value.fields["column"], caught.value.fields["value"]) == ("v", "2")
+    keeping = opened(sinks.postgres(database, "t", key, dead_letter="letters"), attempt=2)
+    keeping.commit(staged(keeping, 0, kv("a", 1), kv("b", 2), kv("c", 3), attempt=2))
+    assert query(database, "SELECT k FROM t ORDER BY k") == [("a",), ("c",)]
+    assert query(database, "SELECT column_name, value FROM letters") == [("v", "2")]
 
 
 def test_refused_rows_that_are_staged_are_not_dropped_with_the_option(database: str) -> None:
@@ -502,6 +554,50 @@ def test_what_is_staged_outlives_a_crash_of_the_server(database: str, postgres: 
     postgres.start()
     assert sink.commit(one) is Outcome.DONE_NOW
     assert query(database, "SELECT k, v FROM t") == [("a", 1)]
+
+
+@pytest.fixture(scope="module")
+def lazy() -> Iterator[PostgresServer]:
+    """A server that writes only what a commit waits for; and by default none does."""
+    bin = binaries()
+    if bin is None:
+        pytest.skip("there is no PostgreSQL on this machine")
+    server = PostgresServer(bin, wal_writer_delay="10s", synchronous_commit="off")
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize("recorded", [False, True], ids=["in front of the record", "behind the record"])
+def test_no_setting_of_the_server_loses_what_is_staged(lazy: PostgresServer, recorded: bool) -> None:
+    url, table = lazy.url(), f"t{recorded:d}"
+    query(url, f"CREATE TABLE {table} (k text, v bigint, weir_batch bigint)")
+    sink = opened(sinks.postgres(url, table))
+    one = Staged(BatchId(0), TOKEN)
+    sink.stage(LocalFrame(KV, [[kv("a", 1)], [kv("b", 2)]]), one.batch, one.token)  # type: ignore[arg-type]
+    if recorded:
+        sink.record(one)
+    lazy.kill()
+    lazy.start()
+    if not recorded:
+        sink.record(one)
+    assert sink.commit(one) is Outcome.DONE_NOW
+    lazy.kill()
+    lazy.start()
+    assert query(url, f"SELECT k, v FROM {table} ORDER BY k") == [("a", 1), ("b", 2)]
+
+
+def test_a_user_without_rights_of_its_own_can_make_rows_durable(database: str) -> None:
+    with psycopg.connect(database) as connection:
+        connection.execute("CREATE ROLE nobody_special; SET LOCAL ROLE nobody_special")
+        connection.execute("SELECT pg_logical_emit_message(true, 'weir', '')")
+        connection.rollback()
+
+
+def test_what_waits_for_more_than_the_disk_goes_on_doing_so(database: str) -> None:
+    for given, used in (("off", "on"), ("local", "on"), ("on", "on"), ("remote_apply", "remote_apply")):
+        address = Address.parse(f"{database}?options=-c%20synchronous_commit%3D{given}")
+        with Database(address).transaction("look") as connection:
+            assert connection.execute("SHOW synchronous_commit").fetchone() == (used,)
 
 
 def test_a_driver_that_is_frozen_in_a_commit_does_not_hold_its_successor_for_ever(

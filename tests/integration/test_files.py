@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -73,6 +74,24 @@ def test_all_readers_see_the_same_rows(
     with duckdb.connect() as connection:
         relation = found.duckdb(connection)
         assert relation.aggregate("sum(n) total").fetchall() == [(6,)]
+
+
+def test_columns_to_partition_by_may_have_any_name(spark: SparkSession, tmp_path: Path) -> None:
+    names = ["order day", "a:b", "50%+", "x.y", "p=q", "é`ü"]
+    schema = ", ".join(f"`{name.replace('`', '``')}` string" for name in names) + ", n int"
+    rows = [(*(f"{name} {n}" for name in names), n) for n in range(2)] + [(*[None] * len(names), 2)]
+    sink = opened(tmp_path / "a=b c", "parquet", tuple(names))
+    staged = Staged(BatchId(0), TOKEN)
+    sink.stage(spark.createDataFrame(rows, schema), staged.batch, staged.token)
+    sink.record(staged)
+    sink.commit(staged)
+    found = weir.read_files(str(tmp_path / "a=b c"))
+    assert sorted(map(tuple, found.spark(spark).collect()), key=lambda row: row[-1]) == rows
+    of_arrow = [tuple(row.values()) for row in found.arrow().to_pylist()]
+    assert sorted(of_arrow, key=lambda row: row[-1]) == rows
+    wrong = replace(found, about={**found.about, "partition_by": [*names[:-1], "n"]})
+    with pytest.raises(Exception, match="no folder is one of column n"):
+        wrong.spark(spark).collect()
 
 
 def test_other_formats_are_read_by_spark_with_the_options_they_were_written_with(

@@ -380,6 +380,24 @@ def test_a_ledger_that_would_forget_is_refused(target: Target) -> None:
     assert "cleanup.policy=delete" in caught.value.why
 
 
+def test_a_ledger_that_was_deleted_is_not_taken_for_a_new_one(target: Target) -> None:
+    sink = target.opened(1)
+    commit(sink, target.stage(sink, 0, 1, ["a"]))
+    admin = target.server.admin
+    admin.delete_topics([target.ledger], operation_timeout=30)[target.ledger].result()
+    with pytest.raises(SinkMismatchError) as caught:
+        target.opened(2)
+    assert "its ledger is empty" in caught.value.why and "new name" in caught.value.hint
+
+
+def test_a_setting_that_the_client_does_not_know_is_the_authors_to_mend(target: Target) -> None:
+    with pytest.raises(TopicError) as caught:
+        target.opened(1, target.broker(compresion_type="lz4"))
+    assert "compresion.type" in caught.value.why and "config=" in caught.value.hint
+    with pytest.raises(TopicError):  # known, and not to be had together
+        target.opened(1, target.broker(transaction_timeout_ms=1000, message_timeout_ms=5000))
+
+
 def test_a_record_that_is_too_large_is_refused_and_nothing_of_its_batch_is_seen(target: Target) -> None:
     sink = target.opened(1)
     staged = target.stage(sink, 0, 1, ["a", "b" * 2_000_000])

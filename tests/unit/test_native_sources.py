@@ -8,6 +8,9 @@ import pytest
 
 from weir import sources
 from weir.driver.progress import lag
+from weir.spark import kafka_lost
+from weir.spark.kafka_client import KafkaStream
+from weir.spark.kafka_groups import Group, GroupCommits, group_of
 
 
 @pytest.mark.parametrize(
@@ -96,3 +99,33 @@ def test_lag_is_told_for_each_partition_and_for_kafka_alone() -> None:
     assert lag({"sources": [kafka, files]}) == {"a-0": 3, "a-1": 0, "a-2": 4}
     assert lag({"sources": [files]}) == {}
     assert lag({}) == {}
+
+
+@pytest.mark.parametrize("name", ["failOnDataLoss", "failondataloss"])
+@pytest.mark.parametrize("value", ["false", "False"])
+def test_who_goes_on_without_lost_records_may_spell_it_as_spark_lets_him(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    stream = KafkaStream({name: value, "subscribe": "t"}, None)
+    monkeypatch.setattr(kafka_lost, "kafka_streams", lambda frame: [stream])
+    frame: Any = None  # nobody asks it
+    kafka_lost.check_records(frame, [{"t": {"0": 5}}])
+
+
+def test_a_group_is_told_of_its_source_however_its_options_are_written() -> None:
+    stream = KafkaStream({"weir.group": "lag", "Subscribe": "a, b"}, None)
+    assert group_of(stream).source == "KafkaV2[Subscribe[a, b]]"
+
+
+def test_what_kafka_says_of_a_group_is_said_once() -> None:
+    said: list[str] = []
+    session: Any = None
+    commits = GroupCommits(session, said.append)
+    error = Exception(
+        "An error occurred while calling o42.get.\n: java.util.concurrent.ExecutionException: "
+        "org.apache.kafka.common.errors.UnknownMemberIdException: The coordinator is not aware.\n"
+        "\tat java.base/java.util.concurrent.CompletableFuture.reportGet(CompletableFuture.java:396)"
+    )
+    for _ in range(2):
+        commits._note(Group("lag", "s", {}), error)
+    assert len(said) == 1 and "UnknownMemberIdException: The coordinator is not aware" in said[0]

@@ -43,8 +43,12 @@ def groups_of(frame: DataFrame) -> list[Group]:
 
 def group_of(stream: KafkaStream) -> Group:
     """The group that a source names."""
-    names, pattern = stream.options.get("subscribe"), stream.options.get("subscribePattern")
-    read = f"Subscribe[{', '.join(names.split(','))}]" if names else f"SubscribePattern[{pattern}]"
+    names, pattern = stream.option("subscribe"), stream.option("subscribepattern")
+    read = (
+        f"Subscribe[{', '.join(name.strip() for name in names.split(','))}]"
+        if names
+        else f"SubscribePattern[{pattern}]"
+    )
     return Group(stream.options[GROUP], f"KafkaV2[{read}]", stream.client, stream.loader)
 
 
@@ -98,8 +102,17 @@ class GroupCommits:
     def _note(self, group: Group, error: Exception) -> None:
         if group.name not in self._said:
             self._said.add(group.name)
-            why = str(error).strip().partition("\n")[0]
+            why = _why(str(error))
             self._say(f"group {group.name} of Kafka could not be told what was read: {why}; the job goes on")
+
+
+def _why(text: str) -> str:
+    """What Kafka said: py4j's first line only tells the call, and a future wraps the cause."""
+    lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
+    said = [line for line in lines if not line.startswith("An error occurred while calling")] or lines
+    return (
+        said[0].removeprefix("java.util.concurrent.ExecutionException: ") if said else "no reason was given"
+    )
 
 
 def commit(spark: SparkSession, group: Group, offsets: Offsets) -> None:

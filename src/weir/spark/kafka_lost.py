@@ -22,7 +22,7 @@ def check_records(frame: DataFrame, offsets: Iterable[Mapping[str, Any]]) -> Non
     `offsets` are those of all sources behind the last committed batch. What can't be asked now is not
     checked: Spark will say so.
     """
-    streams = [one for one in kafka_streams(frame) if one.options.get("failOnDataLoss") != "false"]
+    streams = [one for one in kafka_streams(frame) if one.option("failondataloss").lower() != "false"]
     positions = [one for one in offsets if one and all(isinstance(value, dict) for value in one.values())]
     for stream in streams:
         if wanted := _of(stream, positions):
@@ -33,7 +33,7 @@ def check_records(frame: DataFrame, offsets: Iterable[Mapping[str, Any]]) -> Non
 
 def _of(stream: KafkaStream, positions: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """The positions in the topics of a source."""
-    names = [name for name in stream.options.get("subscribe", "").split(",") if name]
+    names = [name.strip() for name in stream.option("subscribe").split(",") if name.strip()]
     return {
         topic: partitions
         for one in positions

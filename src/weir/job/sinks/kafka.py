@@ -254,6 +254,7 @@ class KafkaSink:
             self._broker.fence()
             found = self._look()
             self._check(found, owner, lineage)
+            self._check_not_emptied(found, owner)
             self._sent = found
         return self._sent
 
@@ -279,6 +280,17 @@ class KafkaSink:
             reason = "it was sent to by live files that are gone; a fresh start would skip or double batches"
             todo = "bring the job's directory back, or give this query a new ledger: ledger=..."
         raise SinkMismatchError(query=owner.split("/", 1)[1], path=self._described, reason=reason, todo=todo)
+
+    def _check_not_emptied(self, sent: Sent, owner: str) -> None:
+        """Whoever has opened the sink before has left an entry in the ledger."""
+        if owner and not sent.ledger.owner and any(self._store.list(_FENCES)):
+            raise SinkMismatchError(
+                query=owner.split("/", 1)[1],
+                path=self._described,
+                reason="its ledger is empty, and this query has used it before: that topic was deleted, or "
+                "is another one now, and nobody knows any more what was sent",
+                todo="bring the ledger back, or give this query a new name to start afresh",
+            )
 
     def _fenced(self, by: Token) -> FencedError:
         return FencedError(who=f"attempt {self._token}", by=f"attempt {by}", attempt=by.attempt)

@@ -9,10 +9,10 @@ Nothing here depends on a transaction's timeout.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from weir import faults
 from weir.errors import BrokerError, OutcomeUnknownError, PreflightError, RecordRefusedError, TopicError
@@ -29,6 +29,7 @@ OWN = frozenset(
 
 _TRANSACTION: Mapping[str, Any] = {"transaction.timeout.ms": 300_000}
 _LOOK_BACK = 100
+Client = TypeVar("Client")
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class KafkaBroker:
     def prepare(self) -> None:
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415
 
-        admin = AdminClient(self._client())
+        admin = self._made(AdminClient, self._client())
         there = self._topics(admin)
         if self._topic not in there:
             if self._partitions is None:
@@ -131,7 +132,7 @@ class KafkaBroker:
             **self._config,
             "transactional.id": f"weir.{self._ledger}",
         }
-        producer = Producer(config)
+        producer = self._made(Producer, config)
         try:
             producer.init_transactions(self._patience)
         except KafkaException as error:
@@ -143,17 +144,16 @@ class KafkaBroker:
     def entries(self, newest: bool) -> Sequence[Entry]:
         from confluent_kafka import Consumer, KafkaException, TopicPartition  # noqa: PLC0415
 
-        consumer = Consumer(
-            {
-                **self._client(),
-                "group.id": f"weir.{self._ledger}",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed",
-                "auto.offset.reset": "earliest",
-                "fetch.wait.max.ms": 10,  # the end is told only after it
-            }
-        )
+        config = {
+            **self._client(),
+            "group.id": f"weir.{self._ledger}",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 10,  # the end is told only after it
+        }
+        consumer = self._made(Consumer, config)
         partition = TopicPartition(self._ledger, 0)
         try:
             low, high = consumer.get_watermark_offsets(partition, self._patience)
@@ -207,6 +207,20 @@ class KafkaBroker:
             "bootstrap.servers": self._bootstrap,
             "error_cb": self._heard,
         }
+
+    def _made(self, kind: Callable[[dict[str, Any]], Client], config: dict[str, Any]) -> Client:
+        """A client; what it does not take of the author's settings is the author's to mend."""
+        from confluent_kafka import KafkaException  # noqa: PLC0415
+
+        try:
+            return kind(config)
+        except KafkaException as error:
+            raise TopicError(
+                topic=self._topic,
+                reason=f"Kafka's client does not take its settings: {error.args[0].str()}",
+                todo="mend config=, which has librdkafka's names, not Java's: "
+                "https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md",
+            ) from error
 
     def _heard(self, error: KafkaError) -> None:
         self._said = error.str()

@@ -97,8 +97,10 @@ class CommittedFiles:
         reader = spark.read.format(self.about["format"]).options(**self.about["options"]).schema(inside)
         rows = reader.load([spark_url(file) for file in self.files])
         kinds = {field.name: field.dataType for field in schema.fields}
-        values = {name: _partition_value(name).cast(kinds[name]) for name in by}
-        return rows.withColumns(values).select(*[F.col(f"`{name}`") for name in schema.names]) if by else rows
+        values = {name: _partition_value(name, len(by)).cast(kinds[name]) for name in by}
+        return (
+            rows.withColumns(values).select(*[F.col(_quoted(name)) for name in schema.names]) if by else rows
+        )
 
     def _arrow_schema(self) -> pa.Schema:
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
@@ -116,11 +118,25 @@ def _arrow_format(name: str) -> Any:
     return ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us"))
 
 
-def _partition_value(name: str) -> Column:
-    """The value in the folder's name, which Spark has escaped once and the address once more."""
+def _partition_value(name: str, folders: int) -> Column:
+    """The value of a column in the name of its folder, one of so many above the file."""
     from pyspark.sql import functions as F  # noqa: PLC0415
 
-    found = F.regexp_extract("_metadata.file_path", f".*/{name}=([^/]*)/", 1)
+    path = F.slice(F.split("_metadata.file_path", "/"), -folders - 1, folders)
+    own = F.filter(path, lambda folder: _plain(F.substring_index(folder, "=", 1)) == name)
+    value = _plain(F.substring_index(F.get(own, F.lit(0)), "=", -1))
+    lost = F.raise_error(F.concat(F.lit(f"no folder is one of column {name}: "), "_metadata.file_path"))
+    return F.when(F.size(own) == 0, lost).when(value != _NULL, value)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _plain(text: Column) -> Column:
+    """A part of a folder's name, which Spark has escaped once and the address once more."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
     for _ in range(2):
-        found = F.url_decode(F.replace(found, F.lit("+"), F.lit("%2B")))
-    return F.when(found != _NULL, found)
+        text = F.url_decode(F.replace(text, F.lit("+"), F.lit("%2B")))
+    return text

@@ -138,6 +138,23 @@ def resolve(connection: Connection, name: Name) -> Name:
     return Name(name.schema or str(first[0] if first and first[0] else "public"), name.table)
 
 
+def check_unnumbered(connection: Connection, name: Name, column: str, query: str) -> None:
+    """Raise when rows have the batch of a former owner: a rollback of the new one would take them too."""
+    found = connection.execute(
+        "SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = %s AND NOT attisdropped",
+        (str(name), column),
+    ).fetchone()
+    numbered = f"{_quoted(column)} IS NOT NULL"
+    if found and connection.execute(f"SELECT 1 FROM {name} WHERE {numbered} LIMIT 1".encode()).fetchone():
+        refuse(
+            query,
+            f"table {name}",
+            f"its rows have batches in {column!r} of a query that weir's ledger does not know; "
+            "a rollback of this one would delete them",
+            f"if they shall stay for good: UPDATE {name} SET {_quoted(column)} = NULL WHERE {numbered}",
+        )
+
+
 def refuse(query: str, path: str, reason: str, todo: str) -> NoReturn:
     raise SinkMismatchError(query=query, path=path, reason=reason, todo=todo)
 

@@ -170,7 +170,9 @@ class Task:
     def _flush(self) -> None:
         """Make all that was committed durable; a crash before this breaks the connection, and so the task."""
         if self._connection is not None:
-            self._connection.execute("SELECT pg_current_xact_id()")  # what has a number is flushed
+            begin(self._connection)
+            # a commit is waited for only behind something written; this is, and nobody reads it
+            self._connection.execute("SELECT pg_logical_emit_message(true, 'weir', '')")
             self._connection.commit()
 
     def _refuse(self, connection: Connection, refusal: Refusal) -> None:
@@ -235,11 +237,13 @@ def _element(value: Any) -> str:
 
 
 def _columns_of_constraint(error: psycopg.Error, connection: Connection) -> list[str]:
+    """Of a constraint, or of an index, which PostgreSQL names in the same place."""
     found = connection.execute(
-        "SELECT a.attname FROM pg_constraint c JOIN pg_attribute a "
-        "ON a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey) "
-        "WHERE c.conname = %s AND c.conrelid = to_regclass(format('%%I.%%I', %s::text, %s::text)) "
-        "ORDER BY array_position(c.conkey, a.attnum)",
+        "SELECT a.attname FROM (SELECT conname, conrelid, conkey FROM pg_constraint "
+        "UNION SELECT relname, indrelid, indkey::int2[] FROM pg_index JOIN pg_class ON oid = indexrelid) c "
+        "(name, of, key) JOIN pg_attribute a ON a.attrelid = c.of AND a.attnum = ANY (c.key) "
+        "WHERE c.name = %s AND c.of = to_regclass(format('%%I.%%I', %s::text, %s::text)) "
+        "GROUP BY a.attname ORDER BY min(array_position(c.key, a.attnum))",
         (error.diag.constraint_name, error.diag.schema_name, error.diag.table_name),
     ).fetchall()
     return [str(name) for (name,) in found]

@@ -35,11 +35,17 @@ SETTINGS = {
     "idle_in_transaction_session_timeout": "30s",  # a driver that is frozen in a commit lets go then
 }
 """What every transaction counts on; not of the session, which a pooler may share."""
+_DURABLE = (
+    "SELECT set_config('synchronous_commit', 'on', true) "
+    "WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')"
+)
+"""Spark decides for what is recorded: no server may lose it that answered before it was on its disk."""
 _HOSTS, _PORTS = re.compile(r"[\w.,:/\-]*"), re.compile(r"[\d,]*")
 _CONNECT_SECONDS = 10
 _IDLE_KEPT = 2
-_REFUSES_ROWS = ("22", "23", "44", "P0")
-"""Classes of SQLSTATE that speak of a row: data, integrity, a view's check, an error raised by a trigger."""
+_REFUSES_ROWS = ("22", "23", "44", "P0", "54000")
+"""How an SQLSTATE begins that speaks of a row: data, integrity, a view's check, an error raised by a trigger,
+a value too long for its index."""
 _REFUSES_US = ("28", "3D")
 _MISFITS = ("0A", "3F", "42")
 _REFUSED_LOGIN = re.compile(
@@ -106,7 +112,8 @@ def connect(address: Address, verb: str) -> Connection:
 
 def begin(connection: Connection) -> None:
     """Begin a transaction with the settings that every step counts on; raises what psycopg raises."""
-    connection.execute("; ".join(f"SET LOCAL {key} = '{value}'" for key, value in SETTINGS.items()).encode())
+    settings = [f"SET LOCAL {key} = '{value}'" for key, value in SETTINGS.items()]
+    connection.execute("; ".join([*settings, _DURABLE]).encode())
 
 
 def translate(error: psycopg.Error, address: Address, verb: str) -> WeirError:
@@ -114,7 +121,7 @@ def translate(error: psycopg.Error, address: Address, verb: str) -> WeirError:
     state, reason = error.sqlstate or "", scrubbed(str(error), address)
     if state[:2] in _REFUSES_US or (not state and _REFUSED_LOGIN.search(reason)):
         return LoginRefusedError(place=address.place, reason=reason)
-    if state[:2] in _MISFITS or state[:2] in _REFUSES_ROWS:
+    if state[:2] in _MISFITS or refuses_row(error):
         todo = "mend the table or the rights of the user, then start again"
         return SinkMismatchError(query="?", path=address.place, reason=f"{verb}: {reason}", todo=todo)
     return DatabaseError(verb=verb, place=address.place, reason=reason)
@@ -122,7 +129,7 @@ def translate(error: psycopg.Error, address: Address, verb: str) -> WeirError:
 
 def refuses_row(error: psycopg.Error) -> bool:
     """Whether the database speaks of a row that it does not take."""
-    return (error.sqlstate or "")[:2] in _REFUSES_ROWS
+    return (error.sqlstate or "").startswith(_REFUSES_ROWS)
 
 
 def scrubbed(text: str, address: Address) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from weir import faults
@@ -43,6 +44,14 @@ if TYPE_CHECKING:
     from weir.job.sinks.postgres.database import Connection
 
 _UPSERT, _APPEND = "upsert", "append"
+
+
+class Check(Enum):
+    """When the constraints that the user has deferred are looked at."""
+
+    NOW = "now"
+    """With the rows that are moved: what does not keep them can be set apart."""
+    AT_COMMIT = "at commit"
 
 
 class PostgresSink:
@@ -88,7 +97,7 @@ class PostgresSink:
             self._tables.create(connection)
             name = catalogue.resolve(connection, self._wanted.table)
             mode = _UPSERT if self._wanted.key else _APPEND
-            self._tables.enter(connection, name, owner, lineage, mode)
+            new = self._tables.enter(connection, name, owner, lineage, mode)
             self._ledger = self._tables.ledger(connection, lock=True)
             self._check_owner(owner, lineage)
             self._check_fence()
@@ -96,6 +105,8 @@ class PostgresSink:
             self._ledger = self._tables.ledger(connection, lock=True)
             if self._expected is not None:
                 self._target = self._fit(connection, self._expected)
+            if new and self._wanted.extra:
+                catalogue.check_unnumbered(connection, name, self._wanted.extra, self._query)
         return self._ledger
 
     def stage(self, frame: DataFrame, batch: BatchId, token: Token) -> None:
@@ -139,7 +150,7 @@ class PostgresSink:
     def commit(self, staged: Staged) -> Outcome:
         try:
             with self._database.transaction("commit a batch") as connection:
-                done = self._deliver(connection, staged)
+                done = self._deliver(connection, staged, Check.NOW)
                 self._tables.forget_staging(connection, staged)
         except OutcomeUnknownError:
             return Outcome.UNKNOWN
@@ -206,11 +217,11 @@ class PostgresSink:
         self, connection: Connection, staged: Sequence[Staged], checkpoint: CheckpointId
     ) -> None:
         for one in staged:
-            self._deliver(connection, one)
+            self._deliver(connection, one, Check.AT_COMMIT)  # other tables may have what it refers to
             self._tables.forget_staging(connection, one)
         self._tables.set_checkpoint(connection, checkpoint)
 
-    def _deliver(self, connection: Connection, staged: Staged) -> Outcome:
+    def _deliver(self, connection: Connection, staged: Staged, check: Check) -> Outcome:
         self._ledger = self._tables.ledger(connection, lock=True)
         self._check_fence()
         if self._ledger.last >= staged.batch:
@@ -224,7 +235,7 @@ class PostgresSink:
         assert self._target is not None or not recorded.rows, "a staging has rows of a table that is known"
         refused = recorded.refused
         if recorded.rows and not self._wanted.at_once:
-            refused += self._move(connection, staged, recorded)
+            refused += self._move(connection, staged, recorded, check)
         if recorded.refused:
             if self._dead_letter is None:
                 reason = f"rows of batch {staged.batch} were refused and kept for a dead-letter table"
@@ -235,45 +246,38 @@ class PostgresSink:
         self._tables.deliver(connection, staged.batch, self._token, rows, refused)
         return Outcome.DONE_NOW
 
-    def _move(self, connection: Connection, staged: Staged, recorded: Recorded) -> int:
+    def _move(self, connection: Connection, staged: Staged, recorded: Recorded, check: Check) -> int:
         """Move the rows that count; the number of those that only the table itself has refused."""
-        import psycopg  # noqa: PLC0415
-
         moving = self._moving(connection, staged, recorded)
-        try:
-            with connection.transaction():
-                connection.execute(moving(of_tasks(recorded.tasks)))
+        if _refusal(connection, moving(of_tasks(recorded.tasks)), check) is None:
             return 0
-        except psycopg.Error as error:
-            if not refuses_row(error):
-                raise
         if self._wanted.key:
             find = self._tables.last_of_each_key(self._wanted, staged, recorded.tasks)
         else:
             table = self._tables.staging(staged.batch, staged.token)
             find = f"SELECT ctid::text FROM {table} WHERE {of_tasks(recorded.tasks)}".encode()
         places = [str(place) for (place,) in connection.execute(find).fetchall()]
-        return self._move_apart(connection, staged, moving, places)
+        return self._move_apart(connection, staged, lambda some: moving(of_places(some)), places, check)
 
     def _move_apart(
-        self, connection: Connection, staged: Staged, moving: Callable[[str], bytes], places: list[str]
+        self,
+        connection: Connection,
+        staged: Staged,
+        moving: Callable[[list[str]], bytes],
+        places: list[str],
+        check: Check,
     ) -> int:
         """Move what the table takes; halve what it does not, until each refused row stands alone."""
-        import psycopg  # noqa: PLC0415
-
-        try:
-            with connection.transaction():
-                connection.execute(moving(of_places(places)))
+        error = _refusal(connection, moving(places), check)
+        if error is None:
             return 0
-        except psycopg.Error as error:
-            if not refuses_row(error):
-                raise
-            if len(places) == 1:
-                self._keep_refused(connection, staged, places[0], error)
-                return 1
+        if len(places) == 1:
+            self._keep_refused(connection, staged, places[0], error)
+            return 1
         half = len(places) // 2
         return sum(
-            self._move_apart(connection, staged, moving, part) for part in (places[:half], places[half:])
+            self._move_apart(connection, staged, moving, part, check)
+            for part in (places[:half], places[half:])
         )
 
     def _moving(self, connection: Connection, staged: Staged, recorded: Recorded) -> Callable[[str], bytes]:
@@ -392,6 +396,22 @@ class PostgresSink:
             return
         query = owner.split("/", 1)[1]
         raise SinkMismatchError(query=query, path=self.describe(), reason=reason, todo=todo)
+
+
+def _refusal(connection: Connection, moving: bytes, check: Check) -> psycopg.Error | None:
+    """Move rows, all of them or none; the error, when it speaks of a row."""
+    import psycopg  # noqa: PLC0415
+
+    try:
+        with connection.transaction():
+            connection.execute(moving)
+            if check is Check.NOW:
+                connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    except psycopg.Error as error:
+        if not refuses_row(error):
+            raise
+        return error
+    return None
 
 
 def _projected(frame: DataFrame, target: Target) -> DataFrame:

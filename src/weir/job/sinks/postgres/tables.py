@@ -100,9 +100,9 @@ class Tables:
 
     # the ledger
 
-    def enter(self, connection: Connection, target: Name, owner: str, lineage: str, mode: str) -> None:
-        """The row of this table: made now, or there already, by whomever."""
-        connection.execute(
+    def enter(self, connection: Connection, target: Name, owner: str, lineage: str, mode: str) -> bool:
+        """The row of this table: made now (then True), or there already, by whomever."""
+        made = connection.execute(
             f"INSERT INTO {self._beside_values('ledger')} "
             "(target, owner, lineage, mode, attempt, run, last, floor) "
             f"VALUES (%s, %s, %s, %s, 0, 0, {NO_BATCH}, {NO_BATCH}) ON CONFLICT (target) DO NOTHING".encode(),
@@ -119,6 +119,7 @@ class Tables:
                 f"UPDATE {self._beside_values('ledger')} SET mode = %s, floor = last WHERE id = %s".encode(),
                 (mode, self.id),
             )
+        return made.rowcount > 0
 
     def ledger(self, connection: Connection, *, lock: bool) -> Ledger:
         """The ledger as it stands; locked, nobody else changes it before this transaction ends."""
