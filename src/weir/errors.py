@@ -64,7 +64,7 @@
         |-- SurgeryError            state that could not be brought to where a changed query looks for it
         |-- StateDiffersError       state that was written anew is not what it should be
         |-- LostStagingError        Spark committed a batch whose staged output is gone
-        |-- LostSegmentError        a file of a channel is gone that a reader still needs
+        |-- LostSegmentError        a file of a channel is gone or torn that a reader still needs
         |-- LostInputError          a source's journal is gone, or older than what a query has read
         `-- LostRecordsError        a topic of Kafka's no longer has what a query goes on with
 
@@ -646,13 +646,11 @@ class LostStagingError(InternalError):
 
 
 class LostSegmentError(InternalError):
-    """A file of a channel is gone that a reader still needs."""
+    """A file of a channel is gone or torn that a reader still needs."""
 
-    what_form = "the channel file {file} is gone"
-    why_form = (
-        "somebody deleted it: weir deletes only what every reader and every retained checkpoint has passed"
-    )
-    hint_form = "bring the file back, or go back to the last checkpoint; weir will not go on and leave a hole"
+    what_form = "the channel file {file} {wrong}"
+    why_form = "somebody changed or deleted it, or the disk lost it: weir deletes only what every reader and every retained checkpoint has passed"
+    hint_form = "start the job again: it goes on from its newest checkpoint that is whole, as 'weir repair {job}' says before; if it fails here again, 'weir restore {job} latest' goes back"
 
 
 class LostInputError(InternalError):

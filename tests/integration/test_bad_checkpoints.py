@@ -91,12 +91,15 @@ def test_a_full_disk_and_a_listener_that_raises_end_no_job(
     diamond.check()
 
 
-def test_a_file_of_a_channel_that_was_deleted_by_hand_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_file_of_a_channel_that_was_deleted_by_hand_is_told_and_the_next_start_goes_back(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     diamond = Diamond(tmp_path)
     job = diamond.job("chain")
     diamond.add(1)
     with job.start(spark) as run:
         wait(run, "the first rows", diamond.complete)
+        assert run.checkpoint() == 1
         diamond.hold(diamond.ids)
         diamond.add(1)
         wait(run, "rows that are being read", lambda: len(diamond.entries("all", "segment")) == 2)
@@ -110,8 +113,12 @@ def test_a_file_of_a_channel_that_was_deleted_by_hand_is_told(spark: SparkSessio
     failure = run.failures[0].failure
     assert (run.failures[0].query, failure.error) == ("right", "LostSegmentError")
     assert failure.what == f"the channel file {lost} is gone"
-    assert "go back to the last checkpoint" in failure.hint
+    assert f"'weir restore {JOB} latest' goes back" in failure.hint
     assert not failure.retry
+    with job.start(spark) as run:
+        wait(run, "all of it", diamond.complete)
+        assert any("of channel all is gone): the job goes on from checkpoint 1" in note for note in run.notes)
+    diamond.check()
 
 
 def words(env: weir.Env, folder: Path) -> None:

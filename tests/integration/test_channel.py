@@ -243,8 +243,8 @@ def test_what_was_deleted_by_hand_ends_the_query_with_words(bench: Bench, lost: 
     failure = from_exception(raised.value, "job")
     assert (failure.domain, failure.error) == (Domain.INTERNAL, "LostSegmentError")
     assert failure.what == f"the channel file {gone} is gone"
-    assert failure.why.startswith("somebody deleted it")
-    assert failure.hint.startswith("bring the file back")
+    assert failure.why.startswith("somebody changed or deleted it")
+    assert failure.hint.startswith("start the job again")
     assert not failure.retry
 
 

@@ -12,7 +12,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from tests.protocol.model import coordinator, driver, spark, world
 from weir.channel import facts, log, position, writer
 from weir.channel.log import Barrier, Entry, Segment
 from weir.channel.position import Facts, Mode, Position, Status, joint_barrier
-from weir.ids import CheckpointId, Token
+from weir.ids import BatchId, CheckpointId, Token
 from weir.job.sinks.contract import Outcome
 from weir.protocol import checkpoints as decide
 from weir.protocol.checkpoints import AckOutcome, Pending
@@ -199,11 +199,21 @@ def a_turned_query_is_cut_where_it_is() -> Iterable[Patch]:
 
 @mutation
 def batches_are_skipped_at_each_begin() -> Iterable[Patch]:
-    def mutated(self: coordinator.Coordinator) -> None:
-        for name in self.world.graph.leaves:
-            self._examined[name] = self.world.last(name, "commits")
+    yield decide.Track, "skip", lambda self, query, newest, found: replace(self, examined=newest)
 
-    yield coordinator.Coordinator, "_skip", mutated
+
+@mutation
+def a_lost_batch_is_passed_over() -> Iterable[Patch]:
+    def mutated(
+        self: decide.Track, newest: BatchId, barrier: Callable[[BatchId], CheckpointId]
+    ) -> decide.Track:
+        seen = dict(self.joint)
+        for number in range(self.examined + 1, newest + 1):
+            with suppress(world.GoneError):
+                seen[BatchId(number)] = barrier(BatchId(number))
+        return decide.Track(newest, seen)
+
+    yield decide.Track, "follow", mutated
 
 
 @mutation

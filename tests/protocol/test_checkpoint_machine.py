@@ -213,14 +213,14 @@ class Checkpoints(RuleBasedStateMachine):
         self.zombies = [*self.zombies[-1:], old]
 
     @rule(
-        kind=st.sampled_from(["no data", "in a poll", "late ack"]),
+        kind=st.sampled_from(["no data", "in a poll", "late ack", "decline"]),
         slot=slots,
         after=st.integers(0, 8),
         move=small_moves,
     )
     def nuisance(self, kind: str, slot: int, after: int, move: tuple[str, int]) -> None:
         """A batch for the watermark alone; something that happens between two reads of a reader that
-        looks for its end; an ack that comes too late."""
+        looks for its end; an ack that comes too late; a query that declines."""
         driver, name = self.driver, self.name(slot)
         if kind == "no data" and driver.running:
             driver.runs[name].no_data = True
@@ -229,6 +229,8 @@ class Checkpoints(RuleBasedStateMachine):
             self.world.interrupt = partial(self.move, driver, *move)
         elif kind == "late ack":
             driver.coordinator.late_ack()
+        elif kind == "decline":
+            self.world.declines.add(name)
 
     # what must hold
 
@@ -293,11 +295,16 @@ def a_query_starts_again(world: World, driver: Driver, size: int) -> None:
     driver.restart(world.graph.order[size % 4])
 
 
+def a_query_declines(world: World, driver: Driver, size: int) -> None:
+    world.declines.add(world.graph.order[size % 4])
+
+
 DISTURBANCES = [
     (the_last_gets_ahead_and_nobody_waits, 4),
     (everybody_gets_ahead, 3),
     (an_entry_cannot_be_written, 9),
     (a_query_starts_again, 4),
+    (a_query_declines, 4),
 ]
 
 

@@ -6,6 +6,7 @@ It is stepped by hand; only the snapshots are taken in threads of their own.
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -20,6 +21,7 @@ from weir.channel.writer import ChannelWriter
 from weir.checkpoint import manifest as mf
 from weir.checkpoint.coordinator import Coordinator
 from weir.checkpoint.flight import Outside
+from weir.checkpoint.snapshots import Snapshots
 from weir.checkpoint.vertex import Vertex
 from weir.clock import ManualClock
 from weir.config import Settings
@@ -223,6 +225,81 @@ def test_what_spark_has_purged_since_is_not_needed_any_more(graph: Graph) -> Non
     graph.slow.run(all=(at, 1))
     finish(graph)
     assert graph.cut(1) == {"all": 0, "fast": 0, "slow": 0}
+
+
+def test_a_query_that_every_pending_checkpoint_has_cut_holds_up_no_later_one(graph: Graph) -> None:
+    """However many of its batches Spark has purged while another query was slow."""
+    ends = []
+    for id in (1, 2):
+        graph.all.run()
+        graph.ask(str(id))
+        ends.append(graph.entry())
+        graph.fast.run(all=(ends[-1], id))
+        graph.step()
+    for _ in range(5):
+        graph.all.run()
+        graph.fast.run(all=(graph.entry(), 2))
+    for batch in range(5):
+        graph.fast.purge(batch)
+    graph.slow.run(all=(ends[0], 1))
+    finish(graph)
+    graph.ask("3")  # while 2 is pending
+    at = graph.entry()
+    graph.fast.run(all=(at, 3))
+    graph.slow.run(all=(ends[1], 2))
+    graph.slow.run(all=(at, 3))
+    finish(graph)
+    assert graph.cut(3) == {"all": 6, "fast": 7, "slow": 2}
+    assert not graph.aborted()
+
+
+def test_a_query_whose_cut_spark_may_have_purged_declines(graph: Graph) -> None:
+    """And the next checkpoint completes."""
+    graph.all.run()
+    graph.fast.run(all=(graph.entry(), 0))
+    graph.ask("one")
+    at = graph.entry()
+    graph.all.run()
+    graph.fast.run(all=(at, 1))
+    graph.fast.run(all=(graph.entry(), 1))
+    for batch in range(2):
+        graph.fast.purge(batch)
+    graph.step()
+    (end,) = [one for one in graph.said if isinstance(one, m.CheckpointAborted)]
+    assert end.reason == AbortReason.DECLINED.value
+    assert "offsets/1 of query fast is gone" in end.detail
+    graph.ask("two")
+    for query in (graph.fast, graph.slow):
+        query.run(all=(graph.entry(), 2))
+    finish(graph)
+    assert graph.cut(2) == {"all": 1, "fast": 3, "slow": 0}
+
+
+def test_an_ack_that_comes_too_late_changes_nothing_and_is_told(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    take = Snapshots.of_query
+
+    def slow(*args: Any, **options: Any) -> Any:
+        assert go_on.wait(30)
+        return take(*args, **options)
+
+    monkeypatch.setattr(Snapshots, "of_query", slow)
+    graph.all.run()
+    graph.coordinator.wish("one", False)
+    graph.coordinator._step()
+    (snapshot,) = graph.snapshots()
+    graph.clock.advance(600)
+    graph.coordinator._step()
+    assert graph.aborted() == [(1, AbortReason.EXPIRED.value)]
+    go_on.set()
+    snapshot.result(30)
+    graph.step()
+    assert [one.text for one in graph.said if isinstance(one, m.Noted)] == [
+        "the ack of query all for checkpoint 1 came too late, after 600.0 s"
+    ]
+    assert mf.completed(graph.disk, JOB) == []
 
 
 def test_nobody_waits_for_the_answer_of_a_checkpoint_that_could_not_begin(graph: Graph) -> None:

@@ -78,7 +78,7 @@ def test_an_error_of_weirs_own_keeps_what_it_says() -> None:
 
 
 def test_an_error_of_weirs_own_that_comes_from_a_worker_as_a_text_keeps_what_it_says() -> None:
-    error = LostSegmentError(file="/data/part-0")
+    error = LostSegmentError(file="/data/part-0", wrong="is gone", job="job")
     worker = f'Traceback (most recent call last):\n  File "x"\nweir.errors.LostSegmentError: {error}\n'
     raised = _Captured(_chain("org.apache.spark.api.python.PythonException"))
     raised.args = (f"[STREAM_FAILED] it ended\n{worker}\tat org.apache.spark.X",)

@@ -14,13 +14,13 @@ from weir.channel.log import (
     Segment,
     entry_key,
     first_number,
+    lost,
     need_entry,
     read_entry,
     segments,
     tail_behind,
 )
 from weir.channel.position import Bound, Facts, Mode, Position, Status, joint_barrier, next_position
-from weir.errors import LostSegmentError
 from weir.ids import CheckpointId
 from weir.storage import Store
 
@@ -103,7 +103,7 @@ class Ahead:
         """An entry that must be there."""
         entry = self.get(number)
         if entry is None:
-            raise LostSegmentError(file=f"{self._store.url}/{entry_key(number)}")
+            raise lost(f"{self._store.url}/{entry_key(number)}")
         return entry
 
     def before(self, number: int) -> Entry | None:

@@ -176,6 +176,12 @@ def segments(tail: Tail, entries: Iterable[Entry]) -> list[Segment]:
     return found
 
 
+def lost(file: str, wrong: str = "is gone") -> LostSegmentError:
+    """The error for a file of a channel, by its full path, in which the job's name is."""
+    job, generations, _ = file.partition("/generations/")
+    return LostSegmentError(file=file, wrong=wrong, job=job.rpartition("/")[2] if generations else "JOB")
+
+
 def entry_key(number: int) -> str:
     """Where an entry is, below the channel's folder."""
     return f"{LOG}/{number:09d}.json"
@@ -191,7 +197,7 @@ def need_entry(store: Store, number: int) -> Entry:
     """One entry that must be there; raises `LostSegmentError` when it is not."""
     entry = read_entry(store, number)
     if entry is None:
-        raise LostSegmentError(file=f"{store.url}/{entry_key(number)}")
+        raise lost(f"{store.url}/{entry_key(number)}")
     return entry
 
 
@@ -210,7 +216,7 @@ def first_number(store: Store) -> int:
         if not first or not store.exists(entry_key(first - 1)):  # else it came while we listed
             break
     if first and 0 in numbers:
-        raise LostSegmentError(file=f"{store.url}/{entry_key(first - 1)}")
+        raise lost(f"{store.url}/{entry_key(first - 1)}")
     return first
 
 

@@ -8,13 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from weir.channel.log import SegmentFile
-from weir.errors import LostSegmentError
+from weir.channel.log import SegmentFile, lost
 from weir.storage.open import is_local, local_path
 
 
 def open_parquet(url: str) -> pq.ParquetFile:
-    """Open a file of a segment; raise `LostSegmentError` when it is gone."""
+    """Open a file of a segment; raise `LostSegmentError` when it is gone or torn."""
     # Spark's default timestamps (INT96) have no unit; Spark itself counts microseconds.
     options: dict[str, Any] = {"coerce_int96_timestamp_unit": "us"}
     try:
@@ -25,7 +24,11 @@ def open_parquet(url: str) -> pq.ParquetFile:
         system, path = fs.FileSystem.from_uri(url)
         return pq.ParquetFile(system.open_input_file(path), pre_buffer=True, **options)
     except FileNotFoundError as error:
-        raise LostSegmentError(file=url) from error
+        raise lost(url) from error
+    except (pa.ArrowInvalid, OSError) as error:
+        if not _is_torn(url, error):
+            raise
+        raise lost(url, _words(error)) from error
 
 
 def describe(url: str, name: str) -> SegmentFile:
@@ -46,8 +49,28 @@ def batches(
     """The rows of a file, or of some of its row groups, in Spark's types."""
     with open_parquet(url) as file:
         groups = None if row_groups is None else list(row_groups)
-        for batch in file.iter_batches(batch_size=batch_rows, row_groups=groups, use_threads=False):
+        several = file.iter_batches(batch_size=batch_rows, row_groups=groups, use_threads=False)
+        while (batch := _next(url, several)) is not None:
             yield conform(batch, schema)
+
+
+def _next(url: str, several: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+    try:
+        return next(several, None)
+    except (pa.ArrowInvalid, OSError) as error:
+        if not _is_torn(url, error):
+            raise
+        raise lost(url, _words(error)) from error
+
+
+def _is_torn(url: str, error: Exception) -> bool:
+    """Whether Arrow could not read what is there; an error of the system has a number."""
+    return not isinstance(error, OSError) or (error.errno is None and is_local(url))
+
+
+def _words(error: Exception) -> str:
+    text = " ".join(str(error).split()).replace("(", "[").replace(")", "]")  # the hint is in ( )
+    return f"can't be read: {text[:200]}"
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

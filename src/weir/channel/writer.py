@@ -102,6 +102,7 @@ class ChannelWriter:
 
     def record(self, staged: Staged) -> None:
         self._catch_up()
+        self._staging.sync(staged)  # its entry in the log will be durable, so its rows must be
         files = self._written(staged)
         self._joints[staged.batch] = self._joint(staged.batch)
         self._staging.record(staged, [vars(file) for file in files if file.rows])

@@ -47,6 +47,7 @@ from weir.protocol.checkpoints import (
     subsumed,
     take_ack,
 )
+from weir.spark.closure import GoneError
 from weir.storage import Created, generations
 from weir.storage.generations import Origin
 
@@ -101,6 +102,8 @@ class Coordinator:
         self._ended_at: float | None = None
         self._swept_at = clock.monotonic()
         self._failures = 0
+        self._outlived: list[Flight] = []
+        """Checkpoints that expired while snapshots were under way."""
         self._unmarked: dict[CheckpointId, bytes] = {}
         self._stopping = False
         self._resting = False
@@ -267,8 +270,12 @@ class Coordinator:
     def _step(self) -> None:
         now = self._clock.monotonic()
         self._mark_aborted()
+        self._take_late_acks()
         for flight in list(self._flights.values()):
-            self._advance(flight, now)
+            try:
+                self._advance(flight, now)
+            except GoneError as error:  # a query can't tell its cut any more
+                self._abort(flight, AbortReason.DECLINED, words_of(error))
         if self._wishes:
             self._grant(self._wishes[0], now)
         elif self._due(now):
@@ -370,17 +377,20 @@ class Coordinator:
         faults.point("checkpoint.begun")
         flight.phases["trigger"] = self._clock.monotonic() - now
         self._outside.report(m.CheckpointBegun(id, alignment.value, trigger, full))
-        if alignment is Alignment.UNALIGNED:
-            self._cut_here(flight, self._order)
-        else:
-            self._send_barriers(flight)
+        try:
+            if alignment is Alignment.UNALIGNED:
+                self._cut_here(flight, self._order)
+            else:
+                self._send_barriers(flight)
+        except GoneError as error:
+            self._abort(flight, AbortReason.DECLINED, words_of(error))
 
     # 2 barrier
 
     def _send_barriers(self, flight: Flight) -> None:
-        if len(self._flights) == 1:  # another one may have its cut among what is committed now
-            for vertex in self._vertices.values():
-                vertex.begin()
+        others = [one.found for one in self._flights.values() if one is not flight]
+        for vertex in self._vertices.values():
+            vertex.begin(others)
         for name in self._order:
             vertex = self._vertices[name]
             if not vertex.inputs:
@@ -465,18 +475,35 @@ class Coordinator:
             if (error := future.exception()) is not None:
                 self._abort(flight, AbortReason.STORAGE, f"query {name}: {words_of(error)}")
                 return
-            cut = future.result()
-            pending = {one.id: one.state for one in self._flights.values()}
-            ack = Cut(name, BatchId(cut.batch), cut.unaligned)
-            after, outcome = take_ack(pending, (), flight.id, ack)
-            if outcome is AckOutcome.SUCCESS:
-                flight.state = after[flight.id]
+            if self._take_ack(flight, name) is AckOutcome.SUCCESS:
                 flight.phases["ack"] = self._since(flight)
                 faults.point("checkpoint.acked")
         for name, kept in flight.channels.items():
             if kept.done() and (error := kept.exception()) is not None:
                 self._abort(flight, AbortReason.STORAGE, f"channel {name}: {words_of(error)}")
                 return
+
+    def _take_ack(self, flight: Flight, name: QueryName) -> AckOutcome:
+        cut = flight.queries[name].result()
+        pending = {one.id: one.state for one in self._flights.values()}
+        ended = [one.id for one in self._outlived]
+        after, outcome = take_ack(pending, ended, flight.id, Cut(name, BatchId(cut.batch), cut.unaligned))
+        if outcome is AckOutcome.SUCCESS:
+            flight.state = after[flight.id]
+        return outcome
+
+    def _take_late_acks(self) -> None:
+        """A snapshot that outlives its checkpoint acks as well: it changes nothing, and says what it took."""
+        for flight in list(self._outlived):
+            for name, future in list(flight.queries.items()):
+                if not future.done():
+                    continue
+                if future.exception() is None and self._take_ack(flight, name) is AckOutcome.LATE:
+                    late = f"the ack of query {name} for checkpoint {flight.id} came too late"
+                    self._outside.report(m.Noted(f"{late}, after {self._since(flight):.1f} s"))
+                del flight.queries[name]
+            if not flight.queries:
+                self._outlived.remove(flight)
 
     # 6 complete
 
@@ -494,7 +521,7 @@ class Coordinator:
             self._abort(flight, AbortReason.STORAGE, error.text)
             return
         if created is not Created.NOW:
-            self._abort(flight, AbortReason.DECLINED, "its manifest was there already")
+            self._abort(flight, AbortReason.STORAGE, "its manifest was there already")
             return
         faults.point("checkpoint.completed")
         now = self._clock.monotonic()
@@ -568,6 +595,9 @@ class Coordinator:
                 flight.id, flight.state.alignment.value, flight.trigger, seconds, reason.value, detail
             )
         )
+        if reason is AbortReason.EXPIRED:
+            flight.queries = {name: one for name, one in flight.queries.items() if not one.done()}
+            self._outlived += [flight] if flight.queries else []
         words = f"{reason.value}: {detail}" if detail else reason.value
         for wish in flight.wishes:
             self._answer(wish, None, {"id": flight.id, "reason": words})

@@ -2,7 +2,8 @@
 
 Spark does not force its files to the disk: after a power loss the newest may be empty or missing. It
 is looked at names, sizes, and the few small files that a start reads anyway; nothing big is read.
-The facts of each query are collected first, and judged without I/O.
+The facts of each query are collected first, and judged without I/O. Of channels only what a reader has
+still before it counts (`channel/whole.py`).
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from weir.channel import whole
+from weir.channel.position import positions_in
 from weir.checkpoint import manifest as mf
-from weir.ids import NO_BATCH, BatchId, Generation, JobName
+from weir.checkpoint.manifest import Manifest
+from weir.ids import NO_BATCH, BatchId, Generation, JobName, QueryName
 from weir.spark.closure import GoneError, closure
 from weir.storage import Store, files, paths
-from weir.storage.generations import read_origin
+from weir.storage.generations import delivered_elsewhere, read_origin
 
 _GONE = "is gone"
 _EMPTY = "is empty"
@@ -27,15 +31,17 @@ _EMPTY = "is empty"
 
 @dataclass(frozen=True)
 class Damage:
-    """One file that a query needs and that is not whole."""
+    """One file that a query or a reader of its channel needs and that is not whole."""
 
     query: str
     file: str
     wrong: str
+    kind: str = "query"
+    """Whose file it is: that of the query, or of the channel that it writes."""
 
     @property
     def text(self) -> str:
-        return f"{self.file} of query {self.query} {self.wrong}"
+        return f"{self.file} of {self.kind} {self.query} {self.wrong}"
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,8 @@ def look(store: Store, job: JobName, generation: Generation) -> list[Damage]:
     """What is lost or torn in a generation; nothing when the job can go on with it."""
     root = files.folder_of(store) / paths.generation(job, generation)
     try:
-        return torn(root, expected(store, job, generation))
+        found = torn(root, expected(store, job, generation))
+        return found or _torn_channels(store, job, generation, root)
     except OSError as error:
         raise files.failed("read", root, error, store.url) from error
 
@@ -64,6 +71,11 @@ def expected(store: Store, job: JobName, generation: Generation) -> dict[str, Ba
 
     Without one, the checkpoint that the generation was opened from; any, when the generation is gone.
     """
+    found = _newest_checkpoint(store, job, generation)
+    return {} if found is None else {name: BatchId(cut.batch) for name, cut in found.queries.items()}
+
+
+def _newest_checkpoint(store: Store, job: JobName, generation: Generation) -> Manifest | None:
     origin = read_origin(store, job, generation)
     opened_from = origin.checkpoint if origin else None
     for id in reversed(mf.completed(store, job)):
@@ -74,18 +86,56 @@ def expected(store: Store, job: JobName, generation: Generation) -> dict[str, Ba
         if manifest is None:
             continue
         if origin is None or manifest.generation == generation or id == opened_from:
-            return {name: BatchId(cut.batch) for name, cut in manifest.queries.items()}
-    return {}
+            return manifest
+    return None
 
 
 def torn(root: Path, expected: Mapping[str, BatchId]) -> list[Damage]:
     """The damage in the generation at `root`, of its own queries and of those that are expected."""
     folder = root / "queries"
-    names = {path.name for path in folder.iterdir() if path.is_dir()} if folder.is_dir() else set()
-    found = {name: collect(folder / name) for name in sorted(names | expected.keys())}
+    found = {name: collect(folder / name) for name in sorted(_folders(folder) | expected.keys())}
     return [
         damage for name, facts in found.items() for damage in judge(name, facts, expected.get(name, NO_BATCH))
     ]
+
+
+def _torn_channels(store: Store, job: JobName, generation: Generation, root: Path) -> list[Damage]:
+    """The same of the channels, when the queries are whole."""
+    checkpoint = _newest_checkpoint(store, job, generation)
+    names = _folders(root / "channels")
+    if checkpoint is not None and checkpoint.generation == generation:
+        names |= checkpoint.channels.keys()
+    lows: dict[str, list[int | None]] = {}
+    for query in sorted(_folders(root / "queries")):
+        for channel, low in _needed(root / "queries" / query).items():
+            lows.setdefault(channel, []).append(low)
+    elsewhere = delivered_elsewhere(store, job, generation)
+    found = []
+    for name in sorted(names | lows.keys()):
+        known = [low for low in lows.get(name, []) if low is not None]
+        low = min(known) if known and len(known) == len(lows[name]) else None
+        committed = newest(root / "queries" / name / "commits")
+        before = elsewhere.get(QueryName(name), NO_BATCH)
+        wrong = whole.problems(root / "channels" / name, low, committed, before)
+        found += [Damage(name, file, what, "channel") for file, what in wrong.items()]
+    return found
+
+
+def _needed(root: Path) -> dict[str, int | None]:
+    """The channels that a query reads, and where it goes on; None where it has committed nothing yet."""
+    committed = newest(root / "commits")
+    planned = newest(root / "offsets")
+    if committed == planned == NO_BATCH:
+        return {}
+    text = (root / "offsets" / str(committed if committed != NO_BATCH else planned)).read_text()
+    return {
+        name: None if committed == NO_BATCH else min(place.entry for place in places)
+        for name, places in positions_in(text).items()
+    }
+
+
+def _folders(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if path.is_dir()} if folder.is_dir() else set()
 
 
 def judge(query: str, facts: QueryFacts, expected: BatchId) -> list[Damage]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from weir.channel.position import Position, positions_in
 from weir.channel.writer import ChannelWriter
 from weir.ids import NO_BATCH, BatchId, CheckpointId, QueryName
-from weir.protocol.checkpoints import aligned_cut
+from weir.protocol.checkpoints import Track
 from weir.spark.closure import GoneError
 from weir.spark.layout import QueryFiles
 
@@ -53,30 +53,39 @@ class Vertex:
         self.rewindable = rewindable
         self.user_state = user_state
         """Names of the files, below the generation, that hold the author's own state of a batch."""
-        self._examined = NO_BATCH
-        self._joint: dict[BatchId, CheckpointId] = {}
+        self._track = Track()
 
-    def begin(self) -> None:
-        """A checkpoint begins and no other is pending: what is committed now can't be its cut."""
+    def begin(self, found: Iterable[Container[QueryName]]) -> None:
+        """A checkpoint begins; `found` are the queries that each of the pending ones has cut."""
         if self.inputs and self.writer is None:
-            self._examined = max(self._examined, self.files.last_committed())
+            self._track = self._track.skip(self.name, self.files.last_committed(), found)
 
     def aligned(self, id: CheckpointId) -> Found | None:
-        """The cut of a query with channel inputs, once it is committed (and appended); else None."""
+        """The cut of a query with channel inputs, once it is committed (and appended); else None.
+
+        Raises `GoneError` when Spark has purged a batch that nobody has looked at: it may be the cut.
+        """
         if self.writer is not None:
             cut = self.writer.cut(id)
             return None if cut is None else Found(cut.batch, behind=cut.entry + 1)
-        while self.files.committed(BatchId(self._examined + 1)):
-            self._examined = BatchId(self._examined + 1)
-            self._joint[self._examined] = min(p.barrier for p in self.positions(self._examined).values())
-        for old in [batch for batch in self._joint if batch < self._examined - 1000]:
-            del self._joint[old]
-        batch = aligned_cut(self._joint, id)
+        self._track = self._track.follow(self._newest(), self._joint)
+        batch = self._track.cut(id)
         return None if batch is None else Found(batch)
 
     def caught_up(self, batch: BatchId) -> bool:
         """Whether every batch below this one was looked at for cuts."""
-        return self.writer is not None or not self.inputs or self._examined >= batch - 1
+        return self.writer is not None or not self.inputs or self._track.examined >= batch - 1
+
+    def _newest(self) -> BatchId:
+        """The newest committed batch. Lists nothing while the last that was looked at is still there."""
+        newest = self._track.examined
+        while self.files.committed(BatchId(newest + 1)):
+            newest = BatchId(newest + 1)
+        there = newest != NO_BATCH and self.files.committed(newest)
+        return newest if there else self.files.last_committed()
+
+    def _joint(self, batch: BatchId) -> CheckpointId:
+        return min(position.barrier for position in self.positions(batch).values())
 
     def barrier(self, id: CheckpointId) -> Found:
         """Append the barrier to the query's channel now; its cut is what stands before it."""
@@ -106,7 +115,7 @@ class Vertex:
         try:
             return (self.root / "offsets" / str(batch)).read_text().split("\n")
         except FileNotFoundError as error:
-            raise GoneError(f"offsets/{batch}") from error
+            raise GoneError(f"offsets/{batch} of query {self.name}") from error
 
     def positions(self, batch: BatchId) -> Mapping[QueryName, Position]:
         """Where each channel stood behind a batch; the beginning before the first."""

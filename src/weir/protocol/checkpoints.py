@@ -7,11 +7,11 @@ taking an ack gives a new one and says what the ack was.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from weir.ids import BatchId, CheckpointId, QueryName
+from weir.ids import NO_BATCH, BatchId, CheckpointId, QueryName
 
 
 class CheckpointState(str, Enum):
@@ -124,6 +124,45 @@ def aligned_cut(joint: Mapping[BatchId, CheckpointId], id: CheckpointId) -> Batc
     `joint` has, for each planned batch, the lowest barrier among the query's channels.
     """
     return min((batch for batch, barrier in joint.items() if barrier >= id), default=None)
+
+
+_REMEMBERED = 1000
+"""So many batches behind the newest a cut is still known."""
+
+
+@dataclass(frozen=True)
+class Track:
+    """What is known of the batches of a query that reads channels and writes none: its cut is among them.
+
+    Spark purges old batches, so each is looked at once and in order, from the first that may be a cut
+    of a pending checkpoint. Nothing is looked at while every pending checkpoint has found its cut.
+    """
+
+    examined: BatchId = NO_BATCH
+    joint: Mapping[BatchId, CheckpointId] = field(default_factory=dict)
+    """The lowest barrier among the query's channels, behind each batch that was looked at."""
+
+    def skip(self, query: QueryName, newest: BatchId, found: Iterable[Container[QueryName]]) -> Track:
+        """A checkpoint begins: what is committed before its barriers can only be a cut of an older one.
+
+        `found` has, for each of those that are pending, the queries whose cuts it has found. If one has
+        not found this query's, nothing may be passed over; if all have, Spark may have purged what
+        follows the last batch that was looked at.
+        """
+        if all(query in one for one in found):
+            return replace(self, examined=max(self.examined, newest))
+        return self
+
+    def follow(self, newest: BatchId, barrier: Callable[[BatchId], CheckpointId]) -> Track:
+        """Look at every batch up to the newest committed one; raises what `barrier` raises for a lost one."""
+        if newest <= self.examined:
+            return self
+        seen = {BatchId(batch): barrier(BatchId(batch)) for batch in range(self.examined + 1, newest + 1)}
+        known = {batch: k for batch, k in self.joint.items() if batch > newest - _REMEMBERED}
+        return Track(newest, {**known, **seen})
+
+    def cut(self, id: CheckpointId) -> BatchId | None:
+        return aligned_cut(self.joint, id)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 from tests.protocol.model.checks import check_cut, check_readable, check_retained
@@ -16,7 +17,7 @@ from weir.channel.position import Mode, Position, Status, joint_barrier, positio
 from weir.errors import FencedError, OutcomeUnknownError
 from weir.ids import NO_BATCH, BatchId, CheckpointId, QueryName
 from weir.protocol import checkpoints as decide
-from weir.protocol.checkpoints import AckOutcome, Alignment, Cut, Pending, TriggerFacts
+from weir.protocol.checkpoints import AckOutcome, Alignment, Cut, Pending, Track, TriggerFacts
 from weir.storage import Created, Store
 
 MAX_CONCURRENT = 2
@@ -73,8 +74,7 @@ class Coordinator:
         self.late: list[tuple[CheckpointId, Cut]] = []
         """Acks of snapshots that were still under way when their checkpoint ended."""
         self.steps = self._work()
-        self._examined: dict[str, BatchId] = {}
-        self._joint: dict[str, dict[BatchId, CheckpointId]] = {}
+        self._tracks: dict[str, Track] = {}
 
     def prepare(self) -> Steps:
         """Before any query runs, and after every channel was fenced: abort what has not ended."""
@@ -86,7 +86,7 @@ class Coordinator:
         yield
         self._sweep()
         for name in self.world.graph.leaves:
-            self._examined[name], self._joint[name] = self.world.last(name, "commits"), {}
+            self._tracks[name] = Track(self.world.last(name, "commits"))
 
     def _sweep(self) -> None:
         """Delete what no completed checkpoint refers to: it is of one that was aborted."""
@@ -215,23 +215,28 @@ class Coordinator:
 
     def _reached(self, name: str, id: CheckpointId) -> BatchId | None:
         """The first committed batch that has the barrier on all channels; every batch is looked at."""
-        joint = self._joint[name]
-        for number in range(self._examined[name] + 1, self.world.last(name, "commits") + 1):
-            batch = BatchId(number)
-            try:
-                joint[batch] = joint_barrier(self.world.plan_of(name, batch)) or CheckpointId(0)
-            except GoneError as error:
-                raise LostTrackError from error
-            self._examined[name] = batch
-        return decide.aligned_cut(joint, id)
+        track = self._tracks[name]
+        try:
+            track = track.follow(self.world.last(name, "commits"), partial(self._barrier_behind, name))
+        except GoneError as error:
+            raise LostTrackError from error
+        self._tracks[name] = track
+        return track.cut(id)
+
+    def _barrier_behind(self, name: str, batch: BatchId) -> CheckpointId:
+        return joint_barrier(self.world.plan_of(name, batch)) or CheckpointId(0)
 
     def _skip(self) -> None:
         """Batches that are committed before a checkpoint begins can only be cuts of those before it."""
+        found = [{QueryName(name) for name in flight.found} for flight in self.flights.values()]
         for name in self.world.graph.leaves:
-            if all(name in flight.found for flight in self.flights.values()):
-                self._examined[name] = self.world.last(name, "commits")
+            newest = self.world.last(name, "commits")
+            self._tracks[name] = self._tracks[name].skip(QueryName(name), newest, found)
 
     def _keep_query(self, flight: Flight, name: str) -> None:
+        if name in self.world.declines:
+            self.world.declines.remove(name)
+            raise GoneError(f"{name} declines")
         batch = flight.found[name].batch
         names = []
         if batch != NO_BATCH:

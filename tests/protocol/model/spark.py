@@ -11,10 +11,10 @@ from typing import Protocol
 from tests.protocol.model.stores import Flaky, Interrupted
 from tests.protocol.model.world import Words, World
 from weir.channel.facts import Planning
-from weir.channel.log import SegmentFile
+from weir.channel.log import SegmentFile, lost
 from weir.channel.position import Bound, Position
 from weir.channel.writer import ChannelWriter
-from weir.errors import LostSegmentError, LostStagingError, OutcomeUnknownError
+from weir.errors import LostStagingError, OutcomeUnknownError
 from weir.ids import NO_BATCH, Attempt, BatchId, Run, Token
 from weir.job.sinks.contract import Outcome
 from weir.job.sinks.staging import folder_of
@@ -192,7 +192,7 @@ class QueryRun:
             for segment in self._planning[number].segments(start[number].entry, ends[number].entry):
                 data = self.world.channels[channel].get(f"{segment.folder}/part-0")
                 if data is None:
-                    raise LostSegmentError(file=f"{channel}/{segment.folder}/part-0")
+                    raise lost(f"{channel}/{segment.folder}/part-0")
                 words += [f"{number}.{word}" for word in json.loads(data)]
         return words
 

@@ -88,6 +88,8 @@ class World:
         self.attempts = 0
         self.failures: dict[str, int] = {}
         """For each channel: how many more entries can be created before one fails."""
+        self.declines: set[str] = set()
+        """Queries that can't take their next cut."""
         self.interrupt: Callable[[], None] | None = None
         self.countdown = 0
         self.images: list[Image] = []

@@ -1,0 +1,108 @@
+"""Is all of a channel there that its readers and its writer still need? Asked before a start.
+
+Names, sizes, the entries of the log, and the last bytes of the rows' files; no row is read.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from weir.channel.log import (
+    Entry,
+    SegmentFile,
+    Tail,
+    apply,
+    end_number,
+    entry_key,
+    first_number,
+    read_entry,
+    segments,
+    tail_behind,
+)
+from weir.errors import LostSegmentError
+from weir.ids import NO_BATCH, BatchId
+from weir.storage import Store, open_store
+
+_GONE = "is gone"
+_MAGIC = b"PAR1"
+
+
+def problems(folder: Path, low: int | None, committed: BatchId, elsewhere: BatchId) -> dict[str, str]:
+    """What is wrong with each file, by its name in the channel's folder; nothing when all is whole.
+
+    `low` is the position of the slowest reader; None when it is not known: then all that is left is
+    looked at. The writer has committed batches up to `committed`; those up to `elsewhere` are not
+    expected in a channel that has no batch yet.
+    """
+    store = open_store(str(folder))
+    try:
+        low = _start(store) if low is None else low
+    except LostSegmentError as error:
+        return {error.fields["file"].removeprefix(f"{store.url}/"): _GONE}
+    first, end = max(0, low - 1), max(low, end_number(store))
+    entries: list[Entry] = []
+    wrong: dict[str, str] = {}
+    for number in range(first, end):
+        try:
+            entry = read_entry(store, number)
+        except (ValueError, KeyError):
+            wrong[entry_key(number)] = "can't be read"
+            continue
+        if entry is None:
+            wrong[entry_key(number)] = _GONE
+        else:
+            entries.append(entry)
+    if wrong:
+        return wrong
+    tail, ahead = (Tail(), entries) if first == 0 else (tail_behind(entries[0]), entries[1:])
+    for segment in segments(tail, ahead):
+        wrong |= _lost_rows(folder, segment.folder, segment.files)
+    for entry in ahead:
+        tail = apply(tail, entry)
+    last = tail.last if tail.last != NO_BATCH else elsewhere
+    return wrong | _lost_stagings(store, folder, last, committed)
+
+
+def _start(store: Store) -> int:
+    """Where a reader starts that has no position yet, as in `facts.Ahead`."""
+    first = first_number(store)
+    return first + 1 if first else 0
+
+
+def _lost_rows(root: Path, folder: str, files: tuple[SegmentFile, ...]) -> dict[str, str]:
+    found = {f"{folder}/{file.name}": _torn(root / folder / file.name, file.bytes) for file in files}
+    return {name: wrong for name, wrong in found.items() if wrong is not None}
+
+
+def _torn(path: Path, rows: int) -> str | None:
+    """What is wrong with a Parquet file, as far as its size and its end tell."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            file.seek(max(0, size - len(_MAGIC)))
+            end = file.read()
+    except FileNotFoundError:
+        return _GONE
+    if not size:
+        return "is empty"
+    return None if end == _MAGIC and size >= rows else "is cut off"
+
+
+def _lost_stagings(store: Store, folder: Path, last: BatchId, committed: BatchId) -> dict[str, str]:
+    """Batches that Spark has committed, and that are neither entered nor staged by any run."""
+    staged: dict[int, list[dict[str, str]]] = {}
+    for key in store.list("staged") if committed > last else ():
+        name = key.rsplit("/", 1)[1].removesuffix(".json")
+        body: dict[str, Any] = json.loads(store.get(key) or b'{"files": []}')
+        files = tuple(SegmentFile(**one) for one in body["files"])
+        staged.setdefault(int(name.split("-")[0]), []).append(_lost_rows(folder, f"data/{name}", files))
+    wrong: dict[str, str] = {}
+    for batch in range(last + 1, committed + 1):
+        runs = staged.get(batch)
+        if runs is None:
+            wrong[f"the segment of batch {batch}"] = _GONE
+        elif all(runs):
+            wrong |= runs[-1]
+    return wrong

@@ -1,0 +1,194 @@
+"""A channel that has lost what a reader still needs is found before a start, and told when it is read."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.kept_job import CONF, KeptJob, write
+from weir.channel import parquet
+from weir.channel.position import Position
+from weir.channel.writer import ChannelWriter
+from weir.checkpoint import repair
+from weir.checkpoint.damage import look
+from weir.checkpoint.manifest import ChannelCut, QueryCut
+from weir.errors import LostSegmentError
+from weir.ids import Attempt, BatchId, CheckpointId, QueryName, Run, Token
+from weir.job.sinks.staging import folder_of
+from weir.protocol.ledger import Staged
+from weir.storage.generations import FIRST, note_elsewhere
+
+TOKEN = Token(Attempt(1), Run(1))
+
+
+class Chain:
+    """all -> fast, slow: fences, segments and readers as a job leaves them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.job = KeptJob(folder)
+        root = self.job.root()
+        self.channel = root / "channels/all"
+        self.queries = root / "queries"
+        self.writer = ChannelWriter("all", str(self.channel), str(self.queries / "all"))
+        self.writer.open("job/all", "lineage", TOKEN)
+        self.batch = -1
+
+    def stage(self) -> Staged:
+        self.batch += 1
+        staged = Staged(BatchId(self.batch), TOKEN)
+        folder = self.channel / folder_of(staged.batch, TOKEN)
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"value": [self.batch]}), folder / "part-0.parquet")
+        self.writer.record(staged)
+        self.commit("all", self.batch)
+        return staged
+
+    def run(self) -> int:
+        """One more batch of the writer; where its segment ends."""
+        self.writer.commit(self.stage())
+        return self.writer.end
+
+    def read(self, reader: str, entry: int) -> None:
+        """The reader has committed one batch, which ends there."""
+        self.commit(reader, 0, Position(entry, CheckpointId(0)))
+
+    def commit(self, query: str, batch: int, *ends: Position) -> None:
+        lines = ["v1", json.dumps({"conf": CONF}), *(json.dumps(end.offset("all")) for end in ends)]
+        write(self.queries / query / "metadata", "{}")
+        write(self.queries / query / f"offsets/{batch}", "\n".join(lines))
+        write(self.queries / query / f"commits/{batch}", "v1\n{}")
+
+    def rows(self, batch: int) -> Path:
+        return self.channel / folder_of(BatchId(batch), TOKEN) / "part-0.parquet"
+
+    def found(self) -> list[str]:
+        return [one.text for one in look(self.job.store, self.job.job, FIRST)]
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Chain:
+    made = Chain(tmp_path / "weir")
+    ends = [made.run() for _ in range(3)]
+    made.read("fast", ends[2])
+    made.read("slow", ends[0])
+    return made
+
+
+def empty(path: Path) -> None:
+    write(path, "")
+
+
+def cut_off(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+@pytest.mark.parametrize(
+    ("damage", "wrong"), [(Path.unlink, "is gone"), (empty, "is empty"), (cut_off, "is cut off")]
+)
+def test_rows_that_the_slowest_reader_has_before_it_must_be_whole(
+    chain: Chain, damage: Callable[[Path], object], wrong: str
+) -> None:
+    assert chain.found() == []
+    damage(chain.rows(0))
+    assert chain.found() == [], "every reader has passed it"
+    damage(chain.rows(1))
+    assert chain.found() == [f"data/000000001-1-1/part-0.parquet of channel all {wrong}"]
+
+
+def test_a_hole_in_the_log_is_found(chain: Chain) -> None:
+    (chain.channel / "log/000000002.json").unlink()
+    assert chain.found() == ["log/000000002.json of channel all is gone"]
+    write(chain.channel / "log/000000002.json", "{half")
+    assert chain.found() == ["log/000000002.json of channel all can't be read"]
+
+
+def test_a_reader_behind_the_end_of_the_log_has_lost_it(chain: Chain) -> None:
+    chain.read("slow", chain.writer.end)
+    (chain.channel / f"log/{chain.writer.end - 1:09d}.json").unlink()
+    assert chain.found() == ["log/000000003.json of channel all is gone"]
+
+
+def test_a_lost_folder_is_found_though_nobody_has_read_it(chain: Chain) -> None:
+    for reader in ("fast", "slow"):
+        shutil.rmtree(chain.queries / reader)
+    cuts = {"all": QueryCut(batch=2)}
+    channel = ChannelCut(first=0, behind=chain.writer.end, batch=2)
+    chain.job.complete(chain.job.manifest(1, cuts, {"all": channel}))
+    assert chain.found() == []
+    shutil.rmtree(chain.channel)
+    assert chain.found() == [f"the segment of batch {batch} of channel all is gone" for batch in range(3)]
+
+
+def test_a_batch_that_is_committed_and_not_entered_must_be_staged(chain: Chain) -> None:
+    chain.stage()
+    assert chain.found() == [], "the next start enters it"
+    empty(chain.rows(3))
+    assert chain.found() == ["data/000000003-1-1/part-0.parquet of channel all is empty"]
+    (chain.channel / "staged/000000003-1-1.json").unlink()
+    assert chain.found() == ["the segment of batch 3 of channel all is gone"]
+
+
+def test_a_channel_that_a_query_got_with_this_generation_has_nothing_to_lose(tmp_path: Path) -> None:
+    chain = Chain(tmp_path / "weir")
+    chain.commit("all", 0)
+    assert chain.found() == ["the segment of batch 0 of channel all is gone"]
+    note_elsewhere(chain.job.store, chain.job.job, FIRST, {QueryName("all"): BatchId(0)})
+    assert chain.found() == []
+
+
+def test_the_way_back_from_a_segment_that_was_deleted_by_hand_is_the_last_checkpoint(chain: Chain) -> None:
+    names = [f"queries/{name}/{log}/0" for name in ("fast", "slow") for log in ("offsets", "commits")]
+    kept = chain.job.pins().keep("", names, checkpoint=CheckpointId(1))
+    chain.job.begin(1)
+    cuts = {"all": QueryCut(batch=0), "fast": QueryCut(batch=0, files=kept.files), "slow": QueryCut(batch=0)}
+    chain.job.complete(chain.job.manifest(1, cuts))
+    assert repair.plan(chain.job.store, chain.job.job) is None
+    chain.rows(2).unlink()
+    way = repair.plan(chain.job.store, chain.job.job)
+    assert way is not None and way.point == "chk-1"
+    assert way.damage[0].text == "data/000000002-1-1/part-0.parquet of channel all is gone"
+    assert "batches 1 to 2 run again" in way.replays[0].text
+
+
+@pytest.mark.parametrize("damage", [empty, cut_off])
+def test_a_reader_of_a_torn_file_says_which_and_what_to_do(
+    chain: Chain, damage: Callable[[Path], object]
+) -> None:
+    damage(chain.rows(1))
+    with pytest.raises(LostSegmentError) as raised:
+        list(parquet.batches(str(chain.rows(1)), None, pa.schema([("value", pa.int64())]), 10))
+    assert raised.value.what.startswith(f"the channel file {chain.rows(1)} can't be read: ")
+    assert "'weir repair job'" in raised.value.hint and "'weir restore job latest'" in raised.value.hint
+
+
+def test_an_error_of_the_machine_is_no_damage(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(pq, "ParquetFile", refused)
+    with pytest.raises(OSError, match="too many open files"):
+        parquet.open_parquet(str(chain.rows(1)))
+
+
+def test_rows_are_on_the_disk_before_a_record_names_them(
+    chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    staging = type(chain.writer._staging)
+    for name in ("sync", "record"):
+        true = getattr(staging, name)
+
+        def noted(*args: object, name: str = name, true: Callable[..., object] = true) -> object:
+            done.append(name)
+            return true(*args)
+
+        monkeypatch.setattr(staging, name, noted)
+    chain.stage()
+    assert done == ["sync", "record"]
