@@ -249,7 +249,8 @@ class Engine:
             run.ask_to_end()
         for run in self._runs.values():
             if not run.end(deadline):
-                self._report(m.CutOff(run.name, seconds))
+                self._report(m.CutOff(run.name, seconds, run.undelivered))
+                run.cut_off()
         self._receivers.end(deadline)
 
     def _finish(self, ask: m.Ask) -> None:
@@ -335,11 +336,11 @@ class Engine:
             state = self._states[run.name]
             event = QueryEvent.END if error is None else QueryEvent.FAIL
             self._states[run.name] = after = move(f"query {run.name}", QUERY, state, event)
-        batch = run.batch if run.batch is not None else NO_BATCH
         if error is not None:
             if self._coordinator is not None:
                 self._coordinator.query_failed(run.name)
-            self._report(m.QueryFailed(run.name, run.token.run, batch, from_exception(error, self._name)))
+            failure = from_exception(error, self._name)
+            self._report(m.QueryFailed(run.name, run.token.run, run.failed_at(), failure))
         if after is QueryState.ENDED:
             self._report(m.QueryEnded(run.name, run.token.run, run.files.last_committed()))
             self._start_deferred()

@@ -206,7 +206,7 @@ class Run:
                 self.restored = message
             elif isinstance(message, m.Planned):
                 self.planned = message
-            elif isinstance(message, m.Noted):
+            elif isinstance(message, (m.Noted, m.CutOff)):
                 self.notes.append(message.text)
             self._changed.notify_all()
 

@@ -103,9 +103,7 @@ class Telling:
             self.event("query ended", asdict(message), message.query)
         elif isinstance(message, m.CutOff):
             self.event("cut off", asdict(message), message.query)
-            self.note(
-                f"query {message.query} was cut off after {message.seconds:g} s; its batch will run again"
-            )
+            self.note(message.text)
         elif isinstance(message, m.Planned):
             self.event("plan", message.plan)
             self.watcher.note(f"what becomes of the state:\n{message.text}")
