@@ -238,6 +238,23 @@ def test_a_notebook_sees_batches_and_failures(spark: SparkSession, tmp_path: Pat
     assert committed_rows(str(tmp_path / "out")) == [{"k": "a", "v": 1}]
 
 
+def test_a_notebook_that_is_fenced_stops_its_queries_and_tells_so(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def pipeline(env: weir.Env) -> None:
+        env.sink("seen", rows_of(env, tmp_path), weir.sinks.memory())
+
+    write_script(tmp_path / "in.jsonl", Rows([("a", 1)]))
+    run = job(pipeline, tmp_path, **{"heartbeat.interval": "50 ms"}).start(spark)
+    run.wait_for_batch("seen", 0)
+    (tmp_path / "weir/test/attempts/000002.json").write_text("{}")
+    with pytest.raises(RunFailedError, match="attempt 2 has taken over"):
+        run.wait(60)
+    assert [(one.query, one.batch, one.failure.error) for one in run.failures] == [("seen", 1, "FencedError")]
+    assert not [one for one in run._engine._spark.streams.active if one.name == "seen"]
+    run.stop()
+
+
 def test_past_the_time_for_a_clean_end_the_batch_is_cut_off_which_is_said_and_runs_again(
     spark: SparkSession, tmp_path: Path
 ) -> None:

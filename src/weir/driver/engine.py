@@ -213,6 +213,17 @@ class Engine:
             body = {"reason": error.why or error.what, "what": error.what, "hint": error.hint}
             self._report(m.Answered(ask.request, False, body))
 
+    def fail(self, error: WeirError) -> None:
+        """Let no query go on: each fails with this error, and its running batch is thrown away.
+
+        Returns at once, from any thread. Safe to repeat.
+        """
+        with self._lock:
+            self._deferred.clear()
+            runs = [run for name, run in self._runs.items() if QueryEvent.FAIL in QUERY[self._states[name]]]
+        for run in runs:
+            threading.Thread(target=run.fail, args=(error,), name="weir-fail", daemon=True).start()
+
     def stop(self, seconds: float, *, cancelled: bool = False) -> None:
         """Let every running batch finish and commit, start no other; cut off what takes longer.
 
@@ -319,6 +330,7 @@ class Engine:
         return self._coordinator.offsets(name) if self._coordinator is not None else None
 
     def _start(self, run: QueryRun) -> None:
+        self._lease.check()
         with self._lock:
             state = self._states[run.name]
             if state is QueryState.ENDED:

@@ -349,6 +349,8 @@ class QueryRun:
     def _begin(self, began: Callable[[str], None]) -> None:
         with alone:
             self._query = self._writer().start()
+        if self.error is not None:  # it was failed meanwhile
+            self._query.stop()
         began(str(self._query.runId))
 
     def _watch(

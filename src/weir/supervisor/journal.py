@@ -1,8 +1,9 @@
 """The history of a job, in SQLite beside it: outlives every process.
 
-One writer, the supervisor (or a notebook's driver); any number of readers. Events are kept as they
-were reported; batches in columns, because they are many. Writes are gathered and committed by
-`flush`, at least once a second, and at once for everything but batches.
+One writer, the supervisor; any number of readers. A run in a notebook has no supervisor and keeps no
+history here: what happened is in the run itself. Events are kept as they were reported; batches in
+columns, because they are many. Writes are gathered and committed by `flush`, at least once a second,
+and at once for everything but batches.
 """
 
 from __future__ import annotations
