@@ -33,6 +33,7 @@ from weir.lease import Lease
 from weir.protocol import messages as m
 from weir.storage import Store, open_store
 from weir.storage.attempts import AttemptLock, AttemptRecord
+from weir.words import without_secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -215,7 +216,7 @@ class Run:
             elif isinstance(message, m.Planned):
                 self.planned = message
             elif isinstance(message, (m.Noted, m.CutOff)):
-                self.notes.append(message.text)
+                self.notes.append(without_secrets(message.text))
             self._changed.notify_all()
 
     def _heart(self, lease: Lease) -> None:

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from weir.clock import Clock
 from weir.protocol.messages import BatchCommitted
-from weir.words import without_passwords
+from weir.words import body_without_secrets, without_secrets
 
 CHECKPOINTS = ("checkpoint begun", "checkpoint completed", "checkpoint aborted")
 """The kinds of events that are many: one pair for each checkpoint."""
@@ -94,7 +94,7 @@ class Journal:
                 attempt,
                 kind,
                 query,
-                without_passwords(json.dumps(body, default=str)),
+                json.dumps(body_without_secrets(body), default=_text),
             ),
         )
         self.flush()
@@ -273,3 +273,7 @@ class History:
             if "no such table" in str(error):  # its writer has made the file, but not yet what is in it
                 return []
             raise
+
+
+def _text(value: object) -> str:
+    return without_secrets(str(value))

@@ -15,6 +15,7 @@ from weir.protocol import messages as m
 from weir.protocol.checkpoints import AbortReason
 from weir.protocol.states import JobState
 from weir.supervisor.home import Home
+from weir.words import without_secrets
 
 
 class Watcher:
@@ -65,6 +66,7 @@ class Telling:
 
     def note(self, text: str) -> None:
         """Keep it, and show it as a line."""
+        text = without_secrets(text)
         self.event("note", {"text": text})
         self.watcher.note(text)
 
