@@ -69,13 +69,16 @@
         `-- LostRecordsError        a topic of Kafka's no longer has what a query goes on with
 
 Every error has fields, from which `what`, `why` and `hint` are made; the supervisor decides from
-`domain` and `retry`, never from a text. `hint` carries the exact command where there is one.
+`domain` and `retry`, never from a text. `hint` carries the exact command where there is one. The texts
+are without secrets, whatever the fields hold.
 """
 
 from __future__ import annotations
 
 from enum import Enum
 from typing import Any, ClassVar
+
+from weir.words import without_secrets
 
 
 class Domain(str, Enum):
@@ -102,15 +105,15 @@ class WeirError(Exception):
 
     @property
     def what(self) -> str:
-        return self.what_form.format(**self.fields)
+        return without_secrets(self.what_form.format(**self.fields))
 
     @property
     def why(self) -> str:
-        return self.why_form.format(**self.fields)
+        return without_secrets(self.why_form.format(**self.fields))
 
     @property
     def hint(self) -> str:
-        return self.hint_form.format(**self.fields)
+        return without_secrets(self.hint_form.format(**self.fields))
 
     @property
     def text(self) -> str:

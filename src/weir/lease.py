@@ -7,6 +7,8 @@ can see; after SIGSTOP and SIGCONT it refuses at once, because the monotonic clo
 
 from __future__ import annotations
 
+import math
+
 from weir.clock import Clock
 from weir.errors import FencedError
 from weir.ids import Attempt
@@ -33,6 +35,10 @@ class Lease:
         """
         if self.left > 0:
             self._asked_at = max(self._asked_at, asked_at)
+
+    def end(self) -> None:
+        """A newer attempt is known to exist: the lease is over, for good."""
+        self._asked_at = -math.inf
 
     def check(self) -> None:
         """Raise `FencedError` when the lease is over."""

@@ -1,12 +1,37 @@
-"""Times, sizes and numbers as people read them: on a terminal, on a page, in an error."""
+"""Times, sizes and numbers as people read them: on a terminal, on a page, in an error; and no secrets."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import datetime, timezone
+from typing import Any
 
-_IN_URL = re.compile(r"(://[^/\s:@\"]+):[^/\s@\"]+@")
-_NAMED = re.compile(r"((?:password|passwd|secret|token)=)[^&\s,;\"'\\]+", re.IGNORECASE)
+_NAME = (
+    r"(?:password|passwd|passphrase|secret(?:[._-]?access)?(?:[._-]?key)?"
+    r"|(?:api|account|private)[._-]?key(?:\.[\w.-]+)?)"
+)
+_QUOTED = (
+    r"\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"  # "..." and '...'
+    r"|(?P<within>\\+)(?P<quote>[\"'])(?:(?!(?<!\\)(?P=within)(?P=quote)).)*"  # the same inside of a string
+    r"(?<!\\)(?P=within)(?P=quote)"
+)
+_BARE = r"\\*[\"']?[^\s&,;\"'\\)\]}]+"
+_END = r"\\*[\"']?"
+_SECRETS = (
+    re.compile(r"(sasl\.jaas\.config" + _END + r"\s*[=:]\s*)(?P<value>\*{3}|[^;\n]+;?)", re.IGNORECASE),
+    re.compile(r"(://[^\s:/@'\"]*:)(?!\d+[/?#])(?P<value>[^\s'\"]{1,1000})(?=@)"),
+    re.compile(rf"({_NAME}{_END}\s*[=:]\s*)(?P<value>{_QUOTED}|{_BARE})", re.IGNORECASE),
+    re.compile(rf"(token{_END}\s*=\s*)(?P<value>{_QUOTED}|{_BARE})", re.IGNORECASE),
+    re.compile(rf"((?<=[._-])token\s*:\s*)(?P<value>{_QUOTED}|{_BARE})", re.IGNORECASE),
+    re.compile(rf"(token\\*[\"']\s*:\s*)(?P<value>{_QUOTED})", re.IGNORECASE),
+    re.compile(r"(\bBearer\s+|(?i:authorization\s*[:=]\s*\w+\s+))(?P<value>[\w.~+/=-]+)"),
+)
+"""Each: what stays, and the value that is taken out."""
+_SECRET_KEY = re.compile(rf"(?:{_NAME}|token|sasl\.jaas\.config)$", re.IGNORECASE)
+_HIDDEN = "***"
+_PLACEHOLDERS = ("password", "<password>", "<token>")
+"""As a hint writes them."""
 
 
 def lasting(seconds: float) -> str:
@@ -56,6 +81,35 @@ def moment_of(moment: str) -> datetime:
     return read if read.tzinfo else read.replace(tzinfo=timezone.utc)
 
 
-def without_passwords(text: str) -> str:
-    """The same with what looks like a password taken out: in a URL, or behind `password=` and the like."""
-    return _NAMED.sub(r"\1***", _IN_URL.sub(r"\1:***@", text))
+def without_secrets(text: str) -> str:
+    """The same with what looks like a secret taken out: in a URL, behind `password=` and the like, `Bearer`.
+
+    Everything passes here that reaches a log, the journal, a page, an answer or an error. Safe to repeat.
+    """
+    for secret in _SECRETS:
+        text = secret.sub(_masked, text)
+    return text
+
+
+def body_without_secrets(body: Any) -> Any:
+    """The same for what becomes JSON: texts at any depth, and texts under the name of a secret."""
+    if isinstance(body, str):
+        return without_secrets(body)
+    if isinstance(body, Mapping):
+        return {
+            key: _HIDDEN
+            if isinstance(value, str) and _SECRET_KEY.search(str(key))
+            else body_without_secrets(value)
+            for key, value in body.items()
+        }
+    return [body_without_secrets(one) for one in body] if isinstance(body, (list, tuple)) else body
+
+
+def _masked(found: re.Match[str]) -> str:
+    """A value keeps its quotes, so that what is around it can still be read."""
+    value = found["value"]
+    if value in _PLACEHOLDERS:
+        return found[0]
+    quote = re.match(r"\\*[\"']", value)
+    whole = quote is not None and len(value) > len(quote[0]) and value.endswith(quote[0])
+    return found[1] + (f"{quote[0]}{_HIDDEN}{quote[0]}" if quote is not None and whole else _HIDDEN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from weir.testing import (
     Crash,
     ExpectFailure,
     ProcessAll,
+    Rows,
     ScriptedSource,
     Start,
     Stop,
@@ -234,6 +236,56 @@ def test_a_notebook_sees_batches_and_failures(spark: SparkSession, tmp_path: Pat
         with pytest.raises(RunFailedError, match="not this one"):
             run.wait(60)
     assert committed_rows(str(tmp_path / "out")) == [{"k": "a", "v": 1}]
+
+
+def test_a_notebook_that_is_fenced_stops_its_queries_and_tells_so(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def pipeline(env: weir.Env) -> None:
+        env.sink("seen", rows_of(env, tmp_path), weir.sinks.memory())
+
+    write_script(tmp_path / "in.jsonl", Rows([("a", 1)]))
+    run = job(pipeline, tmp_path, **{"heartbeat.interval": "50 ms"}).start(spark)
+    run.wait_for_batch("seen", 0)
+    (tmp_path / "weir/test/attempts/000002.json").write_text("{}")
+    with pytest.raises(RunFailedError, match="attempt 2 has taken over"):
+        run.wait(60)
+    assert [(one.query, one.batch, one.failure.error) for one in run.failures] == [("seen", 1, "FencedError")]
+    assert not [one for one in run._engine._spark.streams.active if one.name == "seen"]
+    run.stop()
+
+
+def test_past_the_time_for_a_clean_end_the_batch_is_cut_off_which_is_said_and_runs_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    entered, let_go = threading.Event(), threading.Event()
+    seen: list[int] = []
+
+    def slow(frame: DataFrame, batch: int) -> None:
+        frame.count()
+        entered.set()
+        assert let_go.wait(60)
+        seen.append(batch)
+        if len(seen) == 1:
+            raise OSError("it was cut off")
+
+    def pipeline(env: weir.Env) -> None:
+        env.sink("rows", rows_of(env, tmp_path), weir.sinks.function(slow), trigger={"availableNow": True})
+
+    write_script(tmp_path / "in.jsonl", Rows([("a", 1)]))
+    made = job(pipeline, tmp_path, **{"task.cancellation.timeout": "100 ms"})
+    run = made.start(spark)
+    assert entered.wait(60)
+    stopping = threading.Thread(target=run.stop)
+    stopping.start()
+    with run._changed:
+        assert run._changed.wait_for(lambda: run.notes, 60)
+    assert run.notes == ["query rows was cut off after 0.1 s; its batch will run again"]
+    let_go.set()
+    stopping.join()
+    with made.start(spark) as again:
+        assert again.wait(60)
+    assert seen == [0, 0]
 
 
 def test_a_crash_step_kills_nobody_in_a_live_session(spark: SparkSession, tmp_path: Path) -> None:

@@ -38,6 +38,10 @@ def test_another_batch_error_query_or_domain_is_another_failure(before: FailedAt
     assert after_failure(failed(7), [before], 2) == Retry()
 
 
+def test_failures_at_no_known_batch_are_not_the_same() -> None:
+    assert after_failure(failed(-1), [failed(-1)] * 5, 2) == Retry()
+
+
 def test_what_a_retry_cannot_mend_ends_the_job_at_once() -> None:
     assert isinstance(after_failure(FailedAt(None, None, Failure("no", retry=False)), [], 2), GiveUp)
 

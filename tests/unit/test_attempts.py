@@ -173,3 +173,12 @@ def test_an_answer_that_comes_too_late_does_not_bring_a_lease_back() -> None:
     lease.renewed(asked_at)
     with pytest.raises(FencedError):
         lease.check()
+
+
+def test_a_lease_that_was_lost_to_a_newer_attempt_is_over_for_good() -> None:
+    clock = ManualClock()
+    lease = Lease(Attempt(1), 10, clock)
+    lease.end()
+    lease.renewed(clock.monotonic())
+    with pytest.raises(FencedError):
+        lease.check()

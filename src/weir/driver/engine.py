@@ -213,6 +213,17 @@ class Engine:
             body = {"reason": error.why or error.what, "what": error.what, "hint": error.hint}
             self._report(m.Answered(ask.request, False, body))
 
+    def fail(self, error: WeirError) -> None:
+        """Let no query go on: each fails with this error, and its running batch is thrown away.
+
+        Returns at once, from any thread. Safe to repeat.
+        """
+        with self._lock:
+            self._deferred.clear()
+            runs = [run for name, run in self._runs.items() if QueryEvent.FAIL in QUERY[self._states[name]]]
+        for run in runs:
+            threading.Thread(target=run.fail, args=(error,), name="weir-fail", daemon=True).start()
+
     def stop(self, seconds: float, *, cancelled: bool = False) -> None:
         """Let every running batch finish and commit, start no other; cut off what takes longer.
 
@@ -249,7 +260,8 @@ class Engine:
             run.ask_to_end()
         for run in self._runs.values():
             if not run.end(deadline):
-                self._report(m.CutOff(run.name, seconds))
+                self._report(m.CutOff(run.name, seconds, run.undelivered))
+                run.cut_off()
         self._receivers.end(deadline)
 
     def _finish(self, ask: m.Ask) -> None:
@@ -318,6 +330,7 @@ class Engine:
         return self._coordinator.offsets(name) if self._coordinator is not None else None
 
     def _start(self, run: QueryRun) -> None:
+        self._lease.check()
         with self._lock:
             state = self._states[run.name]
             if state is QueryState.ENDED:
@@ -335,11 +348,11 @@ class Engine:
             state = self._states[run.name]
             event = QueryEvent.END if error is None else QueryEvent.FAIL
             self._states[run.name] = after = move(f"query {run.name}", QUERY, state, event)
-        batch = run.batch if run.batch is not None else NO_BATCH
         if error is not None:
             if self._coordinator is not None:
                 self._coordinator.query_failed(run.name)
-            self._report(m.QueryFailed(run.name, run.token.run, batch, from_exception(error, self._name)))
+            failure = from_exception(error, self._name)
+            self._report(m.QueryFailed(run.name, run.token.run, run.failed_at(), failure))
         if after is QueryState.ENDED:
             self._report(m.QueryEnded(run.name, run.token.run, run.files.last_committed()))
             self._start_deferred()

@@ -1,7 +1,8 @@
 """A job in a live session, without a supervisor: `with job.start(spark) as run: ...`.
 
 It works in a session of its own beside the live one and takes an attempt like any driver, so it
-can't run beside a supervised one. Nothing restarts it: a failed query is found in `run.failures`.
+can't run beside a supervised one. Nothing restarts it: a failed query is found in `run.failures`. When
+its attempt is lost to a newer one, every query is stopped and fails with that.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -20,12 +20,20 @@ from weir.clock import Clock, Deadline
 from weir.config import Config, Settings, resolve
 from weir.driver.engine import Engine
 from weir.driver.table import run_table
-from weir.errors import JobRunningError, NoCheckpointError, NoSavepointError, RunFailedError, WeirError
+from weir.errors import (
+    FencedError,
+    JobRunningError,
+    NoCheckpointError,
+    NoSavepointError,
+    RunFailedError,
+    WeirError,
+)
 from weir.ids import JobName
 from weir.lease import Lease
 from weir.protocol import messages as m
 from weir.storage import Store, open_store
 from weir.storage.attempts import AttemptLock, AttemptRecord
+from weir.words import without_secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,6 +75,7 @@ class Run:
         self._engine = Engine(job, spark.newSession(), config, store, lease, self._hear, self._clock)
         self._beating = threading.Thread(target=self._heart, args=(lease,), name="weir-heart", daemon=True)
         self._beating.start()
+        threading.Thread(target=self._watch, args=(lease,), name="weir-lease", daemon=True).start()
         try:
             self._engine.start(wanted)
         except BaseException:
@@ -206,18 +215,34 @@ class Run:
                 self.restored = message
             elif isinstance(message, m.Planned):
                 self.planned = message
-            elif isinstance(message, m.Noted):
-                self.notes.append(message.text)
+            elif isinstance(message, (m.Noted, m.CutOff)):
+                self.notes.append(without_secrets(message.text))
             self._changed.notify_all()
 
     def _heart(self, lease: Lease) -> None:
         interval = self._settings.heartbeat_interval.total_seconds()
         while not self._released.is_set():
             asked_at = self._clock.monotonic()
-            with suppress(WeirError):
+            try:
                 self._lock.beat()
                 lease.renewed(asked_at)
+            except FencedError as error:
+                lease.end()
+                self._engine.fail(error)
+                return
+            except WeirError:
+                pass  # it is tried again, until the lease is over
             self._released.wait(interval)
+
+    def _watch(self, lease: Lease) -> None:
+        """Stop every query when the lease is over, whatever holds the beat up: a successor may be there."""
+        while (left := lease.left) > 0:
+            if self._released.wait(left):
+                return
+        try:
+            lease.check()
+        except FencedError as error:
+            self._engine.fail(error)
 
     def _release(self) -> None:
         self._released.set()

@@ -28,6 +28,7 @@ from weir.savepoint.records import record
 from weir.savepoint.take import Facts, HaltedError, Taken, check_target, take
 from weir.storage import Store
 from weir.storage.attempts import whoami
+from weir.words import without_secrets
 
 _TELL_EVERY = 0.5
 _AGAIN = 60.0
@@ -283,4 +284,4 @@ def words(error: Exception) -> dict[str, Any]:
     """An error as it is answered."""
     if isinstance(error, WeirError):
         return {"reason": error.why or error.what, "what": error.what, "why": error.why, "hint": error.hint}
-    return {"reason": f"{type(error).__name__}: {error}"}
+    return {"reason": without_secrets(f"{type(error).__name__}: {error}")}

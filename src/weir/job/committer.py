@@ -68,12 +68,21 @@ class Committer:
         with self._changed:
             return self._changed.wait_for(lambda: self._closed or not self._open_work(), deadline.left())
 
-    def close(self) -> None:
-        """End the thread; what is pending stays for the next start."""
+    @property
+    def undelivered(self) -> int:
+        """How many batches Spark has committed that are not committed here."""
+        with self._changed:
+            return sum(self._files.committed(staged.batch) for staged in self._pending)
+
+    def close(self, *, wait: bool = True) -> None:
+        """End the thread; what is pending stays for the next start.
+
+        Without `wait` a commit that is under way may still happen, or not.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        if threading.current_thread() is not self._thread:
+        if wait and threading.current_thread() is not self._thread:
             self._thread.join()
 
     def _open_work(self) -> bool:

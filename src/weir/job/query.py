@@ -36,11 +36,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 _DRAIN = timedelta(minutes=1)
-"""How long an ended query waits for its sink; what is left then, the next start delivers."""
+"""How long a query that has failed waits for its sink; what is left then, the next start delivers."""
 _TRIES = 8
 _BEGINNINGS = 3
 """So often a query begins again that Spark could not give a Python process to."""
 _LOOK = 0.05
+_DRAIN_LOOK = timedelta(seconds=0.1)
 _IDLE_LOOKS = 3
 """So many looks in a row must find a query idle before it is interrupted."""
 
@@ -91,6 +92,7 @@ class QueryRun:
         self._door = threading.Lock()
         self._inside = False
         self._over = threading.Event()
+        self._cut_off = threading.Event()
         self._query: StreamingQuery | None = None
         self._committer: Committer | HeldCommitter | None = None
         self._delivered = NO_BATCH
@@ -214,7 +216,7 @@ class QueryRun:
             self._gate_closed.set()
 
     def end(self, deadline: Deadline) -> bool:
-        """Wait for the end that was asked for; past the deadline cut it off. True when it was clean."""
+        """Wait for the end that was asked for, and for the sink; False when the deadline passed before."""
         if self._query is None:
             return True
         idle = 0
@@ -222,10 +224,28 @@ class QueryRun:
             idle = 0 if self._query.status["isTriggerActive"] else idle + 1
             if idle >= _IDLE_LOOKS:
                 self._interrupt_if_idle(self._query)
-        clean = self._over.is_set()
-        if not clean:
+        return self._over.is_set()
+
+    @property
+    def undelivered(self) -> int:
+        """How many batches Spark has committed and the sink has not."""
+        return self._committer.undelivered if isinstance(self._committer, Committer) else 0
+
+    def cut_off(self) -> None:
+        """Give up what `end` waited for: the next start runs the batch again, or delivers it."""
+        self._cut_off.set()
+        if self._query is not None:
             self._query.stop()
-        return clean
+
+    def failed_at(self) -> BatchId:
+        """The batch that a failure of this run is of: the first that Spark has not committed, planned or not.
+
+        -1 when the live files can't be read. That it is the same one again says that nothing went on.
+        """
+        try:
+            return BatchId(self.files.last_committed() + 1)
+        except ExternalError:
+            return NO_BATCH
 
     def _interrupt_if_idle(self, query: StreamingQuery) -> None:
         """Wake a query that sleeps until its next trigger; a batch that has begun is let through.
@@ -329,6 +349,8 @@ class QueryRun:
     def _begin(self, began: Callable[[str], None]) -> None:
         with alone:
             self._query = self._writer().start()
+        if self.error is not None:  # it was failed meanwhile
+            self._query.stop()
         began(str(self._query.runId))
 
     def _watch(
@@ -342,14 +364,27 @@ class QueryRun:
             if self._ending.is_set():
                 self.ask_to_end()
             error = self._wait()
-        if self._committer is not None:
-            self._committer.drain(Deadline.after(Clock(), _DRAIN))
-        error = self.error or error
-        error = None if isinstance(error, StoppingError) else error
-        if isinstance(self._committer, Committer) or (self._committer is not None and error is not None):
+        self._deliver_the_rest(failed=self._failure(error) is not None)
+        error = self._failure(error)  # the committer may have failed meanwhile
+        if isinstance(self._committer, HeldCommitter) and error is not None:
             self._committer.close()
         self._over.set()
         ended(self, error)
+
+    def _failure(self, error: Exception | None) -> Exception | None:
+        found = self.error or error
+        return None if isinstance(found, StoppingError) else found
+
+    def _deliver_the_rest(self, *, failed: bool) -> None:
+        """Wait for the sink, as long as it takes; behind a failure or a cut-off the next start does it."""
+        committer = self._committer
+        if not isinstance(committer, Committer):
+            return
+        limit = Deadline.after(Clock(), _DRAIN)
+        while not committer.drain(Deadline.after(Clock(), _DRAIN_LOOK)):
+            if self._cut_off.is_set() or (failed and limit.passed):
+                break
+        committer.close(wait=not self._cut_off.is_set())
 
     def _wait(self) -> Exception | None:
         """Wait until the Spark query is over; what it raised."""

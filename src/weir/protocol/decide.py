@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from weir.ids import BatchId, QueryName
+from weir.ids import NO_BATCH, BatchId, QueryName
 
 if TYPE_CHECKING:
     from weir.protocol.messages import Failure
@@ -70,11 +70,13 @@ def after_failure(now: FailedAt, before: list[FailedAt], poison_attempts: int) -
     """Whether a failure is worth another try at all.
 
     An error that a retry can't mend ends the job at once. An error of the author's code that comes
-    back at one and the same batch of one query ends it after `poison_attempts` times.
+    back at one and the same batch of one query ends it after `poison_attempts` times; where no batch
+    is known, nothing can be said to come back.
     """
     if not now.failure.retry:
         return GiveUp("a retry can't mend it")
-    if now.failure.domain == "user" and now.query is not None:
+    known = now.query is not None and now.batch is not None and now.batch > NO_BATCH
+    if now.failure.domain == "user" and known:
         same = [
             f for f in before if (f.query, f.batch, f.failure.key) == (now.query, now.batch, now.failure.key)
         ]

@@ -135,10 +135,20 @@ class QueryEnded:
 
 @dataclass(frozen=True)
 class CutOff:
-    """The time for a clean end was over: the running batch of this query was thrown away."""
+    """The time for a clean end was over: the running batch of this query, or its delivery, is given up."""
 
     query: str
     seconds: float
+    undelivered: int = 0
+    """So many batches Spark has committed and the sink has not."""
+
+    @property
+    def text(self) -> str:
+        """What is to be said of it."""
+        left = f"not delivered yet: {self.undelivered} of its committed batches; the next start does that"
+        again = "its batch will run again"
+        said = left if self.undelivered else again
+        return f"query {self.query} was cut off after {self.seconds:g} s; {said}"
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Any
 from weir import errors
 from weir.errors import Domain, FencedError, LostRecordsError, WeirError
 from weir.protocol.messages import Failure
+from weir.words import without_secrets
 
 _USER = {
     "org.apache.spark.api.python.PythonException",
@@ -28,27 +29,18 @@ _USER = {
 }
 _FATAL = {"java.lang.OutOfMemoryError", "java.lang.StackOverflowError"}
 _EXTERNAL = ("java.io.", "java.net.", "java.nio.", "org.apache.hadoop.", "org.apache.kafka.")
-_SECRETS = (
-    (re.compile(r"(://[^\s:/@'\"]*):[^\s'\"]+@"), r"\1:***@"),
-    (re.compile(r"(?i)(password\s*=\s*)('[^']*'|\"[^\"]*\"|[^\s'\",)]+)"), r"\1***"),
-)
 _LOST_RECORDS = {"org.apache.spark.sql.kafka010.KafkaIllegalStateException"}
 _OWN = re.compile(r"^weir\.errors\.(\w+): (.+)$", re.MULTILINE)
 
 
 def from_exception(error: BaseException, job: str) -> Failure:
-    """The failure behind an exception, as the supervisor and the journal take it; without passwords."""
+    """The failure behind an exception, as the supervisor and the journal take it.
+
+    Without secrets: a stack shows lines of the job's own file.
+    """
     made = _from_exception(error, job)
-    return replace(
-        made, what=hidden(made.what), why=hidden(made.why), hint=hidden(made.hint), stack=hidden(made.stack)
-    )
-
-
-def hidden(text: str) -> str:
-    """The text without the passwords of urls and of settings; a stack shows lines of the job's own file."""
-    for secret, shown in _SECRETS:
-        text = secret.sub(shown, text)
-    return text
+    what, why, hint, stack = map(without_secrets, (made.what, made.why, made.hint, made.stack))
+    return replace(made, what=what, why=why, hint=hint, stack=stack)
 
 
 def _from_exception(error: BaseException, job: str) -> Failure:

@@ -1,8 +1,9 @@
 """The history of a job, in SQLite beside it: outlives every process.
 
-One writer, the supervisor (or a notebook's driver); any number of readers. Events are kept as they
-were reported; batches in columns, because they are many. Writes are gathered and committed by
-`flush`, at least once a second, and at once for everything but batches.
+One writer, the supervisor; any number of readers. A run in a notebook has no supervisor and keeps no
+history here: what happened is in the run itself. Events are kept as they were reported; batches in
+columns, because they are many. Writes are gathered and committed by `flush`, at least once a second,
+and at once for everything but batches.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from weir.clock import Clock
-from weir.words import without_passwords
+from weir.words import body_without_secrets, without_secrets
 
 if TYPE_CHECKING:
     from weir.protocol.messages import BatchCommitted
@@ -93,7 +94,7 @@ class Journal:
                 attempt,
                 kind,
                 query,
-                without_passwords(json.dumps(body, default=str)),
+                json.dumps(body_without_secrets(body), default=_text),
             ),
         )
         if alone:  # behind the insert: the newest number is never free, so that none is given twice
@@ -280,3 +281,7 @@ class History:
             if "no such table" in str(error):  # its writer has made the file, but not yet what is in it
                 return []
             raise
+
+
+def _text(value: object) -> str:
+    return without_secrets(str(value))

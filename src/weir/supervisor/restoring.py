@@ -17,6 +17,7 @@ from weir.clock import Clock
 from weir.errors import WeirError
 from weir.supervisor.home import Home
 from weir.supervisor.requests import Request
+from weir.words import without_secrets
 
 WHY = "asked for with 'weir restore'"
 
@@ -71,4 +72,5 @@ def words(error: Exception) -> dict[str, str]:
     """An error as it is answered: what, why, what to do."""
     if isinstance(error, WeirError):
         return {"what": error.what, "why": error.why, "hint": error.hint}
-    return {"what": f"weir broke down: {type(error).__name__}: {error}", "why": "", "hint": ""}
+    what = without_secrets(f"weir broke down: {type(error).__name__}: {error}")
+    return {"what": what, "why": "", "hint": ""}

@@ -15,6 +15,7 @@ from weir.protocol import messages as m
 from weir.protocol.checkpoints import AbortReason
 from weir.protocol.states import JobState
 from weir.supervisor.home import Home
+from weir.words import without_secrets
 
 
 class Watcher:
@@ -65,6 +66,7 @@ class Telling:
 
     def note(self, text: str) -> None:
         """Keep it, and show it as a line."""
+        text = without_secrets(text)
         self.event("note", {"text": text})
         self.watcher.note(text)
 
@@ -103,9 +105,7 @@ class Telling:
             self.event("query ended", asdict(message), message.query)
         elif isinstance(message, m.CutOff):
             self.event("cut off", asdict(message), message.query)
-            self.note(
-                f"query {message.query} was cut off after {message.seconds:g} s; its batch will run again"
-            )
+            self.note(message.text)
         elif isinstance(message, m.Planned):
             self.event("plan", message.plan)
             self.watcher.note(f"what becomes of the state:\n{message.text}")

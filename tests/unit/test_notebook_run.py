@@ -1,0 +1,90 @@
+"""A run without a supervisor: what it does when its attempt is lost."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+import weir
+from weir.clock import Clock
+from weir.config import resolve
+from weir.driver import notebook
+from weir.errors import FencedError, StorageError, WeirError
+from weir.ids import job_name
+from weir.storage import open_store
+from weir.storage.attempts import AttemptLock
+
+LIMIT = 30.0
+
+
+class Engine:
+    """Remembers what it was failed with."""
+
+    def __init__(self, *_: object) -> None:
+        self.lost = threading.Event()
+        self.over = threading.Event()
+        self.error: WeirError | None = None
+
+    def start(self, wanted: object) -> None: ...
+
+    def stop(self, seconds: float) -> None:
+        self.over.set()
+
+    def settle_groups(self) -> None: ...
+
+    def fail(self, error: WeirError) -> None:
+        self.error = self.error or error
+        self.lost.set()
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notebook, "Engine", Engine)
+
+
+def started(folder: Path, timeout: str) -> tuple[notebook.Run, Engine]:
+    options = {
+        "execution.checkpointing.dir": str(folder),
+        "heartbeat.interval": "20 ms",
+        "heartbeat.timeout": timeout,
+    }
+    job = weir.Job("clicks", **options)
+    spark: Any = SimpleNamespace(newSession=lambda: None)
+    run = notebook.Run(job, spark, resolve(file=None, job_options=options, environ={}))
+    return run, cast(Engine, run._engine)
+
+
+def test_a_newer_attempt_stops_every_query(engines: None, tmp_path: Path) -> None:
+    run, engine = started(tmp_path, "1 h")
+    other = AttemptLock(open_store(str(tmp_path)), job_name("clicks"), Clock())
+    assert other._create(other.newest().attempt + 1, "successor")  # type: ignore[union-attr,arg-type]
+    assert engine.lost.wait(LIMIT)
+    assert isinstance(engine.error, FencedError)
+    assert engine.error.why == "attempt 2 has taken over"
+    run.stop()
+
+
+def test_a_lease_that_could_not_be_renewed_stops_every_query(
+    engines: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_beat(*_: object) -> None:
+        raise StorageError(verb="write", path="beat", reason="gone", root="/")
+
+    monkeypatch.setattr(AttemptLock, "beat", no_beat)
+    run, engine = started(tmp_path, "300 ms")
+    assert engine.lost.wait(LIMIT)
+    assert isinstance(engine.error, FencedError)
+    run.stop()
+
+
+def test_a_run_that_ended_watches_its_lease_no_more(engines: None, tmp_path: Path) -> None:
+    run, engine = started(tmp_path, "1 h")
+    run.stop()
+    for thread in threading.enumerate():
+        if thread.name in ("weir-heart", "weir-lease"):
+            thread.join(LIMIT)
+    assert not engine.lost.is_set()

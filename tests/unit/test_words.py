@@ -1,0 +1,112 @@
+"""What people read: no secret is in it, whatever its form, and ordinary text stays as it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from weir.clock import Clock
+from weir.errors import ExternalError, NoTokenError, UserCodeError
+from weir.spark.failure import from_exception
+from weir.supervisor.journal import History, Journal
+from weir.words import body_without_secrets, without_secrets
+
+SECRET = "hunter2"
+JAAS = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="{SECRET}";'
+
+FORMS = {
+    f'required username="u" password="{SECRET}";': 'required username="u" password="***";',
+    f"password='{SECRET}' user=u": "password='***' user=u",
+    f'password="a\\"{SECRET}" user=u': 'password="***" user=u',
+    f'"sasl.password": "{SECRET}", "x": 1': '"sasl.password": "***", "x": 1',
+    f"{{'password': '{SECRET}', 'x': 1}}": "{'password': '***', 'x': 1}",
+    f'"password": "{SECRET}"': '"password": "***"',
+    f"password: {SECRET}": "password: ***",
+    f"password={SECRET}&user=u": "password=***&user=u",
+    f"PASSWORD = {SECRET}": "PASSWORD = ***",
+    f"connect(password={SECRET}, user=u)": "connect(password=***, user=u)",
+    f"cut short: password='{SECRET}": "cut short: password=***",
+    f"secret_access_key={SECRET}": "secret_access_key=***",
+    f"aws_secret_access_key: {SECRET}": "aws_secret_access_key: ***",
+    f"fs.s3a.secret.key={SECRET}": "fs.s3a.secret.key=***",
+    f"azure.account.key.me.dfs.core.windows.net={SECRET}": "azure.account.key.me.dfs.core.windows.net=***",
+    f"client_secret={SECRET}": "client_secret=***",
+    f"api-key={SECRET}": "api-key=***",
+    f"ssl.key.password={SECRET}": "ssl.key.password=***",
+    f"aws_session_token={SECRET}": "aws_session_token=***",
+    f"session_token: {SECRET}": "session_token: ***",
+    f'{{"token": "{SECRET}"}}': '{"token": "***"}',
+    f"redis://:{SECRET}@host:6379/0": "redis://:***@host:6379/0",
+    f"postgresql://me:{SECRET}@db/x": "postgresql://me:***@db/x",
+    f"postgresql://me:a@/{SECRET}@db/x": "postgresql://me:***@db/x",
+    f"Authorization: Bearer {SECRET}": "Authorization: Bearer ***",
+    f"Bearer {SECRET}": "Bearer ***",
+    f"authorization: Basic {SECRET}": "authorization: Basic ***",
+    f"sasl.jaas.config={JAAS} more": "sasl.jaas.config=*** more",
+    f'"kafka.sasl.jaas.config": {json.dumps(JAAS)}, "x": 1': '"kafka.sasl.jaas.config": ***", "x": 1',
+}
+
+ORDINARY = (
+    "batch 7 of query 'counts' took 3 s: 12.3k rows",
+    "check user, password and database of the url; the same with psql: psql postgresql://me@db/x",
+    "PostgreSQL does not let the sink in: no password supplied",
+    "the token of rest.token-file can't be read from /etc/token",
+    "rest.token-file=/etc/weir/token",
+    "attempt 3 has the token (3, 1)",
+    "send the token that rest.token-file holds: Authorization: Bearer <token>",
+    "write postgresql://user:password@host:port/database",
+    "http://localhost:8080/jobs?query=a@b",
+    "s3://bucket/key, key=[word], partition_by=secretary",
+    'File "/home/me/job.py", line 3, in <module>',
+    "KeyError: 'no such column'",
+)
+
+
+@pytest.mark.parametrize("given", FORMS)
+def test_a_secret_in_any_form_is_taken_out_and_the_rest_stays(given: str) -> None:
+    assert without_secrets(given) == FORMS[given]
+    assert without_secrets(FORMS[given]) == FORMS[given]
+
+
+@pytest.mark.parametrize("given", FORMS)
+def test_so_it_is_inside_of_json_and_python_texts(given: str) -> None:
+    for _ in range(3):
+        given = json.dumps({"text": given})
+        assert SECRET not in without_secrets(given)
+    assert SECRET not in without_secrets(repr(given))
+
+
+@pytest.mark.parametrize("text", ORDINARY)
+def test_ordinary_text_stays_as_it_is(text: str) -> None:
+    assert without_secrets(text) == text
+
+
+def test_a_long_text_without_secrets_stays_and_is_read_in_linear_time() -> None:
+    long = "secretary" * 5_000 + "password " * 5_000 + "x://a:b" * 2_000
+    assert without_secrets(long) == long
+
+
+@pytest.mark.parametrize("given", FORMS)
+def test_no_error_failure_or_line_of_the_journal_has_it(given: str, tmp_path: Path) -> None:
+    told = UserCodeError(error="ValueError", query="q", batch=1, message=given, job="j")
+    failure = from_exception(ValueError(given), "j")
+    assert SECRET not in f"{told} {told.why} {ExternalError(what=given).text} {failure}"
+    journal = Journal(tmp_path / "journal.sqlite", Clock())
+    journal.event(1, "note", {"text": given, "inner": [{"sasl.password": SECRET, "path": Path("/x")}]})
+    journal.close()
+    assert SECRET.encode() not in b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    history = History(tmp_path / "journal.sqlite")
+    (event,) = history.events()
+    history.close()
+    assert event.body == {"text": FORMS[given], "inner": [{"sasl.password": "***", "path": "/x"}]}
+
+
+def test_numbers_and_names_in_a_body_stay(tmp_path: Path) -> None:
+    body = {"batch": 3, "token": [1, 2], "password": 5, "rest.token-file": "/x", "last": None, "on": True}
+    assert body_without_secrets(body) == body
+
+
+def test_what_an_error_tells_to_do_can_be_read() -> None:
+    assert NoTokenError(reason="no").hint.endswith("Authorization: Bearer <token>")
