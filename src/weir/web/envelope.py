@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from weir import errors
 from weir.errors import BadRequestError, ExternalError, UserError, WeirError
-from weir.words import without_passwords
+from weir.words import without_secrets
 
 Data = TypeVar("Data")
 
@@ -80,8 +80,8 @@ def status_of(error: WeirError) -> int:
 
 
 def words(error: WeirError) -> Words:
-    """What is said of an error; what was sent or printed may be in it, so without passwords."""
-    what, why, hint = map(without_passwords, (error.what, error.why, error.hint))
+    """What is said of an error; what was sent or printed may be in it, so without secrets."""
+    what, why, hint = map(without_secrets, (error.what, error.why, error.hint))
     return Words(what=what, why=why, hint=hint)
 
 

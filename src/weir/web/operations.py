@@ -16,7 +16,7 @@ from typing import Any
 from weir.clock import Clock
 from weir.errors import ExternalError, NoSuchOperationError, WeirError
 from weir.web.envelope import words
-from weir.words import without_passwords
+from weir.words import body_without_secrets
 
 _KEPT = 200
 _AT_ONCE = 16
@@ -51,7 +51,7 @@ class Operation:
             "id": self.id,
             "job": self.job,
             "verb": self.verb,
-            "arguments": json.loads(without_passwords(json.dumps(self.arguments, default=str))),
+            "arguments": body_without_secrets(self.arguments),
             "status": self.status,
             "started_at": self.started_at,
             "ended_at": self.ended_at,
