@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def full_disk() -> Iterator[None]:
-    """Every write of this process and its new children to a file fails; pipes and sockets work."""
+def full_disk(room: int = 0) -> Iterator[None]:
+    """No file that this process or a new child writes can be larger than `room`; pipes and sockets work."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
     try:
         yield
     finally:

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import signal
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
@@ -18,6 +17,7 @@ import pytest
 
 from tests.full_disk import full_disk
 from tests.web_site import ASKS, served, site
+from weir.cli import main
 from weir.cli.detach import Ready
 from weir.clock import Clock, ManualClock
 from weir.config import Config
@@ -412,18 +412,27 @@ def test_a_full_disk_does_not_end_a_detached_supervisor_and_it_goes_on_when_ther
     assert "could not be kept here" in log
 
 
-def test_a_disk_that_is_full_at_the_start_is_an_error_with_words(run: Run, drivers: list[Driver]) -> None:
-    def full(*_: object) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("weir.supervisor.home.Journal", full)
-        state, failure = run.alone()
-    assert state is JobState.FAILED and failure is not None
-    assert (failure.exit_code, failure.why) == (3, "database or disk is full")
-    assert "the storage could not open" in failure.what and "weir doctor" in failure.hint
-    store = LocalStore(run.dir)
-    assert AttemptLock(store, JOB, Clock()).last_beat(Attempt(1)).released
+@pytest.mark.parametrize(("room", "what"), [(0, "create"), (2000, "open")])
+def test_a_disk_that_is_full_at_the_start_is_an_error_with_words(
+    room: int,
+    what: str,
+    tmp_path: Path,
+    drivers: list[Driver],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Without any room there is no attempt; with little there is no journal."""
+    monkeypatch.setattr("weir.cli.run.require_java", lambda: None)
+    (tmp_path / "job.py").touch()
+    dir = tmp_path / "data"
+    with full_disk(room), pytest.raises(SystemExit) as end:
+        main(["run", str(tmp_path / "job.py"), "--dir", str(dir), "-D", "rest.port=off"])
+    said = capsys.readouterr().err
+    assert end.value.code == 3
+    assert f"error: the storage could not {what} {dir / JOB}" in said and "weir doctor" in said
+    assert "Traceback" not in said
+    if room:
+        assert AttemptLock(LocalStore(dir), JOB, Clock()).last_beat(Attempt(1)).released
 
 
 def test_a_driver_that_can_not_be_started_is_started_later(

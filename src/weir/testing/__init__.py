@@ -5,6 +5,7 @@ with that of a quiet run (`assert_same_result`); its input is scripted (`Scripte
 no process to die is written in a little step language that shares one session (`StreamTest`).
 """
 
+from weir.storage.unreliable import UnreliableStore
 from weir.testing.arming import armed, fired
 from weir.testing.compare import assert_same_result, committed_rows, folded
 from weir.testing.process import QUICK, JobProcess, JobRun, run_job
@@ -37,6 +38,7 @@ __all__ = [
     "Start",
     "Stop",
     "StreamTest",
+    "UnreliableStore",
     "armed",
     "assert_same_result",
     "committed_rows",
