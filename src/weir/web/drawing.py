@@ -11,7 +11,7 @@ from markupsafe import Markup
 from weir.words import lasting, number, size
 
 _GAP, _TOP, _BETWEEN = 46, 6, 18
-_WIDE, _NARROW, _PAD = 232, 168, 12
+_WIDE, _NARROW, _PAD = 232, 188, 12
 """Of a query, and of what is at the ends; and what is left free beside the text in it."""
 _TITLE, _LINE = 14.0, 12.0
 """The sizes of the letters."""
