@@ -229,6 +229,31 @@ def test_a_sample_of_state_is_a_table(
     expect(page.locator("#sample h2")).to_contain_text("no Spark here")
 
 
+def test_what_stands_in_a_box_of_the_graph_stays_in_it(job: FakeJob, url: str, opened: Open) -> None:
+    names = ("clicks_of_the_day", "WWWWWWWWWWWWWWWWWWWW", "i" * 40, "ORDERS-OF-2026-ALL", "mmmmmmmmmmmm")
+    sink = {"kind": "postgres table", "description": "table shop.MONTHLY_summary in db.example.com:5432"}
+    query = {"inputs": [], "sources": list(names), "channel": False, "sink": sink, "output_mode": "update"}
+    shown = [{"name": name, **query, "sources": [name]} for name in names]
+    job.journal.event(1, "graph", {"queries": [{"name": "counts", **query}, *shown]}, alone=True)
+    page = opened(url)
+    expect(page.locator(".graph .node")).not_to_have_count(0)
+    room = """texts => texts.map(text => {
+        const box = text.closest("g").querySelector("rect").getBBox(), own = text.getBBox();
+        return [text.textContent, box.width - own.x - own.width];
+    })"""
+    for text, left in page.locator(".graph text.title, .graph text.line").evaluate_all(room):
+        assert left >= 4, text
+    assert "clicks_of_the_day" in page.locator(".graph .source .title").all_text_contents()
+
+
+def test_every_part_of_a_recovery_has_a_colour_of_its_own(job: FakeJob, url: str, opened: Open) -> None:
+    failed(job)
+    page = opened(f"{url}/recoveries")
+    seen = "all => all.map(one => getComputedStyle(one).backgroundColor)"
+    colours = page.locator(".legend i").evaluate_all(seen)
+    assert len(colours) == len(set(colours)) == 11
+
+
 def test_a_page_whose_server_is_gone_says_so(tmp_path: Path, job: FakeJob, opened: Open) -> None:
     with served(site(tmp_path)) as url:
         page = opened(f"{url}/jobs/wordcount")

@@ -44,9 +44,14 @@ def test_a_real_job_is_watched_saved_killed_changed_and_taken_back(
         expect(page.locator(".toast")).to_contain_text("changed")
         assert run.events("configured")[-1].body == {INTERVAL: "2 s"}
 
+        run.wait_for_batch("counts", 1)
         page.goto(f"{url}/savepoints")
         page.click("#savepoint-now")
         expect(page.locator("#catalogue .savepoint")).to_have_count(1)
+        page.click("text=Go back to it")  # the page has not been loaded again since
+        dialog = page.locator("dialog[open]")
+        expect(dialog.locator("tbody")).not_to_contain_text("the start")
+        dialog.get_by_text("Leave it").click()
         page.screenshot(path=str(screenshots / "real-savepoints.png"), full_page=True)
 
         page.goto(f"{url}/recoveries")
@@ -57,8 +62,6 @@ def test_a_real_job_is_watched_saved_killed_changed_and_taken_back(
 
         page.goto(f"{url}/savepoints")
         page.click("text=Go back to it")
-        dialog = page.locator("dialog[open]")
-        dialog.get_by_text("Show the plan").click()
         expect(dialog.locator(".planned")).to_contain_text("fits", timeout=60_000)
         page.screenshot(path=str(screenshots / "real-plan.png"))
         dialog.get_by_role("button", name="Go back").click()

@@ -11,8 +11,12 @@ from markupsafe import Markup
 from weir.words import lasting, number, size
 
 _GAP, _TOP, _BETWEEN = 46, 6, 18
-_WIDE, _NARROW = 208, 152
-"""Of a query, and of what is at the ends."""
+_WIDE, _NARROW, _PAD = 232, 188, 12
+"""Of a query, and of what is at the ends; and what is left free beside the text in it."""
+_TITLE, _LINE = 14.0, 12.0
+"""The sizes of the letters."""
+_BOLD = 1.1
+_THIN, _FAT = "fijlrtI.,:;'|!()[] -", "mwMWGOQ@%…"
 
 
 @dataclass
@@ -153,14 +157,14 @@ def _edge(one: Node, other: Node, label: str) -> Markup:
 
 
 def _box(node: Node) -> Markup:
-    query = node.kind == "query"
-    text = Markup('<text class="title" x="12" y="22">{}</text>').format(
-        _short(node.title, 24 if query else 17)
+    query, room = node.kind == "query", node.width - 2 * _PAD
+    text = Markup('<text class="title" x="{}" y="22">{}</text>').format(
+        _PAD, _short(node.title, room / _TITLE / _BOLD)
     )
     for row, line in enumerate(node.lines):
         place = 42 + 18 * row if query else 40
-        text += Markup('<text class="line" x="12" y="{}">{}</text>').format(
-            place, _short(line, 35 if query else 22)
+        text += Markup('<text class="line" x="{}" y="{}">{}</text>').format(
+            _PAD, place, _short(line, room / _LINE)
         )
     whole = "\n".join([node.title, *node.lines])
     return Markup(
@@ -169,8 +173,24 @@ def _box(node: Node) -> Markup:
     ).format(node.kind, round(node.x, 1), round(node.y, 1), whole, node.width, node.height, text)
 
 
-def _short(text: str, room: int) -> str:
-    return text if len(text) <= room else text[: room - 1] + "…"
+def _short(text: str, room: float) -> str:
+    """As much of the text as fits; `room` is in heights of its letters, for the widest of the usual fonts."""
+    if sum(map(_width, text)) <= room:
+        return text
+    shown, left = "", room - _width("…")
+    for letter in text:
+        left -= _width(letter)
+        if left < 0:
+            break
+        shown += letter
+    return shown.rstrip() + "…"
+
+
+def _width(letter: str) -> float:
+    """Of a letter, in its height."""
+    if letter in _THIN:
+        return 0.42
+    return 1.0 if letter in _FAT or not letter.isascii() else 0.72 if letter.isupper() else 0.63
 
 
 def bars(parts: Sequence[tuple[str, float]], total: float | None = None, kind: str = "phase") -> Markup:
