@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.conftest import Once
+from tests.faults.chance import SEEDS, drawn
 from tests.faults.inputs import Feed, own_keys
 from weir.testing import JobRun, committed_rows, folded, run_job
 
@@ -58,6 +59,10 @@ def delivered(out: Path) -> dict[str, tuple[int, str]]:
 def check(run: JobRun, faults: list[str], spark: SparkSession, folder: Path, batches: int) -> None:
     assert run.fired == set(faults), f"not every fault fired:\n{run.stderr}"
     assert run.exit_code == 0, run.stderr
+    compare(spark, folder, batches)
+
+
+def compare(spark: SparkSession, folder: Path, batches: int) -> None:
     seen, kept = delivered(folder / "out"), live_state(spark, folder / "weir")
     assert len(kept) == 6 * batches + 1
     wrong = {key: (seen.get(key), kept[key]) for key in kept if seen.get(key) != kept[key]}
@@ -96,6 +101,19 @@ def test_what_was_delivered_is_what_the_state_saw_after_a_kill_at(
     faults = [f"{point}#{occurrence}"]
     done = run(tmp_path, given(once, FEW), faults, quick)
     check(done, faults, spark, tmp_path, FEW)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_was_delivered_is_what_the_state_saw_after_kills_by_seed(
+    seed: int, once: Once, spark: SparkSession, quick: Mapping[str, str], tmp_path: Path
+) -> None:
+    faults = drawn(seed)
+    done = run(tmp_path, given(once, FEW), faults, quick)
+    about = f"seed {seed}: {', '.join(faults)}"
+    assert done.exit_code == 0, f"{about}\n{done.stderr}"
+    assert done.fired, about
+    compare(spark, tmp_path, FEW)
 
 
 def rows_in(folder: Path) -> dict[str, Any]:

@@ -6,7 +6,6 @@ the one that Spark's state kept.
 
 from __future__ import annotations
 
-import random
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ import psycopg
 import pytest
 
 from tests.conftest import Once
+from tests.faults.chance import BATCH, SEEDS, STARTS, drawn
 from tests.faults.inputs import Feed, own_keys
 from tests.faults.processes import wait_until_gone
 from tests.faults.test_not_deterministic import live_state
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(600)]
 
 JOB = Path(__file__).parent / "jobs" / "uuids_postgres.py"
-STARTS = ("start.fenced", "start.recovered")
 SINKS = (
     "batch.writing",
     "batch.written",
@@ -39,10 +38,8 @@ SINKS = (
     "batch.staged",
 )
 """What the sink takes part in."""
-POINTS = ("batch.planned", "batch.state", *SINKS)
 BATCHES = 16
 FEW = 4
-SEEDS = 200
 
 
 def given(once: Once, batches: int) -> Path:
@@ -169,22 +166,20 @@ def test_every_uuid_is_the_kept_one_when_a_checkpoint_makes_it_visible(
     once: Once, spark: SparkSession, quick: Mapping[str, str], tmp_path: Path, database: str
 ) -> None:
     faults = [f"{point}#1" for point in ("checkpoint.completed", "checkpoint.completing", *STARTS)]
-    faults += [f"{point}#2" for point in POINTS]
+    faults += [f"{point}#2" for point in BATCH]
     settings = {**quick, "sink.commit": "checkpoint", "execution.checkpointing.interval": "200 ms"}
     done = run(tmp_path, given(once, BATCHES), faults, settings, database)
     assert done.exit_code == 0, done.stderr
-    assert len(done.fired) > len(POINTS)
+    assert len(done.fired) > len(BATCH)
     check(spark, tmp_path, database, BATCHES)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_every_uuid_is_the_kept_one_after_kills_by_seed(
     seed: int, once: Once, spark: SparkSession, quick: Mapping[str, str], tmp_path: Path, database: str
 ) -> None:
-    chance = random.Random(seed)
-    faults = [f"{point}#{chance.randint(1, 3)}" for point in chance.sample(POINTS, chance.randint(1, 3))]
-    faults += [f"{point}#1" for point in STARTS if chance.random() < 0.2]
+    faults = drawn(seed)
     done = run(tmp_path, given(once, FEW), faults, quick, database)
     about = f"seed {seed}: {', '.join(faults)}"
     assert done.exit_code == 0, f"{about}\n{done.stderr}"
