@@ -242,6 +242,29 @@ def intend(
     return Generation(number)
 
 
+def lay_out(
+    store: Store, job: JobName, generation: Generation, layout: str, clock: Clock
+) -> tuple[Generation, bool]:
+    """The generation whose files are, or will be, laid out so; and whether it had to be another one.
+
+    What a start with other code left in the intended one would be taken for what this plan needs, so
+    the same restore is intended once more, and begins with nothing. Safe to repeat.
+    """
+    key, data = paths.laid_out(job, generation), json.dumps({"layout": layout}).encode()
+    if not store.exists(paths.copied(job, generation)):
+        store.create(key, data)
+    if store.get(key) == data:
+        return generation, False
+    origin = read_origin(store, job, generation)
+    assert origin is not None, "only a restore is laid out"
+    again = replace(origin, created_at=clock.now().isoformat())
+    number = max(generations.numbers(store, job)) + 1
+    while not create_origin(store, job, Generation(number), again):
+        number += 1
+    store.create(paths.laid_out(job, Generation(number)), data)
+    return Generation(number), True
+
+
 def open_generation(
     store: Store,
     job: JobName,
@@ -281,7 +304,8 @@ _Way = dict[Generation, CheckpointId | None]
 
 def _way(store: Store, job: JobName) -> _Way | None:
     """The timeline that the live files are on; None when there are none, and so any will do."""
-    return generations.timeline(store, job) if generations.numbers(store, job) else None
+    live = generations.live(store, job)
+    return generations.timeline(store, job) if generations.is_live(store, job, live) else None
 
 
 def _is_on(way: _Way | None, manifest: Manifest) -> bool:

@@ -7,6 +7,7 @@ and what Spark will find in the new generation is made of them (`spark/surgery.p
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -109,6 +110,13 @@ class Replan:
 
         return to
 
+    @property
+    def layout(self) -> str:
+        """The same for plans that make the same files of the point, and another for any other."""
+        wanted = sorted(query.name for query in self.plan.queries if query.wanted)
+        works = {name: work.facts for name in wanted if (work := self._work(QueryName(name))) is not None}
+        return hashlib.sha256(repr((wanted, works)).encode()).hexdigest()
+
     def carry_out(self, spark: SparkSession, generation: Path) -> None:
         """Make the files of every query that changes; safe to repeat, and to be killed in."""
         for name in self.planned:
@@ -141,6 +149,12 @@ class _Work:
     spec: graph.QuerySpec
     planned: Planned
     positions: Mapping[int, Position]
+
+    @property
+    def facts(self) -> tuple[object, ...]:
+        """All that the files depend on that are made."""
+        positions, state = sorted(self.positions.items()), (self._partitions, self._backend)
+        return (self.query.model_dump_json(), self.planned.shape.model_dump_json(), positions, state)
 
     @property
     def operates(self) -> bool:

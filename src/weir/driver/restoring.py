@@ -6,7 +6,8 @@ settings and the sinks of a start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ from weir.driver import replan
 from weir.driver.about import source_of
 from weir.driver.opening import Opened, Opening
 from weir.driver.replan import Replan
-from weir.errors import NotRewindableError, SinkMismatchError
+from weir.errors import NotRewindableError
 from weir.ids import NO_BATCH, BatchId, QueryName
 from weir.job.live import Live
 from weir.job.query import QueryRun
@@ -71,6 +72,15 @@ class Restoring:
         """Write down that the job goes on from its newest checkpoint that is whole."""
         self._opening.repair(torn)
 
+    @contextmanager
+    def underway(self, opened: Opened) -> Iterator[None]:
+        """Until the generation is live: see `Opening.underway`."""
+        if opened.origin is None:
+            yield
+            return
+        with self._opening.underway(opened.live.generation, opened.origin):
+            yield
+
     def go_live(
         self, opened: Opened, runs: Sequence[QueryRun], delivered: Mapping[QueryName, BatchId]
     ) -> None:
@@ -84,16 +94,17 @@ class Restoring:
             run.name: BatchId(manifest.queries[run.name].batch) if run.name in manifest.queries else NO_BATCH
             for run in runs
         }
-        try:
-            for run in runs:
-                beyond = max(before.files(run.name).last_committed(), delivered[run.name]) > cuts[run.name]
-                possible = run.rewindable and run.floor <= cuts[run.name]
-                if beyond and not possible and not origin.accept_duplicates:
-                    raise NotRewindableError(job=job, query=run.name, point=f"chk-{manifest.id}")
-                run.check_rewind(cuts[run.name])
-        except (NotRewindableError, SinkMismatchError) as error:
-            self._opening.drop(generation, origin, error)
-            raise
+        beyond = {
+            run.name: max(before.files(run.name).last_committed(), delivered[run.name]) > cuts[run.name]
+            for run in runs
+        }
+        for run in runs:
+            possible = run.rewindable and run.floor <= cuts[run.name]
+            if beyond[run.name] and not possible and not origin.accept_duplicates:
+                raise NotRewindableError(job=job, query=run.name, point=made.point.name)
+            run.check_rewind(cuts[run.name])
+        if any(beyond.values()):
+            generations.begin_rewind(self._store, job, generation)
         for run in runs:
             if delivered[run.name] > cuts[run.name] and not run.rewindable:
                 self._note(run.repeated(cuts[run.name], delivered[run.name]))
