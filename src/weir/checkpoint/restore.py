@@ -90,11 +90,11 @@ class From:
 
     @classmethod
     def from_wire(cls, body: Mapping[str, Any]) -> From:
-        changes = dict(body["changes"])
+        changes = dict(body.get("changes", {}))
         return cls(
             body["point"],
-            body["accept_duplicates"],
-            Changes(**changes | {"maps": tuple(changes["maps"])}),
+            body.get("accept_duplicates", False),
+            Changes(**changes | {"maps": tuple(changes.get("maps", ()))}),
         )
 
 
@@ -194,6 +194,7 @@ def intend(
     why: str,
     changes: Changes | None = None,
     found: Found | None = None,
+    savepoint_dir: str = "",
 ) -> Generation:
     """Write down, durably, that the next start goes on from a point; the generation it will be.
 
@@ -203,13 +204,13 @@ def intend(
     what it knows of.
     """
     changes = changes or Changes()
-    found = found or find(store, job, point, forked_from=changes.forked_from)
+    found = found or find(store, job, point, forked_from=changes.forked_from, savepoint_dir=savepoint_dir)
     point, manifest = found.point, found.manifest
     place = Place(point).url if is_place(point) else ""
     if _ELSEWHERE.fullmatch(point):
         _enter(store, job, manifest)
     if not accept_duplicates:
-        _check_rewindable(store, job, manifest)
+        _check_rewindable(store, job, place or f"chk-{manifest.id}", manifest)
     if not place:
         named(store, job, f"chk-{manifest.id}")  # to verify takes its time; it may be dropped by now
     if not changes.forked_from and is_left_behind(store, job, manifest):
@@ -325,13 +326,13 @@ def _forked_from(store: Store, job: JobName) -> str:
     return live.forked_from if live is not None else ""
 
 
-def _check_rewindable(store: Store, job: JobName, manifest: Manifest) -> None:
+def _check_rewindable(store: Store, job: JobName, point: str, manifest: Manifest) -> None:
     """Refuse to go behind output that can't be taken back."""
     live = generations.live(store, job)
     for name, cut in manifest.queries.items():
         files_of = QueryFiles(store, paths.query(job, live, QueryName(name)))
         if not cut.rewindable and files_of.last_committed() > cut.batch:
-            raise NotRewindableError(job=job, query=name, point=f"chk-{manifest.id}")
+            raise NotRewindableError(job=job, query=name, point=point)
 
 
 def _bring_back(store: Store, manifest: Manifest, root: Path, to: Target) -> None:

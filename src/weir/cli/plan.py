@@ -8,21 +8,17 @@ import typer
 
 from weir.cli import say
 from weir.cli.options import AsJson, Define, Directory, SettingsFile, overrides, settings_file
-from weir.cli.restore import as_point
-from weir.cli.run import (
+from weir.cli.points import (
     AllowDropped,
-    Arguments,
-    As,
     Backend,
-    Conf,
-    File,
     Maps,
-    Master,
     Parallelism,
     SetOffsets,
+    as_point,
     offsets_of,
     shape_of,
 )
+from weir.cli.run import Arguments, As, Conf, File, Master
 from weir.cli.with_spark import ask_of
 from weir.errors import JobFileError
 

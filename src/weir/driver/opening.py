@@ -23,6 +23,7 @@ from weir.errors import (
     FencedError,
     NoSuchCheckpointError,
     NotASavepointError,
+    PinnedStateError,
     StateDiffersError,
     StateRewriteError,
     SurgeryError,
@@ -141,16 +142,19 @@ class Opening:
     @contextmanager
     def underway(self, generation: Generation, origin: Origin) -> Iterator[None]:
         """One that can't be done, now or later, is dropped: the next start goes on with what is live."""
-        source = f"the restore from {origin.restored_from}"
+        source, withdraw = f"the restore from {origin.restored_from}", f"weir restore {self._job} --withdraw"
+        later = f"{source} is taken up again at the next start; to give it up: {withdraw}"
         try:
             yield
         except FencedError:
             raise
+        except PinnedStateError:  # the same start with other settings may do it
+            self._note(later)
+            raise
         except _OUT_OF_REACH:
             self._note(
                 f"{source} waits for it, and the files from before are as they were: bring it back, go on"
-                f" from another point: weir restore {self._job} latest, or give it up:"
-                f" weir restore {self._job} --withdraw"
+                f" from another point: weir restore {self._job} latest, or give it up: {withdraw}"
             )
             raise
         except _FAILED as error:
@@ -160,8 +164,7 @@ class Opening:
                 self._note(f"{source} is not dropped, for sinks are taken back: the next start takes it up")
             raise
         except Exception:
-            withdraw = f"weir restore {self._job} --withdraw"
-            self._note(f"{source} is taken up again at the next start; to give it up: {withdraw}")
+            self._note(later)
             raise
 
     def _bring(self, opening: Generation, replan: Replan | None) -> Opened:

@@ -74,7 +74,7 @@ class Replan:
         elif fork and (shared := self._shared_sinks()):
             reason = f"a fork must not write where the original does: {'; '.join(shared)}"
         if reason:
-            raise RestorePlanError(job=job, point=f"chk-{self.point.manifest.id}", reason=reason)
+            raise RestorePlanError(job=job, point=self.point.name, reason=reason)
 
     @property
     def changes_nothing(self) -> bool:
