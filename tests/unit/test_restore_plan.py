@@ -286,7 +286,16 @@ def test_some_partitions_of_a_source_that_is_new_are_not_enough() -> None:
 
 def test_a_named_source_may_be_anywhere() -> None:
     old, new = shape(sources=["named a", "named b"]), shape(sources=["named b", "named a"])
-    assert verdicts(planned(old, new), "source") == {(1, 0): ["kept"], (0, 1): ["kept"]}
+    found = planned(old, new)
+    assert verdicts(found, "source") == {(1, 0): ["kept"], (0, 1): ["kept"]}
+    assert not found.query("counts").sources_change, "Spark finds them by their names"
+
+
+@pytest.mark.parametrize("new", [["named a"], ["named c", "named b", "named a"]])
+def test_named_sources_come_and_go_without_surgery(new: list[str]) -> None:
+    found = planned(shape(sources=["named a", "named b"]), shape(sources=new), allow_dropped=True)
+    assert found.overall is Overall.FITS
+    assert not found.query("counts").sources_change
 
 
 def test_a_sink_may_be_swapped() -> None:

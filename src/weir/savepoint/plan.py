@@ -40,6 +40,9 @@ class Overall(str, Enum):
     MISFITS = "does not fit"
 
 
+NAMED = "named "
+"""So begins what a source is called that its author gave a name with `readStream.name`."""
+
 EXIT_CODES = {Overall.FITS: 0, Overall.LOSES: 10, Overall.NEEDS_MAP: 11, Overall.MISFITS: 12}
 
 
@@ -118,7 +121,12 @@ class QueryPlan(_Frozen):
 
     @property
     def sources_change(self) -> bool:
-        """Whether Spark would take the position of one source for that of another."""
+        """Whether Spark would take the position of one source for that of another.
+
+        Sources with names of their own are found by those, wherever they are.
+        """
+        if all(part.name.startswith(NAMED) for part in self.of("source")):
+            return bool(self.ends)
         old = [part.old for part in self.of("source") if part.old is not None]
         return self.sources != tuple(range(len(old))) or bool(self.ends)
 
