@@ -23,6 +23,7 @@ from weir.errors import (
     NotASavepointError,
     PinnedStateError,
     RestorePlanError,
+    SinkMismatchError,
     SinkTakenError,
 )
 from weir.ids import JobName
@@ -262,10 +263,18 @@ def test_a_fork_goes_on_beside_the_original_and_never_into_its_output(changing: 
         run.process_all()
     assert changing.newest() == {"a": (10,), "b": (12,), "c": (10,)}
     changing.out = "out"
+    with pytest.raises(SinkMismatchError, match="must not write where the original does"):
+        start(fork, changing.spark)
     assert changing.newest() == {"a": (7,), "b": (2,)}
+    changing.out = "experiment"
+    changing.add([(9, "d", 1)])
+    with start(fork, changing.spark) as run:
+        run.process_all()
+    assert changing.newest() == {"a": (10,), "b": (12,), "c": (10,), "d": (1,)}
+    changing.out = "out"
     with changing.job(sums).start(changing.spark) as run:
         run.process_all()
-    assert changing.newest() == {"a": (10,), "b": (12,), "c": (10,)}
+    assert changing.newest() == {"a": (10,), "b": (12,), "c": (10,), "d": (1,)}
 
 
 def test_a_job_goes_on_in_another_directory_only_above_what_it_was_elsewhere(changing: Changing) -> None:

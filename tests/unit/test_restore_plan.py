@@ -13,7 +13,7 @@ from tests.planned import AVERAGE, CONF, COUNT, SUM, aggregation, dedup, operato
 from weir.errors import BadMapError, BadOffsetsError
 from weir.protocol.offsets import FIRST, Position
 from weir.protocol.shapes import Computed, Shape
-from weir.savepoint.plan import Overall, Part, RestorePlan, Verdict
+from weir.savepoint.plan import Overall, Part, Refused, RestorePlan, Verdict
 from weir.savepoint.plan_text import text
 from weir.savepoint.planning import Before, Options, plan
 
@@ -302,6 +302,12 @@ def test_a_sink_may_be_swapped() -> None:
     found = planned(shape(sink="files /a"), shape(sink="files /b"))
     assert verdicts(found, "sink") == {(None, 0): ["new"], (0, None): ["dropped"]}
     assert found.overall is Overall.FITS
+
+
+def test_a_sink_that_can_not_go_on_is_a_verdict() -> None:
+    found = planned(shape(sink="files /a"), shape(sink="files /a")).refusing({"counts": Refused("no", "yes")})
+    assert found.overall is Overall.MISFITS
+    assert (part(found, "sink").why, part(found, "sink").todo) == ("no", "yes")
 
 
 @pytest.mark.parametrize(

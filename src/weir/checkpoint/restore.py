@@ -140,6 +140,13 @@ def is_left_behind(store: Store, job: JobName, manifest: Manifest) -> bool:
     return _is_of(store, job, manifest) and not _is_on(_way(store, job), manifest)
 
 
+def check_timeline(store: Store, job: JobName, point: str, manifest: Manifest) -> None:
+    """Raise `NoSuchCheckpointError` for a point that the job was taken back behind."""
+    if is_left_behind(store, job, manifest):
+        reason = "the job was taken back behind it, and what it had delivered by then is gone"
+        raise NoSuchCheckpointError(job=job, point=point, reason=reason)
+
+
 def attempt_of(point: str) -> int:
     """Above which attempt a job goes on from a point: what a savepoint holds is fenced by its own."""
     return Place(point).read().attempt if is_place(point) else 0
@@ -209,13 +216,12 @@ def intend(
     place = Place(point).url if is_place(point) else ""
     if _ELSEWHERE.fullmatch(point):
         _enter(store, job, manifest)
-    if not accept_duplicates:
-        _check_rewindable(store, job, place or f"chk-{manifest.id}", manifest)
+    if not accept_duplicates and (stuck := ahead(store, job, manifest)):
+        raise NotRewindableError(job=job, query=stuck[0], point=place or f"chk-{manifest.id}")
     if not place:
         named(store, job, f"chk-{manifest.id}")  # to verify takes its time; it may be dropped by now
-    if not changes.forked_from and is_left_behind(store, job, manifest):
-        reason = "the job was taken back behind it, and what it had delivered by then is gone"
-        raise NoSuchCheckpointError(job=job, point=point, reason=reason)
+    if not changes.forked_from:
+        check_timeline(store, job, point, manifest)
     origin = Origin(
         lineage=manifest.lineage,
         backend=changes.backend or manifest.backend,
@@ -326,13 +332,14 @@ def _forked_from(store: Store, job: JobName) -> str:
     return live.forked_from if live is not None else ""
 
 
-def _check_rewindable(store: Store, job: JobName, point: str, manifest: Manifest) -> None:
-    """Refuse to go behind output that can't be taken back."""
+def ahead(store: Store, job: JobName, manifest: Manifest) -> list[str]:
+    """The queries that have delivered more since the point, and can't take it back."""
     live = generations.live(store, job)
-    for name, cut in manifest.queries.items():
-        files_of = QueryFiles(store, paths.query(job, live, QueryName(name)))
-        if not cut.rewindable and files_of.last_committed() > cut.batch:
-            raise NotRewindableError(job=job, query=name, point=point)
+
+    def last(name: str) -> int:
+        return QueryFiles(store, paths.query(job, live, QueryName(name))).last_committed()
+
+    return [n for n, cut in manifest.queries.items() if not cut.rewindable and last(n) > cut.batch]
 
 
 def _bring_back(store: Store, manifest: Manifest, root: Path, to: Target) -> None:

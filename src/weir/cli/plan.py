@@ -9,6 +9,7 @@ import typer
 from weir.cli import say
 from weir.cli.options import AsJson, Define, Directory, SettingsFile, overrides, settings_file
 from weir.cli.points import (
+    AcceptDuplicates,
     AllowDropped,
     Backend,
     Maps,
@@ -39,6 +40,7 @@ def plan(
     set_offsets: SetOffsets = None,
     parallelism: Parallelism = None,
     state_backend: Backend = None,
+    accept_duplicates: AcceptDuplicates = False,
     name: As = None,
     define: Define = None,
     conf: Conf = None,
@@ -67,6 +69,7 @@ def plan(
         "point": as_point(point),
         "maps": list(map or ()),
         "allow_dropped": allow_dropped,
+        "accept_duplicates": accept_duplicates,
         "offsets": offsets_of(set_offsets),
         "name": name or "",
         "settings": settings,

@@ -131,6 +131,7 @@ class Engine:
             self._shown = Shown(self._name, self._lease, self._not_delivered, self._give_up)
         with restoring.underway(opened):
             runs = self._make_runs(opened)
+            restoring.check_fork(self._origin, self._specs.values())
             delivered = {run.name: self._open_sink(run) for run in runs}
             if opened.manifest is not None:
                 with self._timed("rewind sinks"):

@@ -6,7 +6,8 @@ Each source, operator and sink of both sides gets its verdict before anything is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
@@ -131,6 +132,14 @@ class QueryPlan(_Frozen):
         return self.sources != tuple(range(len(old))) or bool(self.ends)
 
 
+@dataclass(frozen=True)
+class Refused:
+    """Why a sink can't go on, and what would help."""
+
+    why: str
+    todo: str
+
+
 class RestorePlan(_Frozen):
     """What becomes of everything."""
 
@@ -157,6 +166,24 @@ class RestorePlan(_Frozen):
     @property
     def exit_code(self) -> int:
         return EXIT_CODES[self.overall]
+
+    def refusing(self, sinks: Mapping[str, Refused]) -> RestorePlan:
+        """The same, where the sinks of these queries can't go on."""
+
+        def judged(name: str, part: Part) -> Part:
+            if part.what != "sink" or part.new is None or name not in sinks:
+                return part
+            why, todo = sinks[name].why, sinks[name].todo
+            return part.model_copy(update={"verdicts": (Verdict.INCOMPATIBLE,), "why": why, "todo": todo})
+
+        return self.model_copy(
+            update={
+                "queries": tuple(
+                    one.model_copy(update={"parts": tuple(judged(one.name, part) for part in one.parts)})
+                    for one in self.queries
+                )
+            }
+        )
 
     def query(self, name: str) -> QueryPlan:
         return next(query for query in self.queries if query.name == name)
