@@ -25,6 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +84,8 @@ class Filled:
     def __exit__(self, *error: Any) -> None:
         self.side.__exit__(*error)
 
-    def start(self) -> Weir:
-        return Weir("sums", self.folder, [self.feed.folder, self.folder / "out"], SETTINGS)
+    def start(self, *options: str | Path) -> Weir:
+        return Weir("sums", self.folder, [self.feed.folder, self.folder / "out"], SETTINGS, options)
 
     def work_off(self, records: int, since: float | None = None) -> float:
         self.rows += records
@@ -201,10 +202,8 @@ def restore(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         found: dict[str, float] = {}
         for kind in ("weir", "plain") if number % 2 == 0 else ("plain", "weir"):
             place = folder / f"plain-{number}"
-            if kind == "weir":
-                weir("restore", "sums", saved, "--dir", folder / "store")
-                start: Callable[[], Weir | Plain] = job.start
-            else:
+            start: Callable[[], Weir | Plain] = partial(job.start, "-s", saved)
+            if kind == "plain":
                 shutil.copytree(saved / "queries", place / "checkpoints")
 
                 def start(place: Path = place) -> Plain:

@@ -95,12 +95,17 @@ class Weir:
     """A job under `weir run`."""
 
     def __init__(
-        self, job: str, folder: Path, args: Sequence[str | Path], settings: Mapping[str, str] | None = None
+        self,
+        job: str,
+        folder: Path,
+        args: Sequence[str | Path],
+        settings: Mapping[str, str] | None = None,
+        options: Sequence[str | Path] = (),
     ) -> None:
         self.dir = folder / "store"
         base = {"spark.master": MASTER, "parallelism.default": str(PARTITIONS)}
         self._process = JobProcess(
-            JOBS / f"{job}.py", self.dir, args=args, settings={**base, **(settings or {})}
+            JOBS / f"{job}.py", self.dir, args=args, settings={**base, **(settings or {})}, options=options
         )
 
     def __enter__(self) -> Weir:

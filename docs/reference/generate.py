@@ -54,7 +54,8 @@ JSON_FORMS = {
     " `attempt`, `alignment`, `full`, `trigger`, `begun_at`, `ended_at`, `seconds`, `new_bytes`,"
     " `full_bytes`, `reason`, `phases`, `queries` (by name: `batch`, `unaligned`, `new_bytes`, `full_bytes`,"
     " `phases`)",
-    "stop": "`job`, `state`, `attempt`, and with a savepoint `id`, `path`, `seconds`, `bytes`",
+    "stop": "`job`, `state`, `attempt`, and with a savepoint `id`, `path`, `seconds`, `bytes`; with"
+    " `--detached`: `job`, `status` (asked)",
     "savepoint": "`job`, `status` (taken, or asked with `--detached`), `id`, `path`, `seconds`, `bytes`; the"
     " last four are null as long as they are not known",
     "savepoint show": "`place`, `bytes`, `file_count`, `verified` (`at`, `files`, `bytes`, `damage`; null:"
@@ -74,7 +75,7 @@ JSON_FORMS = {
     " `passed_over`, `queries` (each with `query`, `back_to`, `newest`, `offsets`), `generation` (null when"
     " it is only shown)",
     "restore": "`job`, `point`, `checkpoint`, `generation`, `seconds`, `live` (false: at the next start, and"
-    " `seconds` is null)",
+    " `seconds` is null); with `--withdraw`: `job`, `withdrawn` (the point), `generation`",
     "state show": "`path`, `query`, `batch`, `operator`, `kind`, `columns`, `count` (of all rows), `rows`"
     " (those shown, by column)",
     "state export": "`path`, `query`, `batch`, `operator`, `kind`, `target`, `format`, `count`",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from weir.errors import (
     NotASavepointError,
     PinnedStateError,
     RestorePlanError,
+    SinkMismatchError,
     SinkTakenError,
 )
 from weir.ids import JobName
@@ -261,10 +263,18 @@ def test_a_fork_goes_on_beside_the_original_and_never_into_its_output(changing: 
         run.process_all()
     assert changing.newest() == {"a": (10,), "b": (12,), "c": (10,)}
     changing.out = "out"
+    with pytest.raises(SinkMismatchError, match="must not write where the original does"):
+        start(fork, changing.spark)
     assert changing.newest() == {"a": (7,), "b": (2,)}
+    changing.out = "experiment"
+    changing.add([(9, "d", 1)])
+    with start(fork, changing.spark) as run:
+        run.process_all()
+    assert changing.newest() == {"a": (10,), "b": (12,), "c": (10,), "d": (1,)}
+    changing.out = "out"
     with changing.job(sums).start(changing.spark) as run:
         run.process_all()
-    assert changing.newest() == {"a": (10,), "b": (12,), "c": (10,)}
+    assert changing.newest() == {"a": (10,), "b": (12,), "c": (10,), "d": (1,)}
 
 
 def test_a_job_goes_on_in_another_directory_only_above_what_it_was_elsewhere(changing: Changing) -> None:
@@ -393,3 +403,44 @@ def test_a_source_of_files_goes_on_where_the_user_says(spark: SparkSession, tmp_
         run.process_all()
     rows = committed_rows(str(tmp_path / "out"))
     assert [row["sum"] for row in rows if row["k"] == "a"][-1] == 3 + 32 + 64
+
+
+def test_sources_that_have_names_come_and_go(spark: SparkSession, tmp_path: Path) -> None:
+    def add(name: str, *values: int) -> None:
+        for v in values:
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / f"{v}.json").write_text(f'{{"k": "{name}", "v": {v}}}')
+
+    def job(*names: str) -> weir.Job:
+        settings = {"execution.checkpointing.dir": str(tmp_path / "weir"), "parallelism.default": 2}
+        made = weir.Job("named", **settings)
+
+        @made.pipeline
+        def pipeline(env: weir.Env) -> None:
+            env.spark.conf.set("spark.sql.streaming.queryEvolution.enableSourceEvolution", "true")
+            readers = [(name, env.spark.readStream.name(name).schema("k string, v long")) for name in names]
+            first, *others = [reader.json(str(tmp_path / name)) for name, reader in readers]
+            frame = reduce(DataFrame.union, others, first)
+            env.sink("counts", sums(frame), weir.sinks.files(str(tmp_path / "out")), output_mode="update")
+
+        return made
+
+    add("a", 1)
+    add("b", 2)
+    with job("a", "b").start(spark) as run:
+        run.process_all()
+        place = run.stop_with_savepoint(str(tmp_path / "saved"))
+    add("a", 10)
+    add("b", 20)
+    add("c", 30)
+    with job("c", "b", "a").start(spark, place) as run:
+        run.process_all()
+        place = run.stop_with_savepoint(str(tmp_path / "saved"))
+    newest = {row["k"]: row["sum"] for row in committed_rows(str(tmp_path / "out"))}
+    assert newest == {"a": 11, "b": 22, "c": 30}
+    add("a", 100)
+    add("c", 300)
+    with job("c", "a").start(spark, place, allow_dropped=True) as run:
+        run.process_all()
+    newest = {row["k"]: row["sum"] for row in committed_rows(str(tmp_path / "out"))}
+    assert newest == {"a": 111, "b": 22, "c": 330}

@@ -14,12 +14,13 @@ import pytest
 
 from tests.fake_job import Answer, FakeJob, Weir
 from weir.checkpoint.manifest import Manifest, QueryCut
+from weir.checkpoint.restore import Changes, From
 from weir.cli import main
 from weir.ids import CheckpointId, Generation
 from weir.protocol.checkpoints import AbortReason, Alignment
 from weir.protocol.messages import CheckpointAborted, CheckpointBegun, CheckpointCompleted, Restored
 from weir.storage import paths
-from weir.storage.generations import Origin, create_origin, opening, read_origin
+from weir.storage.generations import Origin, begin_rewind, create_origin, opening, read_origin
 from weir.storage.local import LocalStore
 
 INTERVAL = "execution.checkpointing.interval"
@@ -303,7 +304,8 @@ def test_a_running_job_is_restored_by_request(weir: Weir, job: FakeJob) -> None:
     supervisor = Supervisor(job, done=True, **restored)
     answer = weir("restore", "wordcount", "41", "--accept-duplicates")
     assert answer.out == "wordcount goes on from checkpoint 41, as generation 2\n"
-    assert supervisor.heard == [("restore", {"point": "chk-41", "accept_duplicates": True})]
+    ((verb, asked),) = supervisor.heard
+    assert (verb, From.from_wire(asked)) == ("restore", From("chk-41", accept_duplicates=True))
     Supervisor(job, done=True, **restored)
     body = weir("restore", "wordcount", "latest", "--json").json
     assert body == {
@@ -314,6 +316,63 @@ def test_a_running_job_is_restored_by_request(weir: Weir, job: FakeJob) -> None:
         "seconds": 1.5,
         "live": True,
     }
+
+
+CHANGING = ["-n", "--map", "counts/0=1", "--claim", "--parallelism", "8", "--state-backend", "hashmap"]
+CHANGES = Changes(
+    maps=("counts/0=1",),
+    allow_dropped=True,
+    parallelism=8,
+    backend="hashmap",
+    offsets={"counts/rows": "latest"},
+    claim=True,
+)
+
+
+def test_a_running_job_is_told_what_changes_on_the_way(weir: Weir, job: FakeJob) -> None:
+    supervisor = Supervisor(job, done=True, **asdict(Restored(41, 2, "asked for", 1.5)))
+    weir("restore", "wordcount", "41", *CHANGING, "--set-offsets", "counts/rows=latest")
+    ((_, asked),) = supervisor.heard
+    assert From.from_wire(asked) == From("chk-41", changes=CHANGES)
+
+
+def test_a_stopped_job_keeps_what_changes_on_the_way(weir: Weir, job: FakeJob) -> None:
+    stored(job, 41)
+    job.state("CANCELED").end()
+    answer = weir("restore", "wordcount", "41", *CHANGING, "--set-offsets", "counts/rows=latest")
+    run = "weir run /jobs/wordcount.py --parallelism 8 --state-backend hashmap"
+    assert answer.out == f"the next '{run}' goes on from checkpoint 41\n"
+    origin = read_origin(LocalStore(job.dir), job.name, Generation(2))
+    assert origin is not None
+    kept = (origin.maps, origin.allow_dropped, origin.parallelism, origin.backend, origin.claim)
+    assert kept == (("counts/0=1",), True, 8, "hashmap", True)
+    assert origin.offsets == {"counts/rows": "latest"}
+    bad = weir("restore", "wordcount", "41", "--state-backend", "tape")
+    assert bad.code == 2 and "tape" in bad.err
+
+
+def test_a_restore_of_a_stopped_job_can_be_withdrawn(weir: Weir, job: FakeJob) -> None:
+    stored(job, 41)
+    job.state("CANCELED").end()
+    nothing = weir("restore", "wordcount", "--withdraw")
+    assert nothing.code == 1 and "none is written down" in nothing.err
+    asked = weir("restore", "wordcount", "41")
+    assert "to take that back: weir restore wordcount --withdraw" in asked.err
+    answer = weir("restore", "wordcount", "--withdraw")
+    assert answer.out == "withdrawn: the next 'weir run /jobs/wordcount.py' goes on where wordcount was\n"
+    assert opening(LocalStore(job.dir), job.name) is None
+    for wrong in (["41", "--withdraw"], []):
+        assert weir("restore", "wordcount", *wrong).code == 2
+
+
+def test_a_restore_that_has_taken_sinks_back_only_goes_on(weir: Weir, job: FakeJob) -> None:
+    stored(job, 41)
+    job.state("CANCELED").end()
+    weir("restore", "wordcount", "41")
+    begin_rewind(LocalStore(job.dir), job.name, Generation(2))
+    answer = weir("restore", "wordcount", "--withdraw")
+    assert answer.code == 1 and "sinks are taken back to chk-41 already" in answer.err
+    assert opening(LocalStore(job.dir), job.name) == 2
 
 
 def test_a_restore_that_failed_says_what_why_and_what_to_do(weir: Weir, job: FakeJob) -> None:

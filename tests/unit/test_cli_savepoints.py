@@ -162,13 +162,23 @@ def test_the_bar_shows_what_the_journal_says_of_this_request(job: FakeJob, tmp_p
     ]
 
 
+def test_a_detached_stop_returns_at_once(weir: Weir, job: FakeJob) -> None:
+    asked = Supervisor(job, done=True, detached=True)
+    answer = weir("stop", "wordcount", "--detached")
+    assert answer.out == "wordcount is ending: 'weir status wordcount' shows when it has ended\n"
+    assert asked.heard[0][1]["detached"] is True
+    Supervisor(job, done=True, detached=True)
+    assert weir("stop", "wordcount", "-d", "--json").json == {"job": "wordcount", "status": "asked"}
+
+
 def test_a_stop_says_where_the_savepoint_is(weir: Weir, job: FakeJob, tmp_path: Path) -> None:
     asked = Supervisor(job, done=True, state="FINISHED", **SAVED)
     answer = weir("stop", "wordcount", "--savepoint-path", "here", "--drain")
     assert answer.out == "wordcount is FINISHED\nsavepoint, 3 MiB: /saved/wordcount-8\n"
     verb, arguments = asked.heard[0]
     assert verb == "stop" and arguments.pop("by")
-    assert arguments == {"savepoint": True, "path": str(tmp_path / "here"), "drain": True}
+    here = str(tmp_path / "here")
+    assert arguments == {"savepoint": True, "path": here, "drain": True, "detached": False}
     Supervisor(job, done=True, state="FINISHED", **SAVED)
     body = weir("stop", "wordcount", "--json").json
     assert body == {"job": "wordcount", "state": "FINISHED", "attempt": 1, **SAVED}

@@ -145,6 +145,8 @@ def test_output_that_can_not_be_taken_back_is_not_delivered_twice_unasked(job: K
     told = manifest.model_copy(update={"queries": {"counts": cut}})
     job.store.put(paths.completed(job.job, CheckpointId(5)), told.model_dump_json().encode())
     empty(live(job) / "commits/2")
+    found = plan(job.store, job.job)
+    assert found is not None and found.replays[0].text.endswith("can't be taken back: it comes twice")
     with pytest.raises(NotRewindableError, match="counts"):
         opened(job)
     assert generations.numbers(job.store, job.job) == [1]

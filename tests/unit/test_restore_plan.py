@@ -13,7 +13,7 @@ from tests.planned import AVERAGE, CONF, COUNT, SUM, aggregation, dedup, operato
 from weir.errors import BadMapError, BadOffsetsError
 from weir.protocol.offsets import FIRST, Position
 from weir.protocol.shapes import Computed, Shape
-from weir.savepoint.plan import Overall, Part, RestorePlan, Verdict
+from weir.savepoint.plan import Overall, Part, Refused, RestorePlan, Verdict
 from weir.savepoint.plan_text import text
 from weir.savepoint.planning import Before, Options, plan
 
@@ -286,13 +286,28 @@ def test_some_partitions_of_a_source_that_is_new_are_not_enough() -> None:
 
 def test_a_named_source_may_be_anywhere() -> None:
     old, new = shape(sources=["named a", "named b"]), shape(sources=["named b", "named a"])
-    assert verdicts(planned(old, new), "source") == {(1, 0): ["kept"], (0, 1): ["kept"]}
+    found = planned(old, new)
+    assert verdicts(found, "source") == {(1, 0): ["kept"], (0, 1): ["kept"]}
+    assert not found.query("counts").sources_change, "Spark finds them by their names"
+
+
+@pytest.mark.parametrize("new", [["named a"], ["named c", "named b", "named a"]])
+def test_named_sources_come_and_go_without_surgery(new: list[str]) -> None:
+    found = planned(shape(sources=["named a", "named b"]), shape(sources=new), allow_dropped=True)
+    assert found.overall is Overall.FITS
+    assert not found.query("counts").sources_change
 
 
 def test_a_sink_may_be_swapped() -> None:
     found = planned(shape(sink="files /a"), shape(sink="files /b"))
     assert verdicts(found, "sink") == {(None, 0): ["new"], (0, None): ["dropped"]}
     assert found.overall is Overall.FITS
+
+
+def test_a_sink_that_can_not_go_on_is_a_verdict() -> None:
+    found = planned(shape(sink="files /a"), shape(sink="files /a")).refusing({"counts": Refused("no", "yes")})
+    assert found.overall is Overall.MISFITS
+    assert (part(found, "sink").why, part(found, "sink").todo) == ("no", "yes")
 
 
 @pytest.mark.parametrize(

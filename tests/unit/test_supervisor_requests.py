@@ -17,6 +17,7 @@ import pytest
 
 from tests.full_disk import full_disk
 from tests.web_site import ASKS, served, site
+from weir.checkpoint.restore import Changes, From
 from weir.cli import main
 from weir.cli.detach import Ready
 from weir.clock import Clock, ManualClock
@@ -207,7 +208,15 @@ def points(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
     found: list[tuple[str, bool]] = []
 
     def intend(
-        store: Store, job: JobName, point: str, *, accept_duplicates: bool, clock: Clock, why: str
+        store: Store,
+        job: JobName,
+        point: str,
+        *,
+        accept_duplicates: bool,
+        clock: Clock,
+        why: str,
+        changes: Changes,
+        savepoint_dir: str,
     ) -> int:
         if point == "chk-99":
             raise NoSuchCheckpointError(job=job, point=point, reason="it is not there")
@@ -493,6 +502,24 @@ def test_a_restore_ends_the_driver_and_another_goes_on_at_once(
     assert run.events("restore") == [{"point": "chk-41"}]
 
 
+def test_a_restore_into_another_shape_gives_the_next_driver_its_settings(
+    run: Run, drivers: list[Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Driver.scripts = [plays_along, restores]
+    intended: list[dict[str, Any]] = []
+    monkeypatch.setattr(restoring, "intend", lambda *_args, **given: intended.append(given))
+    wanted = From("latest", changes=Changes(parallelism=8, allow_dropped=True))
+
+    def steps(client: Client) -> None:
+        assert client.call("restore", **wanted.to_wire())["done"]
+
+    assert run(steps) is JobState.CANCELED
+    assert intended[0]["changes"] == Changes(parallelism=8, allow_dropped=True, backend="rocksdb")
+    before, after = (Config.from_wire(one.heard_of(m.Prepare)[0].config) for one in drivers)
+    assert (before.settings.parallelism_default, after.settings.parallelism_default) == (None, 8)
+    assert not after.explicit("state.backend.type")
+
+
 def test_a_restore_that_is_refused_leaves_the_job_as_it_is(
     run: Run, drivers: list[Driver], points: list[tuple[str, bool]]
 ) -> None:
@@ -619,6 +646,27 @@ def test_a_stop_is_answered_with_the_savepoint_when_the_job_has_finished(
     assert "savepoint /saved/wordcount-8 was taken in 1.5 s" in run.told.notes
     assert run.events("restart") == [] and len(run.events("failure")) == 1
     assert run.told.states[-1] == "FINISHED 1"
+
+
+def test_a_detached_stop_is_answered_at_once_and_goes_on(run: Run, drivers: list[Driver]) -> None:
+    Driver.scripts = [stops(**SAVED)]
+
+    def steps(client: Client) -> None:
+        assert client.call("stop", savepoint=True, detached=True) == {"done": True, "detached": True}
+        client.wait_for(lambda: "FINISHED 1" in run.told.states)
+
+    assert run(steps) is JobState.FINISHED
+
+
+def test_a_detached_stop_that_fails_is_told(run: Run) -> None:
+    told = "the job was not stopped: the disk is full"
+    Driver.scripts = [stops(done=False, reason="the disk is full", ended=True), plays_along]
+
+    def steps(client: Client) -> None:
+        assert client.call("stop", savepoint=True, detached=True)["done"]
+        client.wait_for(lambda: told in run.told.notes)
+
+    assert run(steps) is JobState.CANCELED
 
 
 def test_a_stop_that_fails_before_the_end_leaves_the_job_running(run: Run, drivers: list[Driver]) -> None:

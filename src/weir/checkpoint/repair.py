@@ -15,9 +15,9 @@ would write again. Needs no Spark.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 
 from pydantic import ValidationError
@@ -50,16 +50,18 @@ class Replay:
     """The newest batch that it is known to have committed."""
     offsets: tuple[str, ...]
     """Where its sources go on, as Spark wrote it."""
+    rewindable: bool = True
+    """Whether its sink can take back what was delivered."""
 
     @property
     def text(self) -> str:
         again = self.newest - self.back_to
         what = "nothing runs again"
+        then = "is taken back" if self.rewindable else "can't be taken back: it comes twice"
         if again == 1:
-            what = f"batch {self.newest} runs again, and what it delivered is taken back"
+            what = f"batch {self.newest} runs again, and what it delivered {then}"
         elif again > 1:
-            batches = f"batches {self.back_to + 1} to {self.newest}"
-            what = f"{batches} run again, and what they delivered is taken back"
+            what = f"batches {self.back_to + 1} to {self.newest} run again, and what they delivered {then}"
         where = "begins anew" if self.back_to == NO_BATCH else f"goes on behind batch {self.back_to}"
         return f"query {self.query} {where}: {what}"
 
@@ -100,18 +102,21 @@ def plan(store: Store, job: JobName, savepoints: Sequence[str] = ()) -> Repair |
     checkpoint = _checkpoint(store, job, passed_over)
     whole = live.last_whole()
     if whole is not None and (checkpoint is None or _reaches(whole, checkpoint)):
-        cuts = {name: (batch, live.offsets(name, batch)) for name, batch in whole.items()}
-        return Repair(torn, "", _replays(cuts, live.newest), tuple(passed_over), whole)
+        replays = (
+            Replay(name, batch, batch, live.offsets(name, batch), live.rewindable(name))
+            for name, batch in whole.items()
+        )
+        return Repair(torn, "", _newest(replays, live.newest), tuple(passed_over), whole)
     if checkpoint is not None:
-        replays = _replays(_cuts(checkpoint), live.newest)
-        return Repair(torn, f"chk-{checkpoint.id}", replays, tuple(passed_over))
+        found = _newest(_replays(checkpoint), live.newest)
+        return Repair(torn, f"chk-{checkpoint.id}", found, tuple(passed_over))
     for place in savepoints:
         try:
-            found = restore.find(store, job, place).manifest
+            manifest = restore.find(store, job, place).manifest
         except (NotASavepointError, DamagedSavepointError) as error:
             passed_over.append(error.what)
             continue
-        return Repair(torn, place, _replays(_cuts(found), live.newest), tuple(passed_over))
+        return Repair(torn, place, _newest(_replays(manifest), live.newest), tuple(passed_over))
     raise DamagedError(job=job, damage="; ".join(one.text for one in torn))
 
 
@@ -159,6 +164,9 @@ class _Live:
         """Where the sources of a query stood behind a batch."""
         return tuple(self._planned(name, batch)[2:])
 
+    def rewindable(self, name: str) -> bool:
+        return _rewindable(name, list(_retained(self._store, self._job)))
+
     def keep(self, whole: Mapping[str, BatchId], clock: Clock) -> CheckpointId:
         """Keep these batches as one more checkpoint; its id."""
         origin = read_origin(self._store, self._job, self.generation)
@@ -198,9 +206,7 @@ class _Live:
     def _cut(
         self, name: str, batch: BatchId, id: CheckpointId, pins: Pins, retained: Sequence[Manifest]
     ) -> QueryCut:
-        # where no checkpoint tells, the start asks the sink itself
-        told = [one.queries[name].rewindable for one in retained if name in one.queries]
-        cut = QueryCut(batch=batch, rewindable=told[-1] if told else True)
+        cut = QueryCut(batch=batch, rewindable=_rewindable(name, retained))
         if batch == NO_BATCH:
             return cut
         try:
@@ -253,18 +259,22 @@ def _retained(store: Store, job: JobName) -> Iterator[Manifest]:
                 yield found
 
 
+def _rewindable(name: str, retained: Sequence[Manifest]) -> bool:
+    """Whether the sink of a query can be taken back; where no checkpoint tells, the start asks it itself."""
+    told = [one.queries[name].rewindable for one in retained if name in one.queries]
+    return told[-1] if told else True
+
+
 def _reaches(whole: Mapping[str, BatchId], checkpoint: Manifest) -> bool:
     return all(whole.get(name, NO_BATCH) >= cut.batch for name, cut in checkpoint.queries.items())
 
 
-def _cuts(manifest: Manifest) -> dict[str, tuple[BatchId, tuple[str, ...]]]:
-    return {name: (BatchId(cut.batch), cut.offsets) for name, cut in manifest.queries.items()}
+def _replays(manifest: Manifest) -> Iterator[Replay]:
+    for name, cut in manifest.queries.items():
+        yield Replay(name, BatchId(cut.batch), BatchId(cut.batch), cut.offsets, cut.rewindable)
 
 
-def _replays(
-    cuts: Mapping[str, tuple[BatchId, tuple[str, ...]]], newest: Mapping[str, BatchId]
-) -> tuple[Replay, ...]:
-    return tuple(
-        Replay(name, batch, max(batch, newest.get(name, NO_BATCH)), offsets)
-        for name, (batch, offsets) in sorted(cuts.items())
-    )
+def _newest(replays: Iterable[Replay], newest: Mapping[str, BatchId]) -> tuple[Replay, ...]:
+    """With what the queries have committed since; by name."""
+    found = (replace(one, newest=max(one.newest, newest.get(one.query, NO_BATCH))) for one in replays)
+    return tuple(sorted(found, key=lambda one: one.query))

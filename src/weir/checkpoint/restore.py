@@ -90,11 +90,11 @@ class From:
 
     @classmethod
     def from_wire(cls, body: Mapping[str, Any]) -> From:
-        changes = dict(body["changes"])
+        changes = dict(body.get("changes", {}))
         return cls(
             body["point"],
-            body["accept_duplicates"],
-            Changes(**changes | {"maps": tuple(changes["maps"])}),
+            body.get("accept_duplicates", False),
+            Changes(**changes | {"maps": tuple(changes.get("maps", ()))}),
         )
 
 
@@ -138,6 +138,13 @@ def is_place(point: str) -> bool:
 def is_left_behind(store: Store, job: JobName, manifest: Manifest) -> bool:
     """Whether the job was taken back behind a point of its own: then it can't go on from there."""
     return _is_of(store, job, manifest) and not _is_on(_way(store, job), manifest)
+
+
+def check_timeline(store: Store, job: JobName, point: str, manifest: Manifest) -> None:
+    """Raise `NoSuchCheckpointError` for a point that the job was taken back behind."""
+    if is_left_behind(store, job, manifest):
+        reason = "the job was taken back behind it, and what it had delivered by then is gone"
+        raise NoSuchCheckpointError(job=job, point=point, reason=reason)
 
 
 def attempt_of(point: str) -> int:
@@ -194,6 +201,7 @@ def intend(
     why: str,
     changes: Changes | None = None,
     found: Found | None = None,
+    savepoint_dir: str = "",
 ) -> Generation:
     """Write down, durably, that the next start goes on from a point; the generation it will be.
 
@@ -203,18 +211,17 @@ def intend(
     what it knows of.
     """
     changes = changes or Changes()
-    found = found or find(store, job, point, forked_from=changes.forked_from)
+    found = found or find(store, job, point, forked_from=changes.forked_from, savepoint_dir=savepoint_dir)
     point, manifest = found.point, found.manifest
     place = Place(point).url if is_place(point) else ""
     if _ELSEWHERE.fullmatch(point):
         _enter(store, job, manifest)
-    if not accept_duplicates:
-        _check_rewindable(store, job, manifest)
+    if not accept_duplicates and (stuck := ahead(store, job, manifest)):
+        raise NotRewindableError(job=job, query=stuck[0], point=place or f"chk-{manifest.id}")
     if not place:
         named(store, job, f"chk-{manifest.id}")  # to verify takes its time; it may be dropped by now
-    if not changes.forked_from and is_left_behind(store, job, manifest):
-        reason = "the job was taken back behind it, and what it had delivered by then is gone"
-        raise NoSuchCheckpointError(job=job, point=point, reason=reason)
+    if not changes.forked_from:
+        check_timeline(store, job, point, manifest)
     origin = Origin(
         lineage=manifest.lineage,
         backend=changes.backend or manifest.backend,
@@ -240,6 +247,29 @@ def intend(
     while not create_origin(store, job, Generation(number), origin):
         number += 1
     return Generation(number)
+
+
+def lay_out(
+    store: Store, job: JobName, generation: Generation, layout: str, clock: Clock
+) -> tuple[Generation, bool]:
+    """The generation whose files are, or will be, laid out so; and whether it had to be another one.
+
+    What a start with other code left in the intended one would be taken for what this plan needs, so
+    the same restore is intended once more, and begins with nothing. Safe to repeat.
+    """
+    key, data = paths.laid_out(job, generation), json.dumps({"layout": layout}).encode()
+    if not store.exists(paths.copied(job, generation)):
+        store.create(key, data)
+    if store.get(key) == data:
+        return generation, False
+    origin = read_origin(store, job, generation)
+    assert origin is not None, "only a restore is laid out"
+    again = replace(origin, created_at=clock.now().isoformat())
+    number = max(generations.numbers(store, job)) + 1
+    while not create_origin(store, job, Generation(number), again):
+        number += 1
+    store.create(paths.laid_out(job, Generation(number)), data)
+    return Generation(number), True
 
 
 def open_generation(
@@ -281,7 +311,8 @@ _Way = dict[Generation, CheckpointId | None]
 
 def _way(store: Store, job: JobName) -> _Way | None:
     """The timeline that the live files are on; None when there are none, and so any will do."""
-    return generations.timeline(store, job) if generations.numbers(store, job) else None
+    live = generations.live(store, job)
+    return generations.timeline(store, job) if generations.is_live(store, job, live) else None
 
 
 def _is_on(way: _Way | None, manifest: Manifest) -> bool:
@@ -301,13 +332,14 @@ def _forked_from(store: Store, job: JobName) -> str:
     return live.forked_from if live is not None else ""
 
 
-def _check_rewindable(store: Store, job: JobName, manifest: Manifest) -> None:
-    """Refuse to go behind output that can't be taken back."""
+def ahead(store: Store, job: JobName, manifest: Manifest) -> list[str]:
+    """The queries that have delivered more since the point, and can't take it back."""
     live = generations.live(store, job)
-    for name, cut in manifest.queries.items():
-        files_of = QueryFiles(store, paths.query(job, live, QueryName(name)))
-        if not cut.rewindable and files_of.last_committed() > cut.batch:
-            raise NotRewindableError(job=job, query=name, point=f"chk-{manifest.id}")
+
+    def last(name: str) -> int:
+        return QueryFiles(store, paths.query(job, live, QueryName(name))).last_committed()
+
+    return [n for n, cut in manifest.queries.items() if not cut.rewindable and last(n) > cut.batch]
 
 
 def _bring_back(store: Store, manifest: Manifest, root: Path, to: Target) -> None:

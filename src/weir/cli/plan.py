@@ -8,21 +8,18 @@ import typer
 
 from weir.cli import say
 from weir.cli.options import AsJson, Define, Directory, SettingsFile, overrides, settings_file
-from weir.cli.restore import as_point
-from weir.cli.run import (
+from weir.cli.points import (
+    AcceptDuplicates,
     AllowDropped,
-    Arguments,
-    As,
     Backend,
-    Conf,
-    File,
     Maps,
-    Master,
     Parallelism,
     SetOffsets,
+    as_point,
     offsets_of,
     shape_of,
 )
+from weir.cli.run import Arguments, As, Conf, File, Master
 from weir.cli.with_spark import ask_of
 from weir.errors import JobFileError
 
@@ -43,6 +40,7 @@ def plan(
     set_offsets: SetOffsets = None,
     parallelism: Parallelism = None,
     state_backend: Backend = None,
+    accept_duplicates: AcceptDuplicates = False,
     name: As = None,
     define: Define = None,
     conf: Conf = None,
@@ -71,6 +69,7 @@ def plan(
         "point": as_point(point),
         "maps": list(map or ()),
         "allow_dropped": allow_dropped,
+        "accept_duplicates": accept_duplicates,
         "offsets": offsets_of(set_offsets),
         "name": name or "",
         "settings": settings,

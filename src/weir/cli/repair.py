@@ -9,7 +9,7 @@ import typer
 from weir.checkpoint.repair import Repair, carry_out, plan
 from weir.cli import say
 from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, command, directory
-from weir.cli.restore import AcceptDuplicates
+from weir.cli.points import AcceptDuplicates
 from weir.cli.saving import savepoint_dir
 from weir.clock import Clock
 from weir.errors import JobRunningError, NotDoneError
@@ -54,12 +54,15 @@ def repair(
         origin = read_origin(store, name, opening)
         assert origin is not None, "an opening generation has its origin"
         _say(json, f"{job} goes on from {origin.restored_from} at its next start: that is written down", job)
+        say.note(f"to take that back: {command('restore', job, place, ' --withdraw')}")
         return
     places = [one.place for one in known(place, job, savepoint_dir(config, define)) if one.savepoint]
     with say.waiting(f"checking the files of {job}"):
         found = plan(store, name, list(reversed(places)))
     if found is None:
         _say(json, f"the live files of {job} are whole", job)
+        load = command("verify", job, place, " --load")
+        say.note(f"whether Spark can load every row of its state is another question: {load}")
         return
     if not to_last_good:
         _say_plan(json, job, found)

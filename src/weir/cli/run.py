@@ -12,15 +12,25 @@ import typer
 from weir.checkpoint.restore import Changes, From, attempt_of
 from weir.cli import say
 from weir.cli.detach import Ready, start_detached
-from weir.cli.options import AsJson, Define, Directory, SettingsFile, overrides, pairs, settings_file
-from weir.cli.restore import AcceptDuplicates, as_point
+from weir.cli.options import AsJson, Define, Directory, SettingsFile, overrides, settings_file
+from weir.cli.points import (
+    AcceptDuplicates,
+    AllowDropped,
+    Backend,
+    Claim,
+    Maps,
+    Parallelism,
+    SetOffsets,
+    as_point,
+    offsets_of,
+    shape_of,
+)
 from weir.cli.watch import Terminal, terminal
 from weir.clock import Clock
 from weir.errors import BadOffsetsError, JobFileError
 from weir.ids import job_name
 from weir.preflight import require_java
 from weir.protocol.messages import Failure
-from weir.protocol.offsets import check_form
 from weir.protocol.states import JobState
 from weir.supervisor.inputs import Inputs
 from weir.supervisor.loop import Supervisor
@@ -49,42 +59,6 @@ Point = Annotated[
         "--from-savepoint",
         metavar="POINT",
         help="Go on from a savepoint's directory, chk-41 or latest, instead of the live files.",
-    ),
-]
-AllowDropped = Annotated[
-    bool,
-    typer.Option("-n", "--allow-non-restored-state", help="With -s: state that nothing takes may be lost."),
-]
-Maps = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--map",
-        metavar="QUERY/OLD=NEW",
-        help="With -s: which operator becomes which (@OLD for a source; NEW may be none). Repeatable.",
-    ),
-]
-SetOffsets = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set-offsets",
-        metavar="QUERY/SOURCE=WHERE",
-        help="With -s: a source (its name, or @N) goes on at earliest, latest, timestamp:TIME, initial or"
-        " a JSON offset. Repeatable.",
-    ),
-]
-Parallelism = Annotated[
-    int | None,
-    typer.Option("--parallelism", metavar="N", help="Partitions of keyed state; with -s it is rescaled."),
-]
-Backend = Annotated[
-    str | None,
-    typer.Option("--state-backend", metavar="NAME", help="rocksdb or hashmap; with -s state is converted."),
-]
-Claim = Annotated[
-    bool,
-    typer.Option(
-        "--claim/--no-claim",
-        help="With -s: delete the savepoint when a later checkpoint makes up for it.",
     ),
 ]
 As = Annotated[
@@ -169,19 +143,6 @@ def run(
         start_detached(inputs)
     else:
         raise typer.Exit(_foreground(inputs))
-
-
-def offsets_of(set_offsets: list[str] | None) -> dict[str, str]:
-    """What is said of sources, as far as that can be checked without the job."""
-    given = pairs("--set-offsets", set_offsets)
-    check_form(given)
-    return given
-
-
-def shape_of(parallelism: int | None, backend: str | None) -> dict[str, str]:
-    """The settings that give state another shape."""
-    given = {"parallelism.default": parallelism, "state.backend.type": backend}
-    return {key: str(value) for key, value in given.items() if value is not None}
 
 
 def _far_above(attempt: int | None) -> int:

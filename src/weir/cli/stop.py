@@ -8,7 +8,7 @@ import typer
 
 from weir.cli import say
 from weir.cli.asking import Timeout, ask, not_done, refuse_without_supervisor
-from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, directory
+from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, command, directory
 from weir.cli.saving import absolute, watched
 from weir.clock import Clock
 from weir.errors import BadValueError
@@ -34,6 +34,10 @@ Drain = Annotated[
         " Windows that are still open stay open: unlike Flink, Spark can't fire them early.",
     ),
 ]
+Detached = Annotated[
+    bool,
+    typer.Option("-d", "--detached", help="Return at once; 'weir status' shows when the job has ended."),
+]
 NoSavepoint = Annotated[bool, typer.Option("--no-savepoint", help="Only end the job.")]
 
 
@@ -42,6 +46,7 @@ def stop(
     savepoint_path: SavepointPath = None,
     drain: Drain = False,
     no_savepoint: NoSavepoint = False,
+    detached: Detached = False,
     timeout: Timeout = None,
     dir: Directory = None,
     config: SettingsFile = None,
@@ -71,11 +76,15 @@ def stop(
         "path": absolute(savepoint_path) if savepoint_path else "",
         "drain": drain,
         "by": whoami(),
+        "detached": detached,
     }
     with say.bar(f"waiting for {job} to finish its running batches") as bar:
         answer = ask(place, standing, STOP, arguments, timeout, watched(bar, place, job))
     if not answer["done"]:
         raise not_done(standing, place, STOP, answer)
+    if detached:
+        _say_asked(job, place, json)
+        return
     saved = {key: answer[key] for key in ("id", "path", "seconds", "bytes") if key in answer}
     if json:
         body = {"job": job, "state": answer["state"], "attempt": look(place, job, clock).attempt}
@@ -86,3 +95,10 @@ def stop(
             say.say(f"savepoint, {say.size(saved['bytes'])}: {saved['path']}")
     if answer["state"] == JobState.FAILED.value:
         raise typer.Exit(1)
+
+
+def _say_asked(job: str, dir: str, json: bool) -> None:
+    if json:
+        say.say_json({"job": job, "status": "asked"})
+    else:
+        say.say(f"{job} is ending: '{command('status', job, dir)}' shows when it has ended")

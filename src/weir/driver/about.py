@@ -13,12 +13,13 @@ from weir.job.graph import Graph, QuerySpec
 from weir.job.sinks import StagingSink
 from weir.job.state import UserStateSink
 from weir.savepoint.manifest import SavedSink
-from weir.spark.file_sink import log_of
+from weir.spark.file_sink import described, log_of
 
 if TYPE_CHECKING:
     from weir.job.job import Job
 
 _SHOWN = 12
+_LOOKING = ("console", "memory", "noop")
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ def saved_sink(spec: QuerySpec) -> SavedSink:
     sink = spec.sink.inner if isinstance(spec.sink, UserStateSink) else spec.sink
     if sink is None:
         log = log_of(spec.writer, spec.name) if spec.writer is not None else None
-        what = f"files in {log.folder}, by Spark's own sink" if log else "a writer of Spark's own"
+        what = f"files in {log.folder}, by Spark's own sink" if log else ""
+        what = what or (described(spec.writer) if spec.writer is not None else "a writer of Spark's own")
         return SavedSink(kind="spark", description=what, rewindable=log is not None)
     if isinstance(sink, ChannelWriter):
         return SavedSink(kind="channel", description=f"channel {sink.name}")
@@ -52,6 +54,12 @@ def saved_sink(spec: QuerySpec) -> SavedSink:
         description=sink.describe(),
         rewindable=isinstance(sink, StagingSink) and bool(getattr(sink, "rewindable", True)),
     )
+
+
+def delivers(spec: QuerySpec) -> bool:
+    """Whether its output stays outside of the job: no channel, and nothing that is only looked at."""
+    words = saved_sink(spec).description.replace(",", " ").split()
+    return spec.channel is None and not (words and words[0].lower() in _LOOKING)
 
 
 def learnt(spec: QuerySpec, graph: Graph) -> dict[str, Any]:

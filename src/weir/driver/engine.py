@@ -29,6 +29,7 @@ from weir.config import CheckpointingMode, Config, Retention, SinkCommit
 from weir.driver import savepoints
 from weir.driver.about import learnt, saved_sink, source_of
 from weir.driver.claim import Claim
+from weir.driver.opening import Opened
 from weir.driver.progress import ProgressReports
 from weir.driver.receivers import Receivers
 from weir.driver.replan import Shapes
@@ -128,22 +129,14 @@ class Engine:
         self._live = opened.live
         if self._shown is None and self._config.settings.sink_commit is SinkCommit.CHECKPOINT:
             self._shown = Shown(self._name, self._lease, self._not_delivered, self._give_up)
-        with self._timed("graph"):
-            self._graph = graph.learn(self._name, self._job.function, self._spark, self._live)
-            names = self._graph.queries
-            for text in self._graph.doubts:
-                self._note(text)
-            self._origin = self._open_origin(names)
-            runs = [self._build(name, Run(1)) for name in names]
-            shapes = Shapes(self._live, self._lease.attempt, self._source.version)
-            shapes.settle([run.spec for run in runs], opened.replan)
-        self._report(m.GraphLearnt([learnt(self._specs[name], self._graph) for name in names]))
-        faults.point("start.graph")
-        delivered = {run.name: self._open_sink(run) for run in runs}
-        if opened.manifest is not None:
-            with self._timed("rewind sinks"):
-                restoring.go_live(opened, runs, delivered)
-        elif lost := self._lost(delivered):
+        with restoring.underway(opened):
+            runs = self._make_runs(opened)
+            restoring.check_fork(self._origin, self._specs.values())
+            delivered = {run.name: self._open_sink(run) for run in runs}
+            if opened.manifest is not None:
+                with self._timed("rewind sinks"):
+                    restoring.go_live(opened, runs, delivered)
+        if opened.manifest is None and (lost := self._lost(delivered)):
             restoring.repair(lost)
             self.start()
             return
@@ -164,7 +157,7 @@ class Engine:
         self._progress = ProgressReports(
             self._spark, self._progressed, self._groups.read, self._entries_beyond
         )
-        self._states = dict.fromkeys(names, QueryState.CREATED)
+        self._states = dict.fromkeys(self._graph.queries, QueryState.CREATED)
         self._deferred = {run.name: run for run in runs if self._bounded_behind_streams(run)}
         for run in runs:
             if run.name not in self._deferred:
@@ -174,6 +167,21 @@ class Engine:
         if self._shown is not None:
             self._shown.started = True
             self._check_over()  # a short job may have ended meanwhile
+
+    def _make_runs(self, opened: Opened) -> list[QueryRun]:
+        """Learn the graph, and make a run of every query in it."""
+        with self._timed("graph"):
+            self._graph = graph.learn(self._name, self._job.function, self._spark, self._live)
+            names = self._graph.queries
+            for text in self._graph.doubts:
+                self._note(text)
+            self._origin = self._open_origin(names)
+            runs = [self._build(name, Run(1)) for name in names]
+            shapes = Shapes(self._live, self._lease.attempt, self._source.version)
+            shapes.settle([run.spec for run in runs], opened.replan)
+        self._report(m.GraphLearnt([learnt(self._specs[name], self._graph) for name in names]))
+        faults.point("start.graph")
+        return runs
 
     def restart(self, name: QueryName) -> None:
         """Start one failed query again, in the live session, as a new run; the others go on."""

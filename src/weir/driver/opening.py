@@ -7,7 +7,8 @@ goes on from the newest checkpoint that is whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,13 +17,17 @@ from weir.checkpoint import damage, restore
 from weir.checkpoint.restore import LATEST, Changes, Found, From
 from weir.clock import Clock
 from weir.errors import (
-    BadMapError,
-    BadOffsetsError,
+    DamagedCheckpointError,
     DamagedError,
     DamagedSavepointError,
+    FencedError,
+    NoSuchCheckpointError,
     NotASavepointError,
-    RestorePlanError,
-    WeirError,
+    PinnedStateError,
+    StateDiffersError,
+    StateRewriteError,
+    SurgeryError,
+    UserError,
 )
 from weir.ids import Generation, JobName
 from weir.job.live import Live
@@ -46,8 +51,9 @@ class Opened:
     origin: Origin | None = None
 
 
-_UNFIT = (RestorePlanError, BadMapError, BadOffsetsError)
-"""With these this job can't go on from the point. One that can't be found may only be out of reach."""
+_OUT_OF_REACH = (NotASavepointError, DamagedSavepointError, NoSuchCheckpointError, DamagedCheckpointError)
+_FAILED = (UserError, StateRewriteError, StateDiffersError, SurgeryError)
+"""With these the job can't go on from the point at the next start either."""
 
 Replanning = Callable[[Point, Changes, Live, bool], "Replan"]
 """Makes the plan for going on from a point in a generation that is to be; raises where it does not fit.
@@ -133,41 +139,60 @@ class Opening:
             found=found,
         )
 
-    def drop(self, generation: Generation, origin: Origin, error: WeirError) -> None:
-        """A restore can't be done, now or later: the next start goes on with what is live."""
-        generations.drop(self._store, self._job, generation, error.text)
-        self._note(f"the restore from {origin.restored_from} is dropped: the job stays where it was")
+    @contextmanager
+    def underway(self, generation: Generation, origin: Origin) -> Iterator[None]:
+        """One that can't be done, now or later, is dropped: the next start goes on with what is live."""
+        source, withdraw = f"the restore from {origin.restored_from}", f"weir restore {self._job} --withdraw"
+        later = f"{source} is taken up again at the next start; to give it up: {withdraw}"
+        try:
+            yield
+        except FencedError:
+            raise
+        except PinnedStateError:  # the same start with other settings may do it
+            self._note(later)
+            raise
+        except _OUT_OF_REACH:
+            self._note(
+                f"{source} waits for it, and the files from before are as they were: bring it back, go on"
+                f" from another point: weir restore {self._job} latest, or give it up: {withdraw}"
+            )
+            raise
+        except _FAILED as error:
+            if generations.drop(self._store, self._job, generation, error.text):
+                self._note(f"{source} is dropped: the job stays where it was")
+            else:
+                self._note(f"{source} is not dropped, for sinks are taken back: the next start takes it up")
+            raise
+        except Exception:
+            self._note(later)
+            raise
 
     def _bring(self, opening: Generation, replan: Replan | None) -> Opened:
         origin = generations.read_origin(self._store, self._job, opening)
         assert origin is not None, "an opening generation has its origin"
-        try:
-            return self._brought(opening, origin, replan)
-        except (NotASavepointError, DamagedSavepointError):
-            self._note(
-                f"the restore from {origin.restored_from} waits for it, and the files from before are as they"
-                f" were: bring it back, or go on from another point: weir restore {self._job} latest"
-            )
-            raise
-
-    def _brought(self, opening: Generation, origin: Origin, replan: Replan | None) -> Opened:
-        live = Live(self._store, self._job, opening)
         if replan is None:
-            replan = self._plan_intended(origin, live)
-        root = files.folder_of(self._store) / paths.generation(self._job, opening)
-        made = replan
+            with self.underway(opening, origin):
+                replan = self._plan_intended(origin, Live(self._store, self._job, opening))
+        opening, anew = restore.lay_out(self._store, self._job, opening, replan.layout, self._clock)
+        if anew:
+            self._note("the files of the restore were laid out for another plan: they are made anew")
+        with self.underway(opening, origin):
+            return self._brought(Live(self._store, self._job, opening), origin, replan)
+
+    def _brought(self, live: Live, origin: Origin, replan: Replan) -> Opened:
+        root = files.folder_of(self._store) / paths.generation(self._job, live.generation)
         manifest = restore.open_generation(
             self._store,
             self._job,
-            opening,
+            live.generation,
             replan.target(root),
-            lambda: self._carry_out(made, live),
+            lambda: self._carry_out(replan, live),
         )
         faults.point("restore.copied")
         return Opened(live, manifest, replan, origin)
 
     def _plan_intended(self, origin: Origin, live: Live) -> Replan:
-        """The plan for a restore that was written down before this start; it is dropped when none fits."""
+        """The plan for a restore that was written down before this start."""
         changes = Changes(
             maps=origin.maps,
             allow_dropped=origin.allow_dropped,
@@ -177,9 +202,5 @@ class Opening:
             claim=origin.claim,
             forked_from=origin.forked_from,
         )
-        try:
-            point = points.intended(self._store, self._job, origin)
-            return self._replanning(point, changes, live, False)
-        except _UNFIT as error:
-            self.drop(live.generation, origin, error)
-            raise
+        point = points.intended(self._store, self._job, origin)
+        return self._replanning(point, changes, live, False)

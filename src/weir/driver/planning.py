@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from weir.channel.position import Mode
+from weir.checkpoint import restore
 from weir.checkpoint.restore import Changes
 from weir.config import resolve
 from weir.driver import jobfile, replan
@@ -20,6 +21,7 @@ from weir.errors import WeirError
 from weir.ids import Generation, job_name
 from weir.job.live import Live
 from weir.savepoint import plan_text, points
+from weir.savepoint.plan import Refused
 from weir.spark import session
 from weir.spark.failure import from_exception
 from weir.storage import generations, open_store
@@ -57,12 +59,18 @@ def _answer(request: dict[str, Any], file: Path) -> dict[str, Any]:
     )
     saved_to = config.settings.execution_checkpointing_savepoint_dir or ""
     point = points.find(store, name, request["point"], changes.forked_from, saved_to)
+    if not changes.forked_from:
+        restore.check_timeline(store, name, point.name, point.manifest)
     spark = session.build(config, job.name)
     spark.sparkContext.setLogLevel("ERROR")
     session.set_state(spark, config, changes.parallelism or point.manifest.parallelism)
     number = max([0, *generations.numbers(store, name)]) + 1
     live = Live(store, name, Generation(number))
     made = replan.make(job, spark, live, point, changes, Mode.ALIGNED).plan
+    if not request.get("accept_duplicates"):
+        why = "it has delivered more since, and can't take it back: that would come twice"
+        stuck = restore.ahead(store, name, point.manifest)
+        made = made.refusing(dict.fromkeys(stuck, Refused(why, "to accept that: --accept-duplicates")))
     return {
         "job": name,
         "point": point.name,

@@ -7,6 +7,7 @@ and what Spark will find in the new generation is made of them (`spark/surgery.p
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 from weir import faults
 from weir.channel.position import Mode
 from weir.checkpoint.restore import Changes
-from weir.driver.about import saved_sink
+from weir.driver.about import delivers, saved_sink
 from weir.errors import ChangedQueryError, RestorePlanError, SurgeryError
 from weir.ids import NO_BATCH, Attempt, BatchId, QueryName
 from weir.job import graph
@@ -27,7 +28,7 @@ from weir.protocol.offsets import Position
 from weir.protocol.shapes import Shape
 from weir.savepoint import plan_text, shapes
 from weir.savepoint.operators import operators
-from weir.savepoint.plan import Overall, Part, QueryPlan, RestorePlan, Verdict
+from weir.savepoint.plan import Overall, Part, QueryPlan, Refused, RestorePlan, Verdict
 from weir.savepoint.planning import Before, Options, plan
 from weir.savepoint.points import Point, of_live_files
 from weir.spark.operators import output_mode_of, refusal
@@ -65,15 +66,12 @@ class Replan:
         same = Changes(parallelism=self.point.manifest.parallelism, backend=self.point.manifest.backend)
         return bool(version) and made_by == {version} and replace(changes, claim=False) == same
 
-    def check(self, job: str, *, fork: bool) -> None:
+    def check(self, job: str) -> None:
         """Raise `RestorePlanError` when it does not fit; nothing was written so far."""
-        reason = ""
         if self.plan.overall is not Overall.FITS:
-            reason = plan_text.summary(self.plan)
-        elif fork and (shared := self._shared_sinks()):
-            reason = f"a fork must not write where the original does: {'; '.join(shared)}"
-        if reason:
-            raise RestorePlanError(job=job, point=f"chk-{self.point.manifest.id}", reason=reason)
+            refused = (part.why for part in self.plan.parts if part.what == "sink" and part.why)
+            reason = "; ".join([plan_text.summary(self.plan), *dict.fromkeys(refused)])
+            raise RestorePlanError(job=job, point=self.point.name, reason=reason)
 
     @property
     def changes_nothing(self) -> bool:
@@ -82,15 +80,6 @@ class Replan:
         return all(query.there and query.wanted for query in self.plan.queries) and all(
             part.verdicts in kept for part in self.plan.parts
         )
-
-    def _shared_sinks(self) -> list[str]:
-        """The sinks, channels apart, that are the same on both sides."""
-        sinks = ((query.name, part) for query in self.plan.queries for part in query.of("sink"))
-        return [
-            f"query {name!r} delivers to {part.name}"
-            for name, part in sinks
-            if Verdict.KEPT in part.verdicts and self.specs[QueryName(name)].channel is None
-        ]
 
     def has_new_sink(self, query: QueryName) -> bool:
         """Whether what it delivers goes to another place than before."""
@@ -108,6 +97,13 @@ class Replan:
             return generation / _ASIDE / path if kind == "queries" and name in aside else generation / path
 
         return to
+
+    @property
+    def layout(self) -> str:
+        """The same for plans that make the same files of the point, and another for any other."""
+        wanted = sorted(query.name for query in self.plan.queries if query.wanted)
+        works = {name: work.facts for name in wanted if (work := self._work(QueryName(name))) is not None}
+        return hashlib.sha256(repr((wanted, works)).encode()).hexdigest()
 
     def carry_out(self, spark: SparkSession, generation: Path) -> None:
         """Make the files of every query that changes; safe to repeat, and to be killed in."""
@@ -141,6 +137,12 @@ class _Work:
     spec: graph.QuerySpec
     planned: Planned
     positions: Mapping[int, Position]
+
+    @property
+    def facts(self) -> tuple[object, ...]:
+        """All that the files depend on that are made."""
+        positions, state = sorted(self.positions.items()), (self._partitions, self._backend)
+        return (self.query.model_dump_json(), self.planned.shape.model_dump_json(), positions, state)
 
     @property
     def operates(self) -> bool:
@@ -244,7 +246,21 @@ def make(job: Job, spark: SparkSession, live: Live, point: Point, changes: Chang
     positions = _positions(changes.offsets, point, specs)
     options = Options(changes.maps, changes.allow_dropped, changes.parallelism, changes.backend, positions)
     made = plan(point.queries, {name: one.shape for name, one in found.items()}, options)
+    if changes.forked_from and point.manifest.job != job.name:
+        made = made.refusing(_shared(made, specs))
     return Replan(point, made, specs, found, positions)
+
+
+def _shared(made: RestorePlan, specs: Mapping[QueryName, graph.QuerySpec]) -> dict[str, Refused]:
+    """The queries of a fork that would deliver where the original does."""
+    sinks = ((query.name, part) for query in made.queries for part in query.of("sink"))
+    return {
+        name: Refused(
+            "a fork must not write where the original does", "give it another place in the job file"
+        )
+        for name, part in sinks
+        if Verdict.KEPT in part.verdicts and delivers(specs[QueryName(name)])
+    }
 
 
 def _positions(

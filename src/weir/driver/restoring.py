@@ -6,7 +6,8 @@ settings and the sinks of a start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,15 +19,15 @@ from weir.checkpoint.restore import Changes, From
 from weir.clock import Clock
 from weir.config import Config
 from weir.driver import replan
-from weir.driver.about import source_of
+from weir.driver.about import delivers, saved_sink, source_of
 from weir.driver.opening import Opened, Opening
 from weir.driver.replan import Replan
 from weir.errors import NotRewindableError, SinkMismatchError
-from weir.ids import NO_BATCH, BatchId, QueryName
+from weir.ids import NO_BATCH, BatchId, QueryName, job_name
 from weir.job.live import Live
 from weir.job.query import QueryRun
 from weir.protocol import messages as m
-from weir.savepoint import plan_text
+from weir.savepoint import plan_text, shapes
 from weir.savepoint.points import Point
 from weir.spark import session
 from weir.storage import Store, generations
@@ -35,7 +36,9 @@ from weir.storage.open import local_path
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from weir.job.graph import QuerySpec
     from weir.job.job import Job
+    from weir.storage.generations import Origin
 
 
 class Restoring:
@@ -71,6 +74,29 @@ class Restoring:
         """Write down that the job goes on from its newest checkpoint that is whole."""
         self._opening.repair(torn)
 
+    @contextmanager
+    def underway(self, opened: Opened) -> Iterator[None]:
+        """Until the generation is live: see `Opening.underway`."""
+        if opened.origin is None:
+            yield
+            return
+        with self._opening.underway(opened.live.generation, opened.origin):
+            yield
+
+    def check_fork(self, origin: Origin, specs: Iterable[QuerySpec]) -> None:
+        """Refuse a fork that would deliver where the original does, as far as that is known here."""
+        if not origin.forked_from:
+            return
+        other = job_name(origin.forked_from)
+        _, known = shapes.last(self._store, other, generations.live(self._store, other))
+        taken = {shape.sink for shape in known.values()}
+        for spec in specs:
+            sink = saved_sink(spec).description
+            if delivers(spec) and sink in taken:
+                reason = f"this job is a fork of {other!r}, and a fork must not write where the original does"
+                todo = "give it another place in the job file"
+                raise SinkMismatchError(query=spec.name, path=sink, reason=reason, todo=todo)
+
     def go_live(
         self, opened: Opened, runs: Sequence[QueryRun], delivered: Mapping[QueryName, BatchId]
     ) -> None:
@@ -84,16 +110,17 @@ class Restoring:
             run.name: BatchId(manifest.queries[run.name].batch) if run.name in manifest.queries else NO_BATCH
             for run in runs
         }
-        try:
-            for run in runs:
-                beyond = max(before.files(run.name).last_committed(), delivered[run.name]) > cuts[run.name]
-                possible = run.rewindable and run.floor <= cuts[run.name]
-                if beyond and not possible and not origin.accept_duplicates:
-                    raise NotRewindableError(job=job, query=run.name, point=f"chk-{manifest.id}")
-                run.check_rewind(cuts[run.name])
-        except (NotRewindableError, SinkMismatchError) as error:
-            self._opening.drop(generation, origin, error)
-            raise
+        beyond = {
+            run.name: max(before.files(run.name).last_committed(), delivered[run.name]) > cuts[run.name]
+            for run in runs
+        }
+        for run in runs:
+            possible = run.rewindable and run.floor <= cuts[run.name]
+            if beyond[run.name] and not possible and not origin.accept_duplicates:
+                raise NotRewindableError(job=job, query=run.name, point=made.point.name)
+            run.check_rewind(cuts[run.name])
+        if any(beyond.values()):
+            generations.begin_rewind(self._store, job, generation)
         for run in runs:
             if delivered[run.name] > cuts[run.name] and not run.rewindable:
                 self._note(run.repeated(cuts[run.name], delivered[run.name]))
@@ -121,8 +148,7 @@ class Restoring:
             if not asked and made.is_plain(source_of(self._job).version, changes):
                 return replace(made, as_it_is=True)
             self._report(m.Planned(plan_text.text(made.plan), made.plan.model_dump(mode="json")))
-        begins = not generations.numbers(self._store, self._job.name)
-        made.check(self._job.name, fork=bool(changes.forked_from) and begins)
+        made.check(self._job.name)
         return made
 
     def _carry_out(self, made: Replan, live: Live) -> None:

@@ -6,7 +6,8 @@ Each source, operator and sink of both sides gets its verdict before anything is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
@@ -39,6 +40,9 @@ class Overall(str, Enum):
     NEEDS_MAP = "needs --map"
     MISFITS = "does not fit"
 
+
+NAMED = "named "
+"""So begins what a source is called that its author gave a name with `readStream.name`."""
 
 EXIT_CODES = {Overall.FITS: 0, Overall.LOSES: 10, Overall.NEEDS_MAP: 11, Overall.MISFITS: 12}
 
@@ -118,9 +122,22 @@ class QueryPlan(_Frozen):
 
     @property
     def sources_change(self) -> bool:
-        """Whether Spark would take the position of one source for that of another."""
+        """Whether Spark would take the position of one source for that of another.
+
+        Sources with names of their own are found by those, wherever they are.
+        """
+        if all(part.name.startswith(NAMED) for part in self.of("source")):
+            return bool(self.ends)
         old = [part.old for part in self.of("source") if part.old is not None]
         return self.sources != tuple(range(len(old))) or bool(self.ends)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Why a sink can't go on, and what would help."""
+
+    why: str
+    todo: str
 
 
 class RestorePlan(_Frozen):
@@ -149,6 +166,24 @@ class RestorePlan(_Frozen):
     @property
     def exit_code(self) -> int:
         return EXIT_CODES[self.overall]
+
+    def refusing(self, sinks: Mapping[str, Refused]) -> RestorePlan:
+        """The same, where the sinks of these queries can't go on."""
+
+        def judged(name: str, part: Part) -> Part:
+            if part.what != "sink" or part.new is None or name not in sinks:
+                return part
+            why, todo = sinks[name].why, sinks[name].todo
+            return part.model_copy(update={"verdicts": (Verdict.INCOMPATIBLE,), "why": why, "todo": todo})
+
+        return self.model_copy(
+            update={
+                "queries": tuple(
+                    one.model_copy(update={"parts": tuple(judged(one.name, part) for part in one.parts)})
+                    for one in self.queries
+                )
+            }
+        )
 
     def query(self, name: str) -> QueryPlan:
         return next(query for query in self.queries if query.name == name)

@@ -18,7 +18,7 @@ from weir.protocol.fits import Fit, Level, Reshape, fit, reshape
 from weir.protocol.matching import OWN, Choice, Pair, match, match_sources
 from weir.protocol.offsets import NOWHERE, Position
 from weir.protocol.shapes import PlannedOperator, Shape
-from weir.savepoint.plan import Part, QueryPlan, RestorePlan, Verdict
+from weir.savepoint.plan import NAMED, Part, QueryPlan, RestorePlan, Verdict
 from weir.spark.refusals import PARTITIONS, Refusal, backend_of, conversion_refusal, refusals
 
 _MAP = re.compile(r"(?P<query>[^/=]+)/(?P<source>@?)(?P<old>\d+)=(?P<new>\d+|none)")
@@ -218,7 +218,7 @@ class _Query:
             todo = f"name it as before, or give its position up: --map {self._name}/@{at}=none -n"
             return part.model_copy(update={"verdicts": (Verdict.INCOMPATIBLE,), "why": why, "todo": todo})
         notes = (f"was {was!r}",) if was and was != name else ()
-        named = was.startswith("named ") and was == name
+        named = was.startswith(NAMED) and was == name
         verdict = Verdict.KEPT if at == number or named else Verdict.MOVED
         return part.model_copy(update={"verdicts": (verdict,), "notes": notes})
 

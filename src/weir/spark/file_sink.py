@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 LOG = "_spark_metadata"
 _COMPACT = ".compact"
 _TAKEN_BACK = ".taken-back"
+_IDENTITY = ("path", "topic", "dbtable", "table", "url")
+_CREDENTIALS = re.compile(r"//[^/@\s]*@")
 _FORMATS = frozenset({"parquet", "json", "csv", "orc", "text", "avro"})
 
 
@@ -40,6 +43,15 @@ def log_of(writer: DataStreamWriter, query: str) -> FileSinkLog | None:
     if str(format).lower() not in _FORMATS or not place or not is_local(place):
         return None
     return FileSinkLog(Path(local_path(place)).absolute(), query)
+
+
+def described(writer: DataStreamWriter) -> str:
+    """Where an unstarted writer of Spark's writes to, for people; without secrets."""
+    made: Any = writer._jwrite
+    given = _field(made, "extraOptions")
+    found = [str(given.get(key).get()) for key in _IDENTITY if given.get(key).isDefined()]
+    where = " ".join([str(_field(made, "source")), *found[:1]]).strip()
+    return f"{_CREDENTIALS.sub('//', where)}, by Spark's own sink"
 
 
 def _field(made: Any, name: str) -> Any:

@@ -126,9 +126,26 @@ def opening(store: Store, job: JobName) -> Generation | None:
     return newest
 
 
-def drop(store: Store, job: JobName, generation: Generation, why: str) -> None:
-    """A restore that was asked for can't be done: the job stays where it is. Safe to repeat."""
+def drop(store: Store, job: JobName, generation: Generation, why: str) -> bool:
+    """A restore that was asked for can't be done: the job stays where it is. Safe to repeat.
+
+    False, and nothing is dropped, when sinks are taken back already: the live files are ahead of them.
+    """
+    if is_rewinding(store, job):
+        return False
     store.create(paths.dropped(job, generation), json.dumps({"why": why}).encode())
+    return True
+
+
+def begin_rewind(store: Store, job: JobName, generation: Generation) -> None:
+    """The first sink is about to be taken back. Safe to repeat."""
+    store.create(paths.rewinding(job, generation), b"{}")
+
+
+def is_rewinding(store: Store, job: JobName) -> bool:
+    """Whether sinks are taken back, or may be, behind what is live: for any restore since then."""
+    since = _highest_live(store, job) or 0
+    return any(store.exists(paths.rewinding(job, n)) for n in numbers(store, job) if n > since)
 
 
 def delivered_elsewhere(store: Store, job: JobName, generation: Generation) -> dict[QueryName, BatchId]:

@@ -33,9 +33,19 @@ def origin(name: JobName, number: Generation) -> str:
     return f"{generation(name, number)}/origin.json"
 
 
+def laid_out(name: JobName, number: Generation) -> str:
+    """Written before the first file of a restored generation is brought: for which plan they are."""
+    return f"{generation(name, number)}/laid-out.json"
+
+
 def copied(name: JobName, number: Generation) -> str:
     """Written when every file of a restored generation is in its place."""
     return f"{generation(name, number)}/copied.json"
+
+
+def rewinding(name: JobName, number: Generation) -> str:
+    """Written before the first sink of a restored generation is taken back: from here on it only goes on."""
+    return f"{generation(name, number)}/rewinding.json"
 
 
 def live(name: JobName, number: Generation) -> str:

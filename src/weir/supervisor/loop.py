@@ -13,7 +13,7 @@ import signal
 import threading
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from weir.clock import Clock
 from weir.config import Config, Settings, changed, resolve
@@ -455,7 +455,7 @@ class Supervisor:
                 home.desk.answer(request.id, False, **refusal)
             elif request.verb == "restore":
                 self._restoring = Restore(request)
-                write_intention(home, self._restoring, self._clock, self._events.put)
+                write_intention(home, self._restoring, self._settings(), self._clock, self._events.put)
             elif request.verb == "plan":
                 make_plan(request, self._inputs, self._events.put)
             elif self._live is not None:
@@ -469,7 +469,7 @@ class Supervisor:
             arguments["seconds"] = self._settings().task_cancellation_timeout.total_seconds()
             self._event("stop", request.arguments)
             self._note("stop: the running batches finish and commit, then the job ends")
-        elif arguments.get("detached"):
+        if arguments.get("detached"):
             home.desk.answer(request.id, True, detached=True)
         live.process.send(m.Ask(request.id, request.verb, arguments))
 
@@ -511,7 +511,8 @@ class Supervisor:
             stopping.saved = message.body
             return
         self._stopping = None
-        self._home.desk.answer(message.request, False, **message.body)
+        if self._home.desk.answer(message.request, False, **message.body) is None:  # nobody waits for it
+            self._note(f"the job was not stopped: {message.body.get('what') or message.body.get('reason')}")
         if message.body.get("ended") and self._live is not None and not self._ending:
             self._note("the job was not stopped: another driver goes on with it")
             self._live.leaving = True
@@ -542,7 +543,9 @@ class Supervisor:
         intended.restore.intended = True
         if self._state in (JobState.CANCELLING, JobState.FAILING):
             return
-        point = intended.restore.point
+        point = intended.restore.wanted.point
+        overrides = {**self._inputs.overrides, **intended.restore.settings}
+        self._inputs = replace(self._inputs, overrides=overrides)
         self._event("restore", {"point": point})
         self._note(f"restore: the running batches finish and commit, then the job goes on from {point}")
         self._failures = []

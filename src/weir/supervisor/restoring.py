@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from weir.checkpoint.restore import intend
+from weir.checkpoint.restore import Changes, From, intend
 from weir.clock import Clock
+from weir.config import Settings
 from weir.errors import WeirError
 from weir.supervisor.home import Home
 from weir.supervisor.requests import Request
@@ -31,12 +32,15 @@ class Restore:
     """Step 1 is over: it will happen, with this supervisor or the next one."""
 
     @property
-    def point(self) -> str:
-        return str(self.request.arguments.get("point", ""))
+    def wanted(self) -> From:
+        return From.from_wire(self.request.arguments)
 
     @property
-    def accept_duplicates(self) -> bool:
-        return bool(self.request.arguments.get("accept_duplicates", False))
+    def settings(self) -> dict[str, str]:
+        """The settings that the next driver must have, for state of the shape that was asked for."""
+        changes = self.wanted.changes
+        given = {"parallelism.default": changes.parallelism, "state.backend.type": changes.backend}
+        return {key: str(value) for key, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -47,18 +51,23 @@ class Intended:
     error: Exception | None = None
 
 
-def write_intention(home: Home, restore: Restore, clock: Clock, done: Callable[[Intended], None]) -> None:
+def write_intention(
+    home: Home, restore: Restore, settings: Settings, clock: Clock, done: Callable[[Intended], None]
+) -> None:
     """Step 1; returns at once, and calls `done` once, from another thread."""
 
     def work() -> None:
+        wanted, saved_to = restore.wanted, settings.execution_checkpointing_savepoint_dir or ""
         try:
             intend(
                 home.store,
                 home.job,
-                restore.point,
-                accept_duplicates=restore.accept_duplicates,
+                wanted.point,
+                accept_duplicates=wanted.accept_duplicates,
                 clock=clock,
                 why=WHY,
+                changes=_completed(wanted.changes, settings),
+                savepoint_dir=saved_to,
             )
         except Exception as error:
             done(Intended(restore, error))
@@ -66,6 +75,15 @@ def write_intention(home: Home, restore: Restore, clock: Clock, done: Callable[[
             done(Intended(restore))
 
     threading.Thread(target=work, name="weir-restore", daemon=True).start()
+
+
+def _completed(changes: Changes, settings: Settings) -> Changes:
+    """As a start with -s has it: state gets the shape that the job's settings ask for."""
+    return replace(
+        changes,
+        parallelism=changes.parallelism or settings.parallelism_default,
+        backend=changes.backend or settings.state_backend_type.value,
+    )
 
 
 def words(error: Exception) -> dict[str, str]:

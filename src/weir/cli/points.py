@@ -1,0 +1,83 @@
+"""Going on from a checkpoint or savepoint: what the verbs that do so, or plan it, share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weir.cli.options import pairs
+from weir.protocol.offsets import check_form
+
+AcceptDuplicates = Annotated[
+    bool,
+    typer.Option("--accept-duplicates", help="Also behind output that can't be taken back: it comes twice."),
+]
+AllowDropped = Annotated[
+    bool,
+    typer.Option(
+        "-n", "--allow-non-restored-state", help="At a restore: state that nothing takes may be lost."
+    ),
+]
+Maps = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map",
+        metavar="QUERY/OLD=NEW",
+        help="At a restore: which operator becomes which (@OLD for a source; NEW may be none). Repeatable.",
+    ),
+]
+SetOffsets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set-offsets",
+        metavar="QUERY/SOURCE=WHERE",
+        help="At a restore: a source (its name, or @N) goes on at earliest, latest, timestamp:TIME, initial"
+        " or a JSON offset. Repeatable.",
+    ),
+]
+Parallelism = Annotated[
+    int | None,
+    typer.Option(
+        "--parallelism", metavar="N", help="Partitions of keyed state; at a restore it is rescaled."
+    ),
+]
+Backend = Annotated[
+    str | None,
+    typer.Option(
+        "--state-backend", metavar="NAME", help="rocksdb or hashmap; at a restore state is converted."
+    ),
+]
+Claim = Annotated[
+    bool,
+    typer.Option(
+        "--claim/--no-claim",
+        help="At a restore: delete the savepoint when a later checkpoint makes up for it.",
+    ),
+]
+
+
+def as_point(text: str) -> str:
+    """As the job understands it, wherever it runs: a file is named from the root."""
+    if text.isdigit():
+        return f"chk-{int(text)}"
+    return str(Path(text).absolute()) if elsewhere(text) and "://" not in text else text
+
+
+def elsewhere(point: str) -> bool:
+    """Whether it is a place outside of the job: a manifest in a copy-dir, or a savepoint."""
+    return "/" in point or point.endswith(".json") or Path(point).is_dir()
+
+
+def offsets_of(set_offsets: list[str] | None) -> dict[str, str]:
+    """What is said of sources, as far as that can be checked without the job."""
+    given = pairs("--set-offsets", set_offsets)
+    check_form(given)
+    return given
+
+
+def shape_of(parallelism: int | None, backend: str | None) -> dict[str, str]:
+    """The settings that give state another shape."""
+    given = {"parallelism.default": parallelism, "state.backend.type": backend}
+    return {key: str(value) for key, value in given.items() if value is not None}

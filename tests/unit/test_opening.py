@@ -1,0 +1,145 @@
+"""A start's way to its live files: the plan of this very start is the one that its files are made by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.kept_job import KeptJob
+from weir.checkpoint.restore import Changes, From
+from weir.clock import ManualClock
+from weir.driver.opening import Opened, Opening
+from weir.driver.replan import Replan
+from weir.errors import DatabaseError, SinkMismatchError, SurgeryError, WeirError
+from weir.ids import Generation
+from weir.job.live import Live
+from weir.savepoint.points import Point
+from weir.storage import generations, paths
+
+MISMATCH = SinkMismatchError(query="counts", path="out", reason="it is another's", todo="take another")
+UNREACHABLE = DatabaseError(verb="connect", place="db", reason="no answer")
+SURGERY = SurgeryError(query="counts", batch=1, reason="it can't")
+
+
+class Code:
+    """One version of a job: what it makes of a point's files, and how it fails at that."""
+
+    def __init__(self, job: KeptJob, version: str, fails: WeirError | None = None) -> None:
+        self._job, self._version, self._fails = job, version, fails
+        self.notes: list[str] = []
+
+    def start(self, point: str | None = None, then: Callable[[], None] = lambda: None) -> Opened:
+        """Open the files, and go on with `then` until they would be live."""
+        opening = Opening(
+            self._job.store, self._job.job, ManualClock(), self.notes.append, self._plan, self._carry_out
+        )
+        opened = opening.open(From(point) if point else None)
+        if opened.origin is not None:
+            with opening.underway(opened.live.generation, opened.origin):
+                then()
+        return opened
+
+    def _plan(self, point: Point, _changes: Changes, _live: Live, _asked: bool) -> Replan:
+        def target(root: Path) -> Callable[[str], Path]:
+            return lambda path: root / path
+
+        return cast(Replan, SimpleNamespace(point=point, layout=self._version, target=target))
+
+    def _carry_out(self, _made: Replan, live: Live) -> None:
+        made = self._job.root(live.generation) / "made-by"
+        made.write_text(self._version)
+        if self._fails is not None:
+            raise self._fails
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> KeptJob:
+    made = KeptJob(tmp_path / "weir")
+    made.take(41, made.pins(), made.batch(0), 0)
+    made.batch(1)
+    return made
+
+
+def failing(error: Exception) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+def made_by(job: KeptJob, opened: Opened) -> str:
+    return (job.root(opened.live.generation) / "made-by").read_text()
+
+
+def pending(job: KeptJob) -> Generation | None:
+    return generations.opening(job.store, job.job)
+
+
+@pytest.mark.parametrize("again", ["chk-41", None])
+def test_files_that_another_code_left_are_made_anew(job: KeptJob, again: str | None) -> None:
+    with pytest.raises(DatabaseError):
+        Code(job, "v1").start("chk-41", failing(UNREACHABLE))
+    assert job.store.exists(paths.copied(job.job, Generation(2)))
+    opened = Code(job, "v2").start(again)
+    assert (opened.live.generation, made_by(job, opened)) == (3, "v2")
+
+
+def test_files_of_the_same_code_are_taken_up_again(job: KeptJob) -> None:
+    with pytest.raises(DatabaseError):
+        Code(job, "v1").start("chk-41", failing(UNREACHABLE))
+    (job.root(2) / "made-by").write_text("not touched again")
+    opened = Code(job, "v1").start("chk-41")
+    assert (opened.live.generation, made_by(job, opened)) == (2, "not touched again")
+
+
+def test_half_of_the_files_of_another_code_is_not_taken_up(job: KeptJob) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        Code(job, "v1", cast(Any, KeyboardInterrupt())).start("chk-41")
+    assert not job.store.exists(paths.copied(job.job, Generation(2)))
+    assert Code(job, "v2").start().live.generation == 3
+
+
+@pytest.mark.parametrize("fails", ["carry out", "sink"])
+def test_what_can_not_work_later_either_is_dropped(job: KeptJob, fails: str) -> None:
+    code = Code(job, "v1", SURGERY if fails == "carry out" else None)
+    with pytest.raises(WeirError):
+        code.start("chk-41", failing(MISMATCH))
+    assert pending(job) is None
+    assert code.notes[-1] == "the restore from chk-41 is dropped: the job stays where it was"
+    assert Code(job, "v1").start().live.generation == 1
+
+
+def test_what_may_work_later_is_taken_up_and_can_be_withdrawn(job: KeptJob) -> None:
+    code = Code(job, "v1")
+    with pytest.raises(DatabaseError):
+        code.start("chk-41", failing(UNREACHABLE))
+    assert pending(job) == 2
+    assert "to give it up: weir restore job --withdraw" in code.notes[-1]
+
+
+def test_nothing_is_dropped_once_sinks_are_taken_back(job: KeptJob) -> None:
+    def rewound() -> None:
+        generations.begin_rewind(job.store, job.job, Generation(2))
+        raise UNREACHABLE
+
+    with pytest.raises(DatabaseError):
+        Code(job, "v1").start("chk-41", rewound)
+    code = Code(job, "v2")  # its files are another generation's, and the sinks are taken back all the same
+    with pytest.raises(SinkMismatchError):
+        code.start(None, failing(MISMATCH))
+    assert pending(job) == 3
+    assert "is not dropped" in code.notes[-1]
+
+
+def test_a_job_that_was_never_live_may_try_its_savepoint_again(tmp_path: Path) -> None:
+    job = KeptJob(tmp_path / "weir")
+    job.take(41, job.pins(2), job.batch(0, generation=2), 0, generation=2)
+    (job.root(1) / "origin.json").unlink()
+    for _ in range(2):
+        with pytest.raises(SinkMismatchError):
+            Code(job, "v1").start("chk-41", failing(MISMATCH))
+    assert Code(job, "v1").start("chk-41").live.generation == 5
