@@ -6,6 +6,7 @@ It is stepped by hand; only the snapshots are taken in threads of their own.
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,11 +16,13 @@ from typing import Any
 
 import pytest
 
-from tests.kept_job import CONF, write
+from tests.kept_job import CONF, tree, write
 from weir.channel.position import Position
 from weir.channel.writer import ChannelWriter
 from weir.checkpoint import manifest as mf
+from weir.checkpoint import restore
 from weir.checkpoint.coordinator import Coordinator
+from weir.checkpoint.copies import Copies
 from weir.checkpoint.flight import Outside
 from weir.checkpoint.snapshots import Snapshots
 from weir.checkpoint.vertex import Vertex
@@ -94,7 +97,7 @@ class Query:
 class Graph:
     """A job whose queries are played by the test: all -> fast, slow."""
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
+    def __init__(self, folder: Path, purge: int = 100, **settings: Any) -> None:
         self.disk = Disk(folder)
         self.clock = ManualClock()
         self.live = Live(self.disk, JOB, FIRST)
@@ -114,7 +117,7 @@ class Graph:
             origin,
             "4.3.0",
             Settings.model_validate(given),
-            100,
+            purge,
             Lease(Attempt(1), 1e9, self.clock),
             Outside(
                 self.said.append,
@@ -140,10 +143,23 @@ class Graph:
         for flight in self.coordinator._flights.values():
             yield from flight.queries.values()
             yield from flight.channels.values()
+            yield from [flight.exported] if flight.exported is not None else []
 
-    def ask(self, request: str = "one") -> None:
-        self.coordinator.wish(request, False)
+    def ask(self, request: str = "one", full: bool = False) -> None:
+        self.coordinator.wish(request, full)
         self.step()
+
+    def all_read(self, id: int) -> None:
+        """Both readers come to the barrier."""
+        for query in (self.fast, self.slow):
+            query.run(all=(self.entry(), id))
+
+    def take(self, id: int, full: bool = False) -> None:
+        """One whole checkpoint."""
+        self.all.run()
+        self.ask(str(id), full)
+        self.all_read(id)
+        finish(self)
 
     def entry(self) -> int:
         """The number behind the last entry of the channel."""
@@ -152,6 +168,9 @@ class Graph:
 
     def answers(self) -> dict[str, m.Answered]:
         return {one.request: one for one in self.said if isinstance(one, m.Answered)}
+
+    def begun(self) -> list[m.CheckpointBegun]:
+        return [one for one in self.said if isinstance(one, m.CheckpointBegun)]
 
     def aborted(self) -> list[tuple[int, str]]:
         return [(one.id, one.reason) for one in self.said if isinstance(one, m.CheckpointAborted)]
@@ -442,3 +461,217 @@ def test_the_oldest_cut_is_that_of_any_checkpoint_that_is_retained_or_pending(gr
     assert oldest(slow) == 1, "it is still retained"
     newest = graph.coordinator.newest()
     assert newest is not None and newest.id == 1
+
+
+# copies elsewhere, which may be slow
+
+
+class Far:
+    """A copy-dir that gives no answer until it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *verbs: str) -> None:
+        self.answers = threading.Event()
+        self.asked: list[str] = []
+        for verb in verbs:
+            true = getattr(Copies, verb)
+            monkeypatch.setattr(Copies, verb, self._late(verb, true))
+
+    def _late(self, verb: str, true: Callable[..., Any]) -> Callable[..., Any]:
+        def late(*args: Any, **options: Any) -> Any:
+            self.asked.append(verb)
+            assert self.answers.wait(30)
+            return true(*args, **options)
+
+        return late
+
+
+def waited_for(what: Callable[[], object]) -> None:
+    until = time.monotonic() + 30
+    while not what():
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+def test_nobody_waits_while_a_manifest_is_written_far_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = Far(monkeypatch, "put_manifest")
+    graph = Graph(tmp_path / "weir", copy_dir=str(tmp_path / "far"))
+    graph.all.run()
+    graph.ask()
+    graph.all_read(1)
+    for _ in range(3):
+        graph.coordinator._step()
+        waited_for(lambda: all(one.done() for one in list(graph.snapshots())) or far.asked)
+    assert far.asked == ["put_manifest"] and not graph.answers()
+    assert mf.completed(graph.disk, JOB) == []
+    far.answers.set()
+    finish(graph)
+    assert graph.answers()["one"].done
+    assert (tmp_path / "far/job/checkpoints/chk-1.json").exists()
+    graph.coordinator.stop()
+
+
+def test_a_checkpoint_whose_manifest_never_arrives_far_away_expires(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = Far(monkeypatch, "put_manifest")
+    graph = Graph(tmp_path / "weir", copy_dir=str(tmp_path / "far"))
+    graph.all.run()
+    graph.ask()
+    graph.all_read(1)
+    for _ in range(3):
+        graph.coordinator._step()
+        waited_for(lambda: all(one.done() for one in list(graph.snapshots())) or far.asked)
+    graph.clock.advance(600)
+    graph.coordinator._step()
+    assert graph.aborted() == [(1, AbortReason.EXPIRED.value)]
+    far.answers.set()
+    graph.coordinator.stop()
+
+
+def test_nobody_waits_while_old_copies_are_deleted_far_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = Far(monkeypatch, "remove_manifest", "remove")
+    graph = Graph(tmp_path / "weir", copy_dir=str(tmp_path / "far"), num_retained=1)
+    graph.take(1)
+    graph.take(2)
+    assert graph.answers()["2"].done
+    assert mf.completed(graph.disk, JOB) == [2]
+    manifests = tmp_path / "far/job/checkpoints"
+    waited_for(lambda: far.asked)
+    assert (manifests / "chk-1.json").exists()
+    far.answers.set()
+    waited_for(lambda: not (manifests / "chk-1.json").exists())
+    copies, pins = (top / "job/generations/0001/pins" for top in (tmp_path / "far", tmp_path / "weir"))
+    waited_for(lambda: tree(copies) == tree(pins))
+    graph.coordinator.stop()
+
+
+def test_an_end_does_not_wait_for_files_that_are_being_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = Far(monkeypatch, "put")
+    graph = Graph(tmp_path / "weir", copy_dir=str(tmp_path / "far"))
+    graph.all.run()
+    graph.coordinator.wish("one", False)
+    graph.coordinator._step()
+    waited_for(lambda: far.asked)
+    graph.coordinator.stop(wait=False)
+    assert graph.aborted() == [(1, AbortReason.STOPPING.value)]
+    far.answers.set()
+    graph.coordinator.stop()
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_checkpoint_is_copied_whole_and_a_full_one_shares_nothing(tmp_path: Path, full: bool) -> None:
+    graph = Graph(tmp_path / "weir", copy_dir=str(tmp_path / "far"))
+    graph.take(1)
+    graph.take(2, full)
+    manifest = mf.read(graph.disk, JOB, CheckpointId(2))
+    assert manifest is not None and manifest.full == full
+    kept = list(manifest.kept())
+    assert all(name.startswith("full-2/") for name in kept) == full
+    assert (manifest.new_bytes == manifest.full_bytes) == full, "what is new is less, unless it is all"
+    shutil.rmtree(tmp_path / "weir/job/generations/0001/pins")
+    assert restore.verify(graph.disk, manifest) == [], "the copies alone are enough"
+    graph.coordinator.stop()
+
+
+# when one is due, and what goes
+
+
+def test_leftovers_are_swept_also_while_checkpoints_never_pause(graph: Graph) -> None:
+    left = write(graph.all.root.parents[1] / "pins/queries/all/left", "by a checkpoint that was aborted")
+    graph.all.run()
+    graph.ask()
+    assert left.exists()
+    graph.coordinator.wish("two", False)
+    graph.step(601)
+    waited_for(lambda: not left.exists())
+    assert graph.coordinator._flights, "one is pending all the time"
+
+
+def test_a_checkpoint_is_due_after_so_many_records_from_outside(tmp_path: Path) -> None:
+    graph = Graph(tmp_path, interval_records=100)
+    for query, rows in (("all", 60), ("fast", 1000), ("all", 39)):
+        graph.coordinator.batch(committed(query, rows))
+        graph.step()
+        assert not graph.begun()
+    graph.coordinator.batch(committed("all", 1))
+    graph.step()
+    assert [one.trigger for one in graph.begun()] == ["records"]
+    graph.step()
+    assert len(graph.begun()) == 1, "it counts anew"
+    graph.coordinator.stop()
+
+
+def test_after_one_has_ended_the_next_waits_for_the_pause_unless_it_is_asked_for(tmp_path: Path) -> None:
+    graph = Graph(tmp_path, min_pause="10 s")
+    graph.coordinator.configure({f"{KEY}.interval": "1 s"})
+    graph.all.run()
+    graph.step(1)
+    graph.all_read(1)
+    finish(graph)
+    assert mf.completed(graph.disk, JOB) == [1]
+    graph.step(9)
+    assert len(graph.begun()) == 1
+    graph.step(1)
+    assert len(graph.begun()) == 2
+    graph.all_read(2)
+    finish(graph)
+    graph.ask()
+    assert [one.trigger for one in graph.begun()] == ["interval", "interval", "request"]
+    graph.coordinator.stop()
+
+
+def test_a_cancelled_job_may_leave_nothing_but_the_number(tmp_path: Path) -> None:
+    graph = Graph(tmp_path / "weir", copy_dir=str(tmp_path / "far"))
+    graph.take(1)
+    graph.take(2)
+    graph.coordinator.stop()
+    graph.coordinator.delete_all()
+    assert mf.ids(graph.disk, JOB) == {"begun": set(), "chk": set(), "aborted": {2}}
+    assert not tree(graph.all.root.parents[1] / "pins")
+    assert not [name for name in tree(tmp_path / "far") if "owner" not in name]
+
+
+def test_with_few_batches_kept_by_spark_a_batch_waits_for_the_snapshot_of_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    take = Snapshots.of_query
+
+    def slow(*args: Any, **options: Any) -> Any:
+        assert go_on.wait(30)
+        return take(*args, **options)
+
+    monkeypatch.setattr(Snapshots, "of_query", slow)
+    graph = Graph(tmp_path, purge=2)
+    graph.all.run()
+    graph.coordinator.wish("one", False)
+    graph.coordinator._step()
+    name, asked = QueryName("all"), threading.Event()
+    graph.coordinator.before_batch(name, BatchId(1), lambda: True)  # its query is being ended
+    began = threading.Event()
+
+    def over() -> bool:
+        asked.set()
+        return False
+
+    def next_batch() -> None:
+        graph.coordinator.before_batch(name, BatchId(1), over)
+        began.set()
+
+    batch = threading.Thread(target=next_batch)
+    batch.start()
+    assert asked.wait(30) and not began.is_set()
+    go_on.set()
+    batch.join(30)
+    assert began.is_set()
+    graph.coordinator.stop()
+
+
+def committed(query: str, rows: int) -> m.BatchCommitted:
+    return m.BatchCommitted(query, 1, 0, rows, 0.1)

@@ -11,7 +11,7 @@ from tests.kept_job import KeptJob, tree, write
 from weir.channel.facts import Checkpoints
 from weir.channel.position import Status
 from weir.checkpoint import restore
-from weir.checkpoint.retention import ABORTED_KEPT, drop, sweep
+from weir.checkpoint.retention import ABORTED_KEPT, drop, drop_copied, sweep
 from weir.clock import ManualClock
 from weir.ids import CheckpointId, Generation
 from weir.storage import Store, paths
@@ -180,9 +180,10 @@ def test_a_restore_that_was_never_finished_leaves_only_its_origin(job: KeptJob) 
 def test_copies_go_with_their_checkpoints(job: KeptJob, tmp_path: Path) -> None:
     second = tmp_path / "second"
     pins = job.pins(copy_dir=second)
-    job.take(1, pins, job.batch(0), 0)
+    old = job.take(1, pins, job.batch(0), 0)
     new = job.take(2, pins, job.batch(1), 1)
     drop(job.store, job.job, [CheckpointId(1)])
+    drop_copied(job.job, [old])
     assert sorted(path.name for path in (second / "job/checkpoints").iterdir()) == ["chk-2.json"]
     swept = sweep(job.store, job.job, [new], copy_dir=str(second))
     orphan = f"job/generations/0001/pins/{QUERY}/commits/0"

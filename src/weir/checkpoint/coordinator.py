@@ -29,7 +29,7 @@ from weir.checkpoint.snapshots import Snapshots
 from weir.checkpoint.vertex import Found, Vertex
 from weir.clock import Clock
 from weir.config import CheckpointingMode, Settings, changed
-from weir.errors import CheckpointsFailedError, ExternalError, FencedError, StorageError
+from weir.errors import CheckpointsFailedError, ExternalError, FencedError
 from weir.ids import BatchId, CheckpointId, QueryName
 from weir.job.live import Live
 from weir.lease import Lease
@@ -218,15 +218,18 @@ class Coordinator:
             while not over() and any(self._needs(flight, name, batch) for flight in self._flights.values()):
                 self._changed.wait(_LOOK)
 
-    def stop(self) -> None:
-        """End the thread; what is pending is aborted. Safe to repeat."""
+    def stop(self, *, wait: bool = True) -> None:
+        """End the thread; what is pending is aborted. Safe to repeat.
+
+        Files that are being copied are waited for only if asked: they are of no use any more.
+        """
         with self._changed:
             self._stopping = True
             self._end_all()
             self._changed.notify_all()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
-        self._pool.shutdown(wait=True)
+        self._pool.shutdown(wait=wait, cancel_futures=True)
 
     def delete_all(self) -> None:
         """The job was cancelled and keeps no checkpoints; the last id is remembered by its abort."""
@@ -234,7 +237,9 @@ class Coordinator:
         if newest is not None:
             self._write_abort(newest, AbortReason.DELETED, "")
         dropped = [self._retained.pop(id) for id in sorted(self._retained)]
-        self._snapshots.drop(dropped, ())
+        left = self._snapshots.drop(dropped, ())
+        if left is not None:
+            left()
         self._snapshots.sweep(self._retained.values())
 
     def _add(self, wish: Wish) -> None:
@@ -271,6 +276,9 @@ class Coordinator:
         now = self._clock.monotonic()
         self._mark_aborted()
         self._take_late_acks()
+        if now - self._swept_at > _SWEEP_EVERY:
+            self._swept_at = now
+            self._aside(partial(self._snapshots.sweep, list(self._retained.values())))
         for flight in list(self._flights.values()):
             try:
                 self._advance(flight, now)
@@ -280,9 +288,6 @@ class Coordinator:
             self._grant(self._wishes[0], now)
         elif self._due(now):
             self._try_periodic(now)
-        if now - self._swept_at > _SWEEP_EVERY and not self._flights:
-            self._swept_at = now
-            self._snapshots.sweep(self._retained.values())
 
     def _went_wrong(self, error: Exception) -> None:
         for flight in list(self._flights.values()):
@@ -429,8 +434,9 @@ class Coordinator:
         self._take_acks(flight)
         if flight.id not in self._flights:
             return
-        if flight.state.complete and all(one.done() for one in flight.channels.values()):
-            self._complete(flight)
+        kept = flight.state.complete and all(one.done() for one in flight.channels.values())
+        if kept and (manifest := self._exported(flight)) is not None:
+            self._complete(flight, manifest)
         elif waited >= self._settings.execution_checkpointing_timeout.total_seconds():
             lost = ", ".join(sorted(flight.state.missing))
             self._abort(flight, AbortReason.EXPIRED, f"missing: {lost}" if lost else "")
@@ -461,6 +467,15 @@ class Coordinator:
         future = self._pool.submit(work, *args)
         future.add_done_callback(self._wake)
         return future
+
+    def _aside(self, work: Callable[[], None]) -> None:
+        """Let go of files beside everything else; what fails is left to the next sweep."""
+
+        def done(future: Future[None]) -> None:
+            if not future.cancelled() and (error := future.exception()) is not None:
+                self._outside.report(m.Noted(f"files of old checkpoints are left behind: {words_of(error)}"))
+
+        self._pool.submit(work).add_done_callback(done)
 
     def _wake(self, _future: object) -> None:
         with self._changed:
@@ -507,17 +522,26 @@ class Coordinator:
 
     # 6 complete
 
-    def _complete(self, flight: Flight) -> None:
-        since = self._clock.monotonic()
+    def _exported(self, flight: Flight) -> Manifest | None:
+        """The manifest, once it is among the copies too, if there are any."""
+        if flight.manifest is None:
+            self._lease.check()
+            faults.point("checkpoint.completing")
+            flight.manifest = self._manifest(flight)
+            if self._snapshots.copied_to:
+                flight.exported = self._submit(self._snapshots.export, flight.manifest)
+        return flight.manifest if flight.exported is None or flight.exported.done() else None
+
+    def _complete(self, flight: Flight, manifest: Manifest) -> None:
+        since = flight.state.begun_at + manifest.seconds
         self._lease.check()
-        faults.point("checkpoint.completing")
-        manifest = self._manifest(flight)
         data = manifest.model_dump_json().encode()
         key = mf.completed_key(self._live.job, flight.id)
         try:
-            self._snapshots.export(manifest)
+            if flight.exported is not None:
+                flight.exported.result()
             created = self._store.create(key, data)
-        except StorageError as error:
+        except ExternalError as error:
             self._abort(flight, AbortReason.STORAGE, error.text)
             return
         if created is not Created.NOW:
@@ -561,12 +585,15 @@ class Coordinator:
         kept = self._settings.execution_checkpointing_num_retained
         needed = self._held | {self._wanted()}
         old = [id for id in subsumed(self._retained, kept) if id not in needed]
+        left = None
         try:
-            self._snapshots.drop([self._retained.pop(id) for id in old], self._retained.values())
+            left = self._snapshots.drop([self._retained.pop(id) for id in old], self._retained.values())
             if all(id > flight.id for id in self._flights):  # an older one may still keep what is behind this
                 self._snapshots.trim(manifest, self._readers)
         except ExternalError as error:
             self._outside.report(m.Noted(f"checkpoint {flight.id} is complete, but {error.text}"))
+        if left is not None:
+            self._aside(left)
         flight.phases["notify"] = self._clock.monotonic() - since
         self._outside.report(flight.completed(manifest, old))
         body = {"id": flight.id, "seconds": manifest.seconds}

@@ -14,8 +14,10 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from weir.clock import Clock
 from weir.errors import CopiesMismatchError, ExternalError
@@ -26,6 +28,7 @@ from weir.storage.open import is_local, local_path
 
 _PAUSES = (0.1, 0.5, 2.0)
 """Seconds to wait before each further try."""
+T = TypeVar("T")
 _COPY = re.compile(r"(\d+)/pins/(.+)")
 
 
@@ -62,7 +65,7 @@ class Copies:
         The sums are of what was read.
         """
         keys = {path: self.key(generation, path) for path in sources}
-        sums = files.parallel(lambda path: self._persist(sources[path], keys[path]), sources)
+        sums = files.parallel(lambda path: self._insist(partial(self._put, sources[path], keys[path])), sources)
         self._sync(keys.values())
         return dict(zip(sources, sums, strict=True))
 
@@ -114,7 +117,8 @@ class Copies:
                 files.remove_empty(pins)
 
     def put_manifest(self, id: CheckpointId, data: bytes) -> None:
-        self._store.put(paths.completed(self.job, id), data)
+        """Write a manifest; tried several times, like the files."""
+        self._insist(lambda: self._store.put(paths.completed(self.job, id), data))
 
     def manifest(self, id: CheckpointId) -> bytes | None:
         return self._store.get(paths.completed(self.job, id))
@@ -131,13 +135,13 @@ class Copies:
     def key(self, generation: Generation, path: str) -> str:
         return f"{paths.pins(self.job, generation)}/{path}"
 
-    def _persist(self, source: Path, key: str) -> Sum:
+    def _insist(self, work: Callable[[], T]) -> T:
         for pause in _PAUSES:
             try:
-                return self._put(source, key)
+                return work()
             except ExternalError:
                 self._clock.wait(threading.Event(), pause)
-        return self._put(source, key)
+        return work()
 
     def _put(self, source: Path, key: str) -> Sum:
         try:

@@ -49,6 +49,10 @@ class Flight:
     """Where each query stood in its channels at its cut; read at once, before Spark purges it."""
     queries: dict[QueryName, Future[QueryCut]] = field(default_factory=dict)
     channels: dict[QueryName, Future[ChannelCut]] = field(default_factory=dict)
+    manifest: Manifest | None = None
+    """Made when all have acked."""
+    exported: Future[None] | None = None
+    """The manifest is being written beside the copies, if there are any."""
     turned: bool = False
     """It began as aligned, and took too long."""
 

@@ -72,6 +72,8 @@ class ChannelCut(_Part):
     """The number behind the last entry that belongs to the checkpoint."""
     batch: int
     """The writer's cut."""
+    phases: dict[str, float] = {}
+    """Seconds: pinning, copying. They are among those of the query that writes it, too."""
 
 
 class Manifest(_Frozen):

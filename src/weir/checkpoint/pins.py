@@ -136,7 +136,10 @@ class Pins:
             self._copies.put_manifest(CheckpointId(manifest.id), manifest.model_dump_json().encode())
 
     def remove(self, kept: Iterable[str]) -> None:
-        """Let go of what no retained or pending checkpoint needs: names as `Manifest.kept` gives them."""
+        """Let go of what no retained or pending checkpoint needs: names as `Manifest.kept` gives them.
+
+        Their copies are left to `remove_copies`, which may take long.
+        """
         gone = list(kept)
         try:
             for name in gone:
@@ -146,8 +149,11 @@ class Pins:
         with self._lock:
             for name in gone:
                 self._known.pop(name, None)
+
+    def remove_copies(self, kept: Iterable[str]) -> None:
+        """Delete the copies of what was let go."""
         if self._copies is not None:
-            self._copies.remove((self._generation, name) for name in gone)
+            self._copies.remove((self._generation, name) for name in kept)
 
     def _pin(self, wanted: Sequence[str], checkpoint: CheckpointId) -> Kept:
         began = self._clock.monotonic()

@@ -34,10 +34,14 @@ def drop(store: Store, job: JobName, ids: Iterable[CheckpointId]) -> None:
     """
     for id in ids:
         store.delete(paths.begun(job, id))
-        manifest = _parse(store.get(paths.completed(job, id)))
-        if manifest is not None and manifest.copied_to:
-            Copies(manifest.copied_to, job).remove_manifest(id)
         store.delete(paths.completed(job, id))
+
+
+def drop_copied(job: JobName, dropped: Iterable[Manifest]) -> None:
+    """Delete their manifests among the copies; it may take long. If killed before, a sweep does it."""
+    for one in dropped:
+        if one.copied_to:
+            Copies(one.copied_to, job).remove_manifest(CheckpointId(one.id))
 
 
 def sweep(

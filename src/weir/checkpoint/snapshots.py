@@ -7,7 +7,7 @@ checkpoint has claimed, or a retained one has, is never let go.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from weir import faults
 from weir.channel.log import cut_files, first_kept, trim
@@ -43,7 +43,12 @@ class Snapshots:
             copy_dir=self._copy_dir,
             clock=clock,
         )
+        self._removing = threading.Lock()
+        """Held as long as files are let go, which may take long; nothing is claimed meanwhile."""
         self._lock = threading.Lock()
+        """Never held for long: the coordinator takes it."""
+        self._void: set[str] = set()
+        """What was let go, and whose copies are still there."""
         self._claims: dict[CheckpointId, set[str]] = {}
         self._over: set[CheckpointId] = set()
 
@@ -102,10 +107,11 @@ class Snapshots:
             batch=found.batch,
             files=kept.files,
             new_bytes=kept.new_bytes,
+            phases=kept.seconds,
         )
 
     def export(self, manifest: Manifest) -> None:
-        """Write the manifest beside the copies, if there are any."""
+        """Write the manifest beside the copies, if there are any; it may take long."""
         self._pins.export_manifest(manifest)
 
     def release(self, id: CheckpointId) -> None:
@@ -114,20 +120,36 @@ class Snapshots:
             self._claims.pop(id, None)
             self._over = {one for one in self._over if one > id - _REMEMBERED} | {id}
 
-    def drop(self, dropped: Sequence[Manifest], retained: Iterable[Manifest]) -> None:
-        """Let go of checkpoints: their records first, then what nothing else refers to."""
+    def drop(self, dropped: Sequence[Manifest], retained: Iterable[Manifest]) -> Callable[[], None] | None:
+        """Let go of checkpoints: their records first, then what nothing else refers to.
+
+        Returns what is left to do where they were copied to, if anything; that may take long.
+        """
         if not dropped:
-            return
+            return None
         kept = list(retained)
         retention.drop(self._live.store, self._live.job, [CheckpointId(one.id) for one in dropped])
         faults.point("checkpoint.subsumed")
-        if any(one.generation != self._live.generation for one in dropped):
-            self.sweep(kept)
         with self._lock:
             needed = [list(one.kept()) for one in kept if one.generation == self._live.generation]
             needed += [list(names) for names in self._claims.values()]
             gone = [one for one in dropped if one.generation == self._live.generation]
-            self._pins.remove(unreferenced((name for one in gone for name in one.kept()), needed))
+            void = unreferenced((name for one in gone for name in one.kept()), needed)
+            self._pins.remove(void)
+            self._void.update(void)
+        if len(gone) == len(dropped) and not any(one.copied_to for one in dropped):
+            return None
+        return lambda: self._drop_copied(dropped, void, kept)
+
+    def _drop_copied(self, dropped: Sequence[Manifest], void: Sequence[str], kept: list[Manifest]) -> None:
+        with self._removing:
+            retention.drop_copied(self._live.job, dropped)
+            with self._lock:
+                still = self._void.intersection(void)  # what was claimed since has been copied again
+                self._void -= still
+            self._pins.remove_copies(still)
+        if any(one.generation != self._live.generation for one in dropped):
+            self.sweep(kept)
 
     def trim(self, manifest: Manifest, readers: Mapping[QueryName, Sequence[QueryName]]) -> None:
         """Delete the entries of channels that every reader has behind it in the newest checkpoint."""
@@ -136,14 +158,16 @@ class Snapshots:
             trim(open_store(self._live.channel(name)), low)
 
     def sweep(self, retained: Iterable[Manifest]) -> None:
-        """Delete what killed and aborted checkpoints have left behind."""
-        with self._lock:
-            busy = {name for names in self._claims.values() for name in names}
+        """Delete what killed and aborted checkpoints have left behind; it may take long."""
+        with self._removing:
+            with self._lock:
+                busy = {name for names in self._claims.values() for name in names}
             retention.sweep(self._live.store, self._live.job, retained, busy, copy_dir=self._copy_dir)
 
-    def _claim(self, id: CheckpointId, names: Iterable[str]) -> None:
+    def _claim(self, id: CheckpointId, names: Sequence[str]) -> None:
         """From now on these files are needed: their pins are left alone."""
-        with self._lock:
+        with self._removing, self._lock:
+            self._void.difference_update(names)
             if id not in self._over:  # what an aborted one still keeps is swept
                 self._claims.setdefault(id, set()).update(names)
 

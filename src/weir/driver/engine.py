@@ -240,7 +240,7 @@ class Engine:
         if self._savepoints is not None:
             self._savepoints.halt()
         if self._coordinator is not None and self._shown is None:
-            self._coordinator.stop()
+            self._coordinator.stop(wait=False)
         self._end_queries(seconds)
         if self._shown is not None:
             self._shown.to_come(self._check_over)
