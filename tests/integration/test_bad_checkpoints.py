@@ -327,7 +327,10 @@ def test_automatic_recovery_does_not_go_behind_what_can_not_be_taken_back(
     script, calls = tmp_path / "in.jsonl", tmp_path / "calls"
     job = weir.Job("calls", **{f"{KEY}.dir": str(tmp_path / "weir"), f"{KEY}.interval": "off"})
 
+    ids: set[tuple[int, str]] = set()
+
     def call(frame: DataFrame, batch: int) -> None:
+        ids.add((batch, str(frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))))
         values = [row.value for row in frame.collect()]
         with open(calls, "a") as file:
             file.write("".join(f"{value}\n" for value in values))
@@ -355,6 +358,8 @@ def test_automatic_recovery_does_not_go_behind_what_can_not_be_taken_back(
         assert run.restored is not None and run.restored.checkpoint == CheckpointId(id)
         run.process_all()
     assert Counter(calls.read_text().split()) == {"a": 1, "b": 2}
+    seen = [batch for batch, _ in ids]
+    assert len(seen) > len(set(seen)), "a table that remembers (id, batch) takes what comes again for new"
 
 
 def test_a_checkpoint_behind_which_the_job_was_taken_back_is_of_no_use_any_more(

@@ -122,8 +122,7 @@ class QueryRun:
         if isinstance(sink, StagingSink):
             _until_known(lambda: sink.rewind(to), f"{sink.describe()} gave no answer to a rewind")
             self._delivered = min(self._delivered, to)
-        else:
-            self.files.renew_id()
+        self.files.renew_id()  # a function may hand it on to a table that remembers what it has seen
 
     def repeated(self, to: BatchId, last: BatchId) -> str:
         """What comes twice when a sink that can't be taken back goes on behind a batch, in words."""
