@@ -28,6 +28,7 @@ from weir.errors import (
 )
 from weir.ids import JobName
 from weir.savepoint.place import Place
+from weir.spark.file_sink import described
 from weir.storage import open_store
 from weir.storage.generations import live as live_generation
 from weir.storage.generations import read_origin
@@ -151,6 +152,25 @@ def test_an_aggregate_gains_a_column_and_a_second_sink_begins(changing: Changing
     assert verdicts(run, "raw") == {"source 0": ["new"], "sink 0": ["new"]}
     assert changing.newest() == {"a": (10, 1), "b": (12, 1), "c": (10, 2)}
     assert len(changing.rows("raw")) == 8, "a new query begins at the beginning"
+
+
+def test_a_query_and_its_source_go_and_the_other_keeps_its_state(changing: Changing) -> None:
+    changing.raw = "raw"
+    place = changing.saved(sums)
+    before = changing.rows("raw")
+    changing.raw = ""
+    with pytest.raises(RestorePlanError, match="fits with loss: source 0"):
+        changing.job(sums).start(changing.spark, place)
+    changing.goes_on(changing.job(sums), place, allow_dropped=True)
+    assert changing.newest() == {"a": (10,), "b": (12,), "c": (10,)}
+    assert changing.rows("raw") == before
+
+
+def test_writers_of_sparks_own_are_told_apart_by_where_they_write(spark: SparkSession) -> None:
+    rows = spark.readStream.format("rate").load()
+    kafka = rows.writeStream.format("kafka").option("topic", "orders")
+    assert described(kafka) == "kafka orders, by Spark's own sink"
+    assert described(rows.writeStream.format("console")) == "console, by Spark's own sink"
 
 
 @pytest.mark.parametrize("backend", ["rocksdb", "hashmap"])
