@@ -44,6 +44,8 @@ _UNKNOWN = "-"
 _LONGEST = 4096
 """So many bytes a form with a token may have."""
 _PAGE = 25
+_IN_PLACE = ("plan", "sample")
+"""What these come to is shown where they were asked for."""
 _LINES = 100
 """So many events are on a page of history."""
 _POINTS = 200
@@ -278,7 +280,8 @@ class Pages:
         }
 
     def _operations(self, job: str) -> list[dict[str, Any]]:
-        shown = [one.form() for one in reversed(self._site.operations.of(job)[-5:])]
+        told = [one for one in self._site.operations.of(job) if one.verb not in _IN_PLACE]
+        shown = [one.form() for one in reversed(told[-5:])]
         return [{**one, "said": _said(one["verb"], one["result"] or {})} for one in shown]
 
     def _page(self, template: str, code: int = 200, /, **values: Any) -> Response:
@@ -295,10 +298,6 @@ def _said(verb: str, result: Mapping[str, Any]) -> str:
     if verb == "restore" and result:
         when_ = "goes on" if result.get("live") else "the next start goes on"
         return f"{when_} from checkpoint {result.get('checkpoint')}"
-    if verb == "sample" and result:
-        return f"{result.get('count')} rows of {result.get('query')}"
-    if verb == "plan" and result:
-        return str(result.get("text", "")).rpartition("\n")[2]
     if verb == "checkpoint" and result:
         return f"checkpoint {result.get('id')}, {_seconds(result.get('seconds'))}"
     if verb == "configure":

@@ -264,6 +264,7 @@ let resized = 0;
 addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(drawAll, 200); });
 
 for (const part of document.querySelectorAll("[data-live]")) seen.set(part, part.innerHTML);
+document.querySelector(".tabs [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
 drawAll();
 listen();
 tick();
