@@ -362,6 +362,7 @@ def test_a_checkpoint_that_takes_too_long_is_aborted_and_names_who_is_missing(gr
     graph.step(1)
     (end,) = [one for one in graph.said if isinstance(one, m.CheckpointAborted)]
     assert (end.reason, end.detail) == (AbortReason.EXPIRED.value, "missing: slow")
+    assert end.phases.keys() == {"trigger", "barrier", "ack"}, "so far it came"
     graph.slow.run(all=(graph.entry(), 1))
     finish(graph)
     assert mf.completed(graph.disk, JOB) == [], "what comes late changes nothing"

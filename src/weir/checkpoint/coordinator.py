@@ -619,7 +619,13 @@ class Coordinator:
         seconds = self._since(flight)
         self._outside.report(
             m.CheckpointAborted(
-                flight.id, flight.state.alignment.value, flight.trigger, seconds, reason.value, detail
+                id=flight.id,
+                alignment=flight.state.alignment.value,
+                trigger=flight.trigger,
+                seconds=seconds,
+                reason=reason.value,
+                detail=detail,
+                phases=flight.came_to(),
             )
         )
         if reason is AbortReason.EXPIRED:

@@ -65,9 +65,8 @@ class Copies:
         The sums are of what was read.
         """
         keys = {path: self.key(generation, path) for path in sources}
-        sums = files.parallel(
-            lambda path: self._insist(partial(self._put, sources[path], keys[path])), sources
-        )
+        puts = [partial(self._put, sources[path], keys[path]) for path in sources]
+        sums = files.parallel(self._insist, puts)
         self._sync(keys.values())
         return dict(zip(sources, sums, strict=True))
 

@@ -85,8 +85,16 @@ class Flight:
             for one, there in places.items()
             if there.entry < cut.positions[one][0]
         }
-        barrier = max(self.barriers[one] for one in inputs or (name,))
-        return cut.model_copy(update={"set_back": back, "phases": {"barrier": barrier, **cut.phases}})
+        phases = {"barrier": max(self.barriers[one] for one in inputs or (name,)), **cut.phases}
+        if name in self.channels:  # its channel is kept behind it
+            for phase, seconds in self.channels[name].result().phases.items():
+                phases[phase] = phases.get(phase, 0.0) + seconds
+        return cut.model_copy(update={"set_back": back, "phases": phases})
+
+    def came_to(self) -> dict[str, float]:
+        """Seconds of the phases of the whole, as far as it has come."""
+        barrier = {"barrier": max(self.barriers.values())} if self.barriers else {}
+        return {**self.phases, **barrier}
 
     def completed(self, manifest: Manifest, subsumed: Sequence[CheckpointId]) -> CheckpointCompleted:
         """What is told of it when it is complete."""
@@ -98,7 +106,7 @@ class Flight:
             seconds=manifest.seconds,
             new_bytes=manifest.new_bytes,
             full_bytes=manifest.full_bytes,
-            phases={**self.phases, "barrier": max(self.barriers.values(), default=0.0)},
+            phases=self.came_to(),
             queries={
                 name: {
                     "batch": cut.batch,

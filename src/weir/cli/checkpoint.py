@@ -13,7 +13,7 @@ from weir.clock import Clock
 from weir.supervisor.asking import CHECKPOINT
 from weir.supervisor.view import look
 
-Full = Annotated[bool, typer.Option("--full", help="Not only what is new: a snapshot of every state store.")]
+Full = Annotated[bool, typer.Option("--full", help="Not only what is new: all that a restore needs, copied.")]
 
 
 def checkpoint(

@@ -97,7 +97,8 @@ class Settings(BaseModel):
     execution_checkpointing_interval_records: CountOrUnset = Field(
         None,
         alias="execution.checkpointing.interval-records",
-        description="a checkpoint is triggered after so many records, read by all queries together; "
+        description="a checkpoint is triggered after so many records from outside, "
+        "read by all queries without channels together; "
         "unset = not by count",
     )
     execution_checkpointing_mode: Annotated[CheckpointingMode, lenient()] = Field(
@@ -132,7 +133,7 @@ class Settings(BaseModel):
         True,
         alias="execution.checkpointing.incremental",
         description="a checkpoint adds only the files that are new since the one before; "
-        "false = a snapshot of every state store",
+        "false = each is a copy of all that a restore needs and shares no file",
     )
     execution_checkpointing_num_retained: Count = Field(
         3,

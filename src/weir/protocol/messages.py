@@ -191,6 +191,8 @@ class CheckpointAborted:
     reason: str
     """One of the words of `AbortReason`."""
     detail: str = ""
+    phases: dict[str, float] = field(default_factory=dict)
+    """Seconds of each, as far as it had come."""
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def _after(before: Checkpoint | None, id: int, event: Event) -> Checkpoint:
     )
     if event.kind == "checkpoint aborted":
         reason = f"{body['reason']}: {body['detail']}" if body["detail"] else body["reason"]
-        return replace(ended, status=CheckpointState.ABORTED, reason=reason)
+        return replace(ended, status=CheckpointState.ABORTED, reason=reason, phases=body.get("phases", {}))
     return replace(
         ended,
         status=CheckpointState.COMPLETED,

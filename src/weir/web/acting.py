@@ -37,7 +37,7 @@ class _Wish(BaseModel):
 
 
 class WantCheckpoint(_Wish):
-    full: bool = Field(False, description="not only what is new: a snapshot of every state store")
+    full: bool = Field(False, description="not only what is new: all that a restore needs, copied")
 
 
 class WantSavepoint(_Wish):
