@@ -20,6 +20,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from weir.errors import SinkMismatchError
 from weir.ids import NO_BATCH, BatchId
+from weir.spark.writers import format_of, option_of
 from weir.storage import files
 from weir.storage.open import is_local, local_path
 
@@ -34,18 +35,10 @@ _FORMATS = frozenset({"parquet", "json", "csv", "orc", "text", "avro"})
 
 def log_of(writer: DataStreamWriter, query: str) -> FileSinkLog | None:
     """The log of the folder that an unstarted writer of Spark's writes to; None for any other sink."""
-    made: Any = writer._jwrite
-    format, path = _field(made, "source"), _field(made, "extraOptions").get("path")
-    place = str(path.get()) if path.isDefined() else ""
-    if str(format).lower() not in _FORMATS or not place or not is_local(place):
+    place = option_of(writer, "path")
+    if format_of(writer).lower() not in _FORMATS or not place or not is_local(place):
         return None
     return FileSinkLog(Path(local_path(place)).absolute(), query)
-
-
-def _field(made: Any, name: str) -> Any:
-    field = made.getClass().getDeclaredField(name)
-    field.setAccessible(True)
-    return field.get(made)
 
 
 class FileSinkLog:
