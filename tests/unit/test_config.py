@@ -34,6 +34,7 @@ from weir.errors import BadValueError, UnknownKeyError
 TIMEOUT = "heartbeat.timeout"
 CHECKPOINTING = "execution.checkpointing."
 INTERVAL, MODE = CHECKPOINTING + "interval", CHECKPOINTING + "mode"
+COMMIT = "sink.commit"
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -399,6 +400,10 @@ def test_flinks_words_are_read_in_any_case_with_dashes_or_underscores(word: str)
         ((MODE, "at_least_once"), ("unaligned.enabled", "true"), "never waits at a barrier"),
         ((MODE, "at_least_once"), ("aligned-checkpoint-timeout", "1 s"), "never waits at a barrier"),
         ((CHECKPOINTING + "storage", "memory"), ("copy-dir", "/mnt"), "has no files that could be copied"),
+        ((COMMIT, "checkpoint"), ("mode", "at_least_once"), "agree only when it is aligned"),
+        ((COMMIT, "checkpoint"), ("unaligned.enabled", "true"), "agree only when it is aligned"),
+        ((COMMIT, "checkpoint"), ("aligned-checkpoint-timeout", "1 s"), "agree only when it is aligned"),
+        ((COMMIT, "checkpoint"), ("interval", "off"), "nothing would be shown"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused_and_the_stronger_is_blamed(
@@ -410,6 +415,14 @@ def test_settings_that_contradict_each_other_are_refused_and_the_stronger_is_bla
         text = refused(BadValueError, file=file, overrides=dict([strong]))
         assert text.startswith(f"{strong[0]} can't be '{strong[1]}' (given in the command line)")
         assert f"{weak[0]} is {weak[1]}" in text and reason in text
+
+
+def test_output_that_waits_for_checkpoints_gets_them_by_count_or_by_time() -> None:
+    by_count = {COMMIT: "checkpoint", INTERVAL: "off", CHECKPOINTING + "interval-records": "100"}
+    resolve(file=None, overrides=by_count).changed({INTERVAL: "off"})
+    by_time = resolve(file=None, overrides={COMMIT: "checkpoint"})
+    with pytest.raises(BadValueError, match="nothing would be shown"):
+        by_time.changed({INTERVAL: "off"})
 
 
 def test_some_settings_can_be_changed_on_a_running_job() -> None:

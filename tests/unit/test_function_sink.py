@@ -201,6 +201,15 @@ def test_a_run_that_slept_at_any_step_is_fenced_though_its_number_is_free_again(
     assert opened(whole, 3).open(OWNER, LINEAGE, token(3)).last == (9 if slept else 0)
 
 
+def test_a_batch_that_is_skipped_is_entered_and_the_function_is_not_called(target: Target) -> None:
+    sink = target.opened(1)
+    sink.skip(BatchId(0))
+    for batch in range(2):
+        assert sink.commit(stage(sink, batch, 1)) is Outcome.DONE_NOW
+    assert [batch for _, batch in target.calls] == [1]
+    assert target.last(2) == 1
+
+
 def test_what_the_function_raises_is_told_as_the_authors(target: Target) -> None:
     def broken(frame: object, batch: int) -> None:
         raise KeyError("no such column")

@@ -98,3 +98,9 @@ def test_what_an_env_refuses() -> None:
         with pytest.raises(PipelineError) as caught:
             build(env())
         assert caught.value.why and caught.value.hint
+
+
+def test_a_sink_that_writes_inside_the_batch_can_not_be_at_most_once() -> None:
+    sink = weir.sinks.postgres("postgresql://localhost/demo", table="t", delivery="at_least_once")
+    with pytest.raises(PipelineError, match="a task that Spark runs again writes its rows again"):
+        env().sink("q", Stream(), sink, at_most_once=True)  # type: ignore[arg-type]

@@ -27,6 +27,7 @@ from weir.config.settings import (
     CheckpointingMode,
     CheckpointStorage,
     Settings,
+    SinkCommit,
 )
 from weir.config.values import Words
 from weir.errors import BadValueError, UnknownKeyError
@@ -39,6 +40,8 @@ OWN_VARIABLES = ("WEIR_LINK_FD", "WEIR_READY_FD", "WEIR_FAULTS", "WEIR_FAULTS_DI
 
 _PREFIX = "WEIR_"
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+_INTERVAL = "execution.checkpointing.interval"
+_NEVER_SHOWN = "without checkpoints nothing would be shown, and what waits would only grow"
 
 
 class Layer(str, Enum):
@@ -119,7 +122,12 @@ def changed(settings: Settings, texts: Mapping[str, str]) -> Settings:
         if one.key not in RUNTIME_KEYS:
             raise one.bad(f"on a running job only {', '.join(RUNTIME_KEYS)} can be changed")
     fresh = _settings(given)
-    return settings.model_copy(update={_FIELDS[key]: getattr(fresh, _FIELDS[key]) for key in texts})
+    made = settings.model_copy(update={_FIELDS[key]: getattr(fresh, _FIELDS[key]) for key in texts})
+    for one in given:
+        held = one.key == _INTERVAL and made.sink_commit is SinkCommit.CHECKPOINT
+        if held and _never_by_itself(made):
+            raise one.bad(f"sink.commit is checkpoint, and {_NEVER_SHOWN}")
+    return made
 
 
 def text(settings: Settings, key: str) -> str:
@@ -301,35 +309,40 @@ def _check_order(
 def _check_checkpointing(settings: Settings, merged: Mapping[str, _Given]) -> None:
     """Refuse what contradicts itself."""
     at_least_once = settings.execution_checkpointing_mode is CheckpointingMode.AT_LEAST_ONCE
+    unaligned = settings.execution_checkpointing_unaligned_enabled
+    turns_unaligned = bool(settings.execution_checkpointing_aligned_checkpoint_timeout)
     in_memory = settings.execution_checkpointing_storage is CheckpointStorage.MEMORY
+    held = settings.sink_commit is SinkCommit.CHECKPOINT
     never_waits = "at-least-once never waits at a barrier, so that there is nothing to be unaligned"
+    agree = "outputs that are shown with a checkpoint agree only when it is aligned"
+    own = "execution.checkpointing."
     for contradiction, key, other, reason in (
-        (
-            at_least_once and settings.execution_checkpointing_unaligned_enabled,
-            "mode",
-            "unaligned.enabled",
-            never_waits,
-        ),
-        (
-            at_least_once and bool(settings.execution_checkpointing_aligned_checkpoint_timeout),
-            "mode",
-            "aligned-checkpoint-timeout",
-            never_waits,
-        ),
+        (at_least_once and unaligned, own + "mode", own + "unaligned.enabled", never_waits),
+        (at_least_once and turns_unaligned, own + "mode", own + "aligned-checkpoint-timeout", never_waits),
         (
             in_memory and settings.execution_checkpointing_copy_dir is not None,
-            "storage",
-            "copy-dir",
+            own + "storage",
+            own + "copy-dir",
             "a checkpoint in memory has no files that could be copied",
         ),
+        (held and at_least_once, "sink.commit", own + "mode", agree),
+        (held and unaligned, "sink.commit", own + "unaligned.enabled", agree),
+        (held and turns_unaligned, "sink.commit", own + "aligned-checkpoint-timeout", agree),
+        (held and _never_by_itself(settings), "sink.commit", _INTERVAL, _NEVER_SHOWN),
     ):
         if contradiction:
-            keys = [f"execution.checkpointing.{one}" for one in (key, other)]
+            keys = [key, other]
             culprit = _stronger(merged, *keys)
             (contrary,) = [one for one in keys if one != culprit.key]
             raise culprit.bad(f"{contrary} is {text(settings, contrary)}, and {reason}")
     if settings.savepoint_schedule is not None and settings.execution_checkpointing_savepoint_dir is None:
         raise merged["savepoint.schedule"].bad("execution.checkpointing.savepoint-dir must say where to")
+
+
+def _never_by_itself(settings: Settings) -> bool:
+    """Whether no checkpoint is taken unless somebody asks for one."""
+    by_count = settings.execution_checkpointing_interval_records
+    return settings.execution_checkpointing_interval is None and by_count is None
 
 
 def _stronger(merged: Mapping[str, _Given], *keys: str) -> _Given:

@@ -40,7 +40,6 @@ from weir.errors import (
     FencedError,
     InternalError,
     PinnedStateError,
-    PipelineError,
     SinkTakenError,
     WeirError,
 )
@@ -404,13 +403,8 @@ class Engine:
         spec = graph.build(self._name, self._job.function, self._spark, self._live, name, self._mode)
         if spec.channel is not None:
             settle(open_store(self._live.channel(name)), name, spec.plan.schema)
-        if self._shown is not None and spec.user_state is not None:
-            raise PipelineError(
-                job=self._name,
-                reason=f"query {name!r} has user state, which is kept with the delivery of each batch, "
-                "and sink.commit is 'checkpoint'",
-                todo="leave sink.commit at 'batch' for this job",
-            )
+        if self._shown is not None:
+            self._shown.check(spec)
         self._specs[name] = spec
         self._groups.watch(name, groups_of(spec.plan))
         check_records(spec.plan, self._live.files(name).committed_offsets())

@@ -12,8 +12,10 @@ from concurrent.futures import Future
 
 from weir.checkpoint.coordinator import Coordinator
 from weir.checkpoint.manifest import Manifest
-from weir.errors import ExternalError, NoCheckpointError, WeirError
+from weir.errors import ExternalError, NoCheckpointError, PipelineError, WeirError
 from weir.ids import BatchId, CheckpointId, JobName, QueryName
+from weir.job.graph import QuerySpec
+from weir.job.sinks.contract import shows_at_once
 from weir.job.together import Permit, Together
 from weir.lease import Lease
 
@@ -39,6 +41,19 @@ class Shown:
         self._coordinator: Coordinator | None = None
         self._last: threading.Thread | None = None
         self._lock = threading.Lock()
+
+    def check(self, spec: QuerySpec) -> None:
+        """Raise `PipelineError` for a query whose output can't be held back until a checkpoint."""
+        if spec.user_state is not None:
+            reason = "has user state, which is kept with the delivery of each batch"
+            todo = "leave sink.commit at 'batch' for this job"
+        elif shows_at_once(spec.sink):
+            reason = "has a sink that shows the rows of a batch at once"
+            todo = "use files, or postgres or kafka in exactly_once, or leave sink.commit at 'batch'"
+        else:
+            return
+        why = f"query {spec.name!r} {reason}, and sink.commit is 'checkpoint'"
+        raise PipelineError(job=self._job, reason=why, todo=todo)
 
     def begin(self, coordinator: Coordinator) -> None:
         """Before any query runs: what the newest checkpoint permits, and a crash has left, is committed."""

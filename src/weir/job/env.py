@@ -14,6 +14,7 @@ from weir.job.live import Live
 from weir.job.sinks import CheckedSink, NativeSink, PlacedSink, StagingSink
 from weir.job.sources import ReceivingSource, Source
 from weir.job.state import State, States
+from weir.spark import writers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -86,6 +87,12 @@ class Env:
                 f"query {name!r} is to be at most once, and its sink writes whenever Spark runs a batch",
                 "use a sink of weir's that stages: files, kafka, postgres",
             )
+        if at_most_once and getattr(sink, "at_once", False):
+            raise self._refused(
+                f"query {name!r} is to be at most once, and its sink writes inside the batch: "
+                "a task that Spark runs again writes its rows again",
+                "leave delivery='at_least_once' out of the sink",
+            )
         if sink is None:
             self._add_writer(query, frame)
         else:
@@ -138,12 +145,15 @@ class Env:
         if query in self.queries:
             both = "streams" if isinstance(self.queries[query].sink, ChannelWriter) else "queries"
             raise self._refused(f"two {both} have the name {name!r}", "rename one of them")
-        if set(trigger) & {"continuous", "realTime"}:
-            raise self._refused(
-                f"query {name!r} asks for the trigger {next(iter(trigger))!r}, which commits no batches",
-                "use processingTime or availableNow",
-            )
+        for refused in set(trigger) & {"continuous", "realTime"}:
+            raise self._without_batches(query, refused)
         return query
+
+    def _without_batches(self, query: QueryName, trigger: str) -> PipelineError:
+        return self._refused(
+            f"query {query!r} asks for the trigger {trigger!r}, which commits no batches",
+            "use processingTime or availableNow",
+        )
 
     def _streaming(self, name: str, frame: object) -> DataFrame:
         if not getattr(frame, "isStreaming", False):
@@ -165,7 +175,16 @@ class Env:
                 f"query {query!r} has neither a sink nor is it a writer",
                 "pass env.sink(name, frame, sink), or env.sink(name, frame.writeStream...)",
             )
-        self.queries[query] = QuerySpec(query, None, writer=cast("DataStreamWriter", writer))
+        given = cast("DataStreamWriter", writer)
+        if trigger := writers.trigger_without_batches(given):
+            raise self._without_batches(query, trigger)
+        if writers.option_of(given, writers.ASYNC_PROGRESS).lower() == "true":
+            raise self._refused(
+                f"query {query!r} has {writers.ASYNC_PROGRESS}, with which Spark does not write down every "
+                "batch: a checkpoint could not tell what was done",
+                f"leave the option {writers.ASYNC_PROGRESS} out",
+            )
+        self.queries[query] = QuerySpec(query, None, writer=given)
 
     def _refused(self, reason: str, todo: str) -> PipelineError:
         return PipelineError(job=self._job, reason=reason, todo=todo)

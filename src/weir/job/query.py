@@ -23,7 +23,7 @@ from weir.ids import NO_BATCH, BatchId, QueryName, Token
 from weir.job.committer import Committer
 from weir.job.graph import QuerySpec, alone
 from weir.job.sinks import CountingSink, NativeSink, Outcome, StagingSink
-from weir.job.sinks.contract import FittedSink
+from weir.job.sinks.contract import FittedSink, SkippingSink
 from weir.job.together import HeldCommitter, Together
 from weir.lease import Lease
 from weir.protocol.ledger import Staged, plan_start
@@ -329,7 +329,7 @@ class QueryRun:
         before, over = self.files.state_ids(batch), threading.Event()
         faults.watch("batch.state", lambda: self.files.uploading(batch), over)
         try:
-            sink.stage(frame if batch != self._skipped else frame.limit(0), batch, self.token)
+            sink.stage(self._wanted_of(frame, batch), batch, self.token)
         finally:
             over.set()
         faults.point("batch.written")
@@ -338,6 +338,15 @@ class QueryRun:
         sink.record(staged)
         faults.point("batch.staged")
         committer.submit(staged)
+
+    def _wanted_of(self, frame: DataFrame, batch: BatchId) -> DataFrame:
+        """What of the batch is to be delivered: all of it, or nothing."""
+        if batch != self._skipped:
+            return frame
+        inner = getattr(self.spec.sink, "inner", self.spec.sink)
+        if isinstance(inner, SkippingSink):
+            inner.skip(batch)
+        return frame.limit(0)
 
     def fail(self, error: Exception) -> None:
         """Its output can't be delivered: the query may not go on."""

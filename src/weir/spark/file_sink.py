@@ -21,6 +21,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from weir.errors import SinkMismatchError
 from weir.ids import NO_BATCH, BatchId
+from weir.spark.writers import format_of, option_of
 from weir.storage import files
 from weir.storage.open import is_local, local_path
 
@@ -37,27 +38,17 @@ _FORMATS = frozenset({"parquet", "json", "csv", "orc", "text", "avro"})
 
 def log_of(writer: DataStreamWriter, query: str) -> FileSinkLog | None:
     """The log of the folder that an unstarted writer of Spark's writes to; None for any other sink."""
-    made: Any = writer._jwrite
-    format, path = _field(made, "source"), _field(made, "extraOptions").get("path")
-    place = str(path.get()) if path.isDefined() else ""
-    if str(format).lower() not in _FORMATS or not place or not is_local(place):
+    place = option_of(writer, "path")
+    if format_of(writer).lower() not in _FORMATS or not place or not is_local(place):
         return None
     return FileSinkLog(Path(local_path(place)).absolute(), query)
 
 
 def described(writer: DataStreamWriter) -> str:
     """Where an unstarted writer of Spark's writes to, for people; without secrets."""
-    made: Any = writer._jwrite
-    given = _field(made, "extraOptions")
-    found = [str(given.get(key).get()) for key in _IDENTITY if given.get(key).isDefined()]
-    where = " ".join([str(_field(made, "source")), *found[:1]]).strip()
+    found = [place for key in _IDENTITY if (place := option_of(writer, key))]
+    where = " ".join([format_of(writer), *found[:1]]).strip()
     return f"{_CREDENTIALS.sub('//', where)}, by Spark's own sink"
-
-
-def _field(made: Any, name: str) -> Any:
-    field = made.getClass().getDeclaredField(name)
-    field.setAccessible(True)
-    return field.get(made)
 
 
 class FileSinkLog:

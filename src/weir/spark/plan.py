@@ -9,14 +9,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_RELATION = "org.apache.spark.sql.catalyst.streaming.StreamingRelationV2"
+_RELATION = "StreamingRelationV2"
+_OLDER_RELATION = "StreamingRelation"
 _SPARKS_SOCKET = "org.apache.spark.sql.execution.streaming.sources.TextSocketTable"
 _REPLAYABLE = (
     "org.apache.spark.sql.execution.streaming.sources.Rate",
-    "org.apache.spark.sql.execution.datasources.v2.",  # Python data sources: to replay is their contract
     "org.apache.spark.sql.kafka010.",
+    # files, whose log Spark keeps; and Python data sources, in its v2: to replay is their contract
+    "org.apache.spark.sql.execution.datasources.",
+    "org.apache.spark.sql.avro.",
+    "org.apache.spark.sql.hive.orc.",
+    "org.apache.spark.sql.delta.",
+    "org.apache.iceberg.",
 )
-"""How the classes of tables begin whose streams read the same again from the same offsets."""
+"""How the classes of tables and sources begin whose streams read the same again from the same offsets."""
 
 
 class Replay(Enum):
@@ -33,7 +39,7 @@ class Stream:
     """One stream that a frame reads."""
 
     table: str
-    """The class of its table."""
+    """The class of its table; of its source, when that is of Spark's older kind."""
     location: str
     """The option of this name, by which weir's own sources are told apart; or ""."""
 
@@ -46,14 +52,15 @@ class Stream:
 
 
 def streams(frame: DataFrame) -> list[Stream]:
-    """The streams at the leaves of the analyzed plan, without files and others of Spark's older kind.
-
-    Those can be replayed: Spark keeps a log of what they have read.
-    """
+    """The streams at the leaves of the analyzed plan."""
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
-    found = (leaves.apply(number) for number in range(leaves.size()))
-    return [
-        Stream(leaf.table().getClass().getName(), leaf.extraOptions().get("location") or "")
-        for leaf in found
-        if leaf.getClass().getName() == _RELATION
-    ]
+    found = []
+    for number in range(leaves.size()):
+        leaf = leaves.apply(number)
+        kind = leaf.getClass().getSimpleName()
+        if kind == _RELATION:
+            location = leaf.extraOptions().get("location") or ""
+            found.append(Stream(leaf.table().getClass().getName(), location))
+        elif kind == _OLDER_RELATION:
+            found.append(Stream(leaf.dataSource().providingClass().getName(), ""))
+    return found

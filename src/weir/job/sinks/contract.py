@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+def shows_at_once(sink: object) -> bool:
+    """Whether others see what a batch writes before Spark has decided for it: then it is at least once."""
+    return not isinstance(sink, StagingSink) or bool(getattr(sink, "at_once", False))
+
+
 class Outcome(str, Enum):
     """What became of a step that may have been taken before."""
 
@@ -115,6 +120,14 @@ class GroupedSink(Protocol):
 
         Raises `FencedError` when a higher token than one of the openers' was announced: then none is.
         """
+
+
+@runtime_checkable
+class SkippingSink(Protocol):
+    """A sink that does something even with a batch without rows."""
+
+    def skip(self, batch: BatchId) -> None:
+        """Called before this batch is staged: it is not to be delivered, and nothing is to be done for it."""
 
 
 @runtime_checkable

@@ -77,6 +77,8 @@ class FunctionSink:
 
     rewindable = False
     """What the function has done can't be taken back."""
+    at_once = True
+    """The function is called inside the batch."""
 
     def __init__(
         self,
@@ -94,6 +96,7 @@ class FunctionSink:
         self._log = DenseLog(self._store, _LOG)
         self._ledger = Ledger()
         self._token = Token(Attempt(0), Run(0))
+        self._skipped: BatchId | None = None
 
     def describe(self) -> str:
         return f"function {getattr(self._fn, '__qualname__', repr(self._fn))}"
@@ -111,6 +114,8 @@ class FunctionSink:
         from py4j.protocol import Py4JError  # noqa: PLC0415
         from pyspark.errors import PySparkException  # noqa: PLC0415
 
+        if batch == self._skipped:
+            return
         try:
             self._fn(frame, batch)
         except (WeirError, PySparkException, Py4JError, OSError):
@@ -120,6 +125,10 @@ class FunctionSink:
             name = type(error).__name__
             raise UserCodeError(error=name, query=query, batch=batch, message=str(error), job=job) from error
         self._check_whole(batch)
+
+    def skip(self, batch: BatchId) -> None:
+        """The function is not called with this batch."""
+        self._skipped = batch
 
     def record(self, staged: Staged) -> None:
         self._catch_up()

@@ -172,6 +172,11 @@ class KafkaSink:
         self._sent: Sent | None = None
         """What the ledger says; None when it must be read first, because something went wrong."""
 
+    @property
+    def at_once(self) -> bool:
+        """Executors send inside the batch: at least once."""
+        return self._direct is not None
+
     def describe(self) -> str:
         return self._described
 

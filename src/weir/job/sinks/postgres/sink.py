@@ -81,6 +81,11 @@ class PostgresSink:
         """Whether what was delivered can be taken back."""
         return bool(self._wanted.key or self._wanted.extra)
 
+    @property
+    def at_once(self) -> bool:
+        """Executors append to the table inside the batch: at least once."""
+        return self._wanted.at_once
+
     def describe(self) -> str:
         return f"table {self._wanted.table} in {self._address.place}"
 

@@ -1,0 +1,99 @@
+"""What a pipeline may not ask of Spark, and which of Spark's sources weir knows: on a live session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import weir
+from weir.errors import PipelineError
+from weir.ids import job_name
+from weir.job.env import Env
+from weir.spark.plan import Replay, Stream, streams
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamWriter
+
+pytestmark = pytest.mark.spark
+
+Change = Callable[["DataStreamWriter"], "DataStreamWriter"]
+
+
+def env(spark: SparkSession) -> Env:
+    return Env(job_name("job"), spark, None)  # type: ignore[arg-type]
+
+
+def rate(spark: SparkSession) -> DataFrame:
+    return spark.readStream.format("rate").load()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda w: w.trigger(continuous="1 second"), "'continuous', which commits no batches"),
+        (lambda w: w.trigger(realTime="5 seconds"), "'realTime', which commits no batches"),
+        (lambda w: w.option("asyncProgressTrackingEnabled", "TRUE"), "does not write down every batch"),
+        (lambda w: w.option("ASYNCprogressTrackingEnabled", True), "does not write down every batch"),
+    ],
+)
+def test_a_writer_that_commits_no_batches_is_refused(
+    spark: SparkSession, change: Change, reason: str
+) -> None:
+    writer = change(rate(spark).writeStream.format("noop"))
+    with pytest.raises(PipelineError, match=reason) as refused:
+        env(spark).sink("q", writer)
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda w: w,
+        lambda w: w.trigger(processingTime="1 second"),
+        lambda w: w.trigger(availableNow=True),
+        lambda w: w.trigger(once=True),
+        lambda w: w.option("asyncProgressTrackingEnabled", "false"),
+    ],
+)
+def test_every_other_writer_is_taken(spark: SparkSession, change: Change) -> None:
+    made = env(spark)
+    made.sink("q", change(rate(spark).writeStream.format("noop")))
+    assert list(made.queries) == ["q"]
+
+
+def test_which_sources_can_be_replayed(spark: SparkSession, tmp_path: Path) -> None:
+    def replay(format: str, **options: Any) -> list[Replay]:
+        reader = spark.readStream.format(format).options(**options)
+        files = format in ("json", "text", "parquet", "csv", "orc")
+        frame = reader.schema("value string").load(str(tmp_path)) if files else reader.load()
+        return [stream.replay for stream in streams(frame)]
+
+    for known in ("json", "text", "parquet", "csv", "orc", "rate"):
+        assert replay(known) == [Replay.YES], known
+    assert replay("rate-micro-batch", rowsPerBatch=1) == [Replay.YES]
+    assert replay("socket", host="127.0.0.1", port=9) == [Replay.NO]
+    assert Stream("com.example.jms.DefaultSource", "").replay is Replay.UNKNOWN, "of either kind"
+
+
+def test_output_that_is_seen_at_once_can_not_wait_for_a_checkpoint(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for sink in (weir.sinks.memory(), weir.sinks.function(lambda frame, batch: None), None):
+        options = {"execution.checkpointing.dir": str(tmp_path), "sink.commit": "checkpoint"}
+        job = weir.Job("job", **options)
+
+        @job.pipeline
+        def shown(env: weir.Env, sink: Any = sink) -> None:
+            rows = env.source("rate", rate(env.spark))
+            if sink is None:
+                env.sink("seen", rows.writeStream.format("noop"))
+            else:
+                env.sink("seen", rows, sink)
+
+        with pytest.raises(PipelineError, match="shows the rows of a batch at once") as refused:
+            job.start(spark)
+        assert "leave sink.commit at 'batch'" in refused.value.hint
