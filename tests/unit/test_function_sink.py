@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +253,139 @@ def test_a_batch_whose_state_is_not_written_as_a_whole_is_refused(target: Target
     del evaluated[1:3]
     with pytest.raises(PipelineError, match=r"only a part of batch 1.*\(2 partitions\) would be lost"):
         sink.stage(FRAME, BatchId(1), token(1))
+
+
+class Parts:
+    """A sink whose function works off the parts of each batch, and may die before or behind each of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.did: list[tuple[int, str]] = []
+        self.ledgers: list[sinks.BatchLedger] = []
+        self.die: str | None = None
+        self.files = QueryFiles(LocalStore(folder), "query")
+        LocalStore(folder).put("query/metadata", b'{"id": "of-spark"}')
+
+    def opened(self, attempt: int, run: int = 1) -> FunctionSink:
+        sink = sinks.function(self.work).at(str(self.folder), self.files)
+        sink.open(OWNER, LINEAGE, token(attempt, run))
+        return sink
+
+    def work(self, frame: object, batch: int, ledger: sinks.BatchLedger) -> None:
+        self.ledgers.append(ledger)
+        for part in ("a/../b", "b"):
+            if ledger.done(part):
+                continue
+            self.did.append((batch, part))
+            if self.die == part:
+                raise ConnectionError
+            ledger.mark(part)
+
+    def marks(self) -> int:
+        return len(list(LocalStore(self.folder).list("marks")))
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Parts:
+    return Parts(tmp_path)
+
+
+def test_a_batch_that_runs_again_skips_the_parts_that_are_marked_and_repeats_the_one_that_is_not(
+    parts: Parts,
+) -> None:
+    sink, parts.die = parts.opened(1), "b"
+    with pytest.raises(ConnectionError):
+        stage(sink, 0, 1)
+    parts.die = None
+    sink = parts.opened(2)
+    sink.discard(NO_BATCH, [])
+    staged = stage(sink, 0, 2)
+    assert parts.did == [(0, "a/../b"), (0, "b"), (0, "b")]
+    sink.commit(staged)
+    assert parts.marks() == 0
+    stage(sink, 1, 2)
+    assert parts.did[3:] == [(1, "a/../b"), (1, "b")]
+
+
+def test_the_key_stays_the_same_when_a_batch_runs_again_and_the_token_grows(parts: Parts) -> None:
+    stage(parts.opened(1), 0, 1)
+    again = parts.opened(2)
+    stage(again, 0, 2)
+    stage(again, 1, 2)
+    assert [one.key for one in parts.ledgers] == [f"job/query/of-spark/{batch}" for batch in (0, 0, 1)]
+    assert parts.ledgers[0].token < parts.ledgers[1].token
+
+
+def test_behind_a_restore_no_mark_and_no_key_of_before_is_found(parts: Parts) -> None:
+    sink = parts.opened(1)
+    sink.commit(stage(sink, 0, 1))
+    stage(sink, 1, 1)  # Spark has not decided, so the ledger has nothing to take back
+    zombie = parts.ledgers[-1]
+    assert parts.marks() == 2
+    after = parts.opened(2)
+    assert after.rewind(BatchId(0)) is Outcome.ALREADY_DONE
+    assert parts.marks() == 0
+    parts.files.renew_id()
+    zombie._store.create(zombie._mark("b"), b'{"attempt": 1, "run": 1}')  # it had checked before, and slept
+    del parts.did[:]
+    staged = stage(after, 1, 2)
+    assert parts.did == [(1, "a/../b"), (1, "b")]
+    assert parts.ledgers[-1].key != zombie.key
+    after.commit(staged)
+    assert parts.marks() == 0
+
+
+def test_a_run_that_was_replaced_marks_nothing_and_removes_no_marks_of_the_newer_one(parts: Parts) -> None:
+    old, new = parts.opened(1), parts.opened(2)
+    with pytest.raises(FencedError):
+        stage(old, 0, 1)
+    assert parts.marks() == 0
+    stage(new, 0, 2)
+    old.discard(BatchId(5), [])
+    assert parts.marks() == 2
+
+
+def test_marks_of_a_batch_whose_run_died_behind_its_entry_are_removed_at_the_next_start(parts: Parts) -> None:
+    stage(parts.opened(1), 0, 1)
+    after = parts.opened(2)
+    after.discard(BatchId(-1), [])
+    assert parts.marks() == 2, "Spark has not decided: it comes again"
+    after.discard(BatchId(0), [])
+    assert parts.marks() == 0
+
+
+class Called:
+    """Functions of several forms, with what each was called with beside frame and number."""
+
+    def __init__(self) -> None:
+        self.more: list[object] = []
+
+    def two(self, frame: object, batch: int) -> None:
+        self.more.append(None)
+
+    def three(self, frame: object, batch: int, ledger: object = None) -> None:
+        self.more.append(ledger)
+
+    def own(self, frame: object, batch: int, retries: int = 3) -> None:
+        self.more.append(retries)
+
+    def any(self, *given: object) -> None:
+        self.more.append(len(given))
+
+    def __call__(self, frame: object, batch: int, book: object, /) -> None:
+        self.more.append(book)
+
+
+def test_the_ledger_is_given_to_functions_with_a_third_argument_for_it(target: Target) -> None:
+    called = Called()
+    partly = partial(lambda this, frame, batch: this.two(frame, batch), called)
+    forms: list[Any] = [called.two, called.own, called.any, partly, called.three, called]
+    for run, fn in enumerate(forms, 1):
+        sink = FunctionSink(fn, str(target.folder))
+        sink.open(OWNER, LINEAGE, token(1, run))
+        sink.stage(FRAME, BatchId(0), token(1, run))
+    assert called.more[:4] == [None, 3, 2, None]
+    assert [isinstance(one, sinks.BatchLedger) for one in called.more[4:]] == [True, True]
 
 
 @pytest.mark.parametrize("seed", range(5))

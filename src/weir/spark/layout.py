@@ -46,6 +46,11 @@ class QueryFiles:
         """The checkpointLocation as Spark takes it."""
         return spark_url(f"{self._store.url}/{self._prefix}")
 
+    def query_id(self) -> str:
+        """The id that Spark knows the query by; "" before its first start."""
+        data = self._store.get(f"{self._prefix}/metadata")
+        return str(json.loads(data)["id"]) if data else ""
+
     def renew_id(self) -> None:
         """Give the query another id, before its files are live. Safe to repeat.
 

@@ -2,6 +2,7 @@
 
     <job>/sinks/<query>/log/<number>.json                        the ledger, dense, its head deleted
     <job>/sinks/<query>/staged/<batch>-<attempt>-<run>.json      calls that returned, and are recorded
+    <job>/sinks/<query>/marks/<batch>-<digest>.json              parts that are done: `function_ledger.py`
 
 The function is called inside the batch, so what it does has happened before Spark decides: at least
 once. The ledger says up to which batch the calls were of batches that Spark committed, which is what
@@ -12,6 +13,7 @@ newest are kept.
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +32,7 @@ from weir.errors import (
 )
 from weir.ids import Attempt, BatchId, Run, Token
 from weir.job.sinks.contract import Outcome
+from weir.job.sinks.function_ledger import BatchLedger, forget_marks
 from weir.job.sinks.staging import StagedFiles, folder_of
 from weir.protocol.ledger import Ledger, Staged
 from weir.spark.layout import QueryFiles
@@ -38,7 +41,7 @@ from weir.storage import DenseLog, Store, open_store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-BatchFunction = Callable[["DataFrame", int], Any]
+BatchFunction = Callable[["DataFrame", int], Any] | Callable[["DataFrame", int, BatchLedger], Any]
 
 KEPT = 100
 """So many entries of the ledger are kept; one is needed."""
@@ -53,6 +56,11 @@ def function(fn: BatchFunction) -> Function:
     again, with the same number. So what the function does outside of weir must bear repetition
     (overwrite, merge by a key, remember the number), or it happens twice. `env.state` is exempt: its
     values count once. A zombie driver may still be inside a call when its successor makes the same one.
+
+    `fn(frame, batch, ledger)` gets a `BatchLedger` too: `ledger.key` names the batch for other systems, the
+    same whenever it runs again; `ledger.token` only grows; and a part that `ledger.mark(part)` was called for
+    is `ledger.done(part)` when the batch runs again. A crash between doing a part and marking it repeats
+    that part, and the rows must be the same both times: for sources that are read again alike, and no chance.
 
     Each evaluation of the frame computes the batch once more; persist it where there are several. The
     frame of a stateful query must be evaluated as a whole, or the state of the rest would be lost: a
@@ -87,7 +95,8 @@ class FunctionSink:
         files: QueryFiles | None = None,
         store: Store | None = None,
     ) -> None:
-        self._fn = fn
+        self._fn: Callable[..., Any] = fn
+        self._with_ledger = _takes_ledger(fn)
         self._files = files
         self._location = location
         self._store = store or open_store(location)
@@ -117,7 +126,7 @@ class FunctionSink:
         if batch == self._skipped:
             return
         try:
-            self._fn(frame, batch)
+            self._fn(frame, batch, *([self._batch_ledger(batch, token)] if self._with_ledger else []))
         except (WeirError, PySparkException, Py4JError, OSError):
             raise  # told apart by their types
         except Exception as error:
@@ -150,16 +159,20 @@ class FunctionSink:
             outcome = Outcome.DONE_NOW
             faults.point("sink.committed")
         self._staging.forget(staged)
+        if self._with_ledger:
+            forget_marks(self._store, self._token, staged.batch)
         self._forget()
         return outcome
 
     def discard(self, upto: BatchId, keep: Sequence[Staged]) -> None:
         kept = {folder_of(one.batch, one.token) for one in keep}
         self._staging.discard(upto, self._token, kept)
+        forget_marks(self._store, self._token, upto)
 
     def rewind(self, to: BatchId) -> Outcome:
         """Enter that the batches above `to` come again; what the function did stays done."""
         self._catch_up()
+        forget_marks(self._store, self._token)
         if self._ledger.last <= to:
             return Outcome.ALREADY_DONE
         try:
@@ -167,6 +180,11 @@ class FunctionSink:
         except OutcomeUnknownError:
             return Outcome.UNKNOWN
         return Outcome.DONE_NOW
+
+    def _batch_ledger(self, batch: BatchId, token: Token) -> BatchLedger:
+        id = self._files.query_id() if self._files is not None else ""
+        key = f"{self._ledger.owner}/{id}/{batch}"
+        return BatchLedger(key, token, batch, self._store, self._catch_up)
 
     def _check_whole(self, batch: BatchId) -> None:
         """Refuse a batch whose state is not written: with some backends Spark would commit it."""
@@ -238,6 +256,17 @@ class FunctionSink:
             reason=f"the ledger was written by {self._ledger.owner!r} with other live files",
             todo="bring the job's directory back as a whole, or give the query a new name",
         )
+
+
+def _takes_ledger(fn: BatchFunction) -> bool:
+    """Whether the function has a third positional parameter for it; one of its own with a default is none."""
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):  # some functions of C don't tell
+        return False
+    by_place = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    third = by_place[2] if len(by_place) > 2 else None
+    return third is not None and (third.name == "ledger" or third.default is inspect.Parameter.empty)
 
 
 def _key(number: int) -> str:
