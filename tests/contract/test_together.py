@@ -1,8 +1,11 @@
-"""`sink.commit: checkpoint`: the tables of one database become visible in one step."""
+"""`sink.commit: checkpoint`: the tables of one database are seen in one step, others say what they show."""
 
 from __future__ import annotations
 
+import json
 import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import psycopg
@@ -11,16 +14,24 @@ from pyspark.sql import types as T
 
 from tests.cutting_proxy import CuttingProxy
 from tests.local_frame import LocalFrame
+from tests.played_files import PlayedFiles
 from tests.postgres_server import PostgresServer
 from weir import sinks
 from weir.clock import Clock
 from weir.errors import FencedError
 from weir.ids import Attempt, BatchId, CheckpointId, QueryName, Run, Token
+from weir.job.sinks import Outcome, StagingSink
+from weir.job.sinks.files import ABOUT
+from weir.job.sinks.kafka import KafkaSink
+from weir.job.sinks.kafka_broker import Entry
+from weir.job.sinks.kafka_records import Columns
+from weir.job.sinks.kafka_sending import Record
 from weir.job.sinks.postgres.sink import PostgresSink
 from weir.job.together import HeldCommitter, Permit, Together
 from weir.lease import Lease
 from weir.protocol.ledger import Staged
 from weir.spark.layout import QueryFiles
+from weir.storage.local import LocalStore
 
 SCHEMA = T.StructType([T.StructField("value", T.LongType())])
 NAMES = (QueryName("left"), QueryName("right"))
@@ -167,3 +178,122 @@ def test_a_lost_answer_is_asked_for_again(postgres: PostgresServer, database: st
     proxy.close()
     with psycopg.connect(database) as connection:
         assert seen(connection) == [1, 2, [1]]
+
+
+class PlayedBroker:
+    """A topic of which only the ledger is kept."""
+
+    def __init__(self) -> None:
+        self.ledger: list[Entry] = []
+
+    def prepare(self) -> None: ...
+    def fence(self) -> None: ...
+    def entries(self, newest: bool) -> Sequence[Entry]:
+        return self.ledger
+
+    def send(self, records: Iterable[Record], entry: Entry) -> None:
+        self.ledger.append(entry)
+
+    def said(self) -> list[tuple[int, int | None]]:
+        """Each entry's newest batch, and its checkpoint."""
+        states = [json.loads(entry.state) for entry in self.ledger]
+        return [(state["last"], state.get("checkpoint")) for state in states]
+
+
+class Alone:
+    """One query, with a sink of no group, without Spark."""
+
+    def __init__(self, sink: StagingSink) -> None:
+        self.sink = sink
+        self.errors: list[Exception] = []
+        self.together = Together(Lease(Attempt(1), 1000, Clock()), lambda _, error: self.errors.append(error))
+        self.token = Token(Attempt(0), Run(0))
+        self.start(1)
+
+    def start(self, attempt: int) -> None:
+        self.token = Token(Attempt(attempt), Run(1))
+        self.sink.open("job/left", "lineage", self.token)
+        self.held = HeldCommitter(self.sink, cast(QueryFiles, Decided()), self.sink.staged())
+        self.together.add(NAMES[0], self.held)
+
+    def batches(self, *numbers: int) -> None:
+        for number in numbers:
+            one = Staged(BatchId(number), self.token)
+            if isinstance(self.sink, PlayedFiles):
+                self.sink.write(one, 1)
+            self.sink.record(one)
+            self.held.submit(one)
+
+    def checkpoint(self, id: int, cut: int) -> None:
+        self.together.permit(Permit(CheckpointId(id), {NAMES[0]: BatchId(cut)}, {}))
+        assert self.together.settle(60)
+        assert not self.errors
+
+
+def test_files_say_which_checkpoint_their_readers_see(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.put(ABOUT, b"{}")
+    job = Alone(PlayedFiles(store))
+
+    def seen() -> tuple[int, int | None]:
+        found = sinks.read_files(str(tmp_path))
+        return len(found.files), found.checkpoint
+
+    assert seen() == (0, None)
+    job.batches(0, 1, 2)
+    job.checkpoint(1, 1)
+    assert seen() == (2, 1)
+    job.checkpoint(2, 2)
+    job.checkpoint(3, 2)  # with nothing new
+    assert seen() == (3, 2)
+    job.batches(3, 4)
+    views = []
+    commit = job.sink.commit
+
+    def commit_and_look(staged: Staged) -> Outcome:
+        outcome = commit(staged)
+        views.append(seen())
+        return outcome
+
+    job.sink.commit = commit_and_look  # type: ignore[method-assign]
+    job.checkpoint(4, 4)
+    assert views == [(4, None)], "between two checkpoints it is neither of them"
+    assert seen() == (5, 4)
+    job.sink.rewind(BatchId(1))
+    assert seen() == (2, 1)
+
+
+def test_a_crash_between_the_batches_of_a_checkpoint_leaves_its_name_to_the_last_of_them(
+    tmp_path: Path,
+) -> None:
+    store = LocalStore(tmp_path)
+    store.put(ABOUT, b"{}")
+    job = Alone(PlayedFiles(store))
+    job.batches(0, 1)
+    job.sink.commit(Staged(BatchId(0), job.token))
+    assert sinks.read_files(str(tmp_path)).checkpoint is None
+    job.start(2)
+    job.checkpoint(1, 1)
+    assert sinks.read_files(str(tmp_path)).checkpoint == 1
+
+
+def test_the_ledger_of_a_topic_says_which_checkpoint_was_sent(tmp_path: Path) -> None:
+    broker = PlayedBroker()
+    job = Alone(KafkaSink("topic", Columns(None, "value", None), broker, LocalStore(tmp_path)))
+    job.batches(0, 1, 2)
+    job.checkpoint(1, 1)
+    assert broker.said() == [(-1, None), (0, None), (1, 1)]
+    job.start(2)
+    assert broker.said()[-1] == (1, 1), "the newest entry tells the whole state"
+    job.checkpoint(2, 2)
+    assert broker.said()[-1] == (2, 2)
+    job.sink.rewind(BatchId(1))
+    assert broker.said()[-1] == (1, None), "what was sent stays sent"
+
+
+def test_the_ledger_of_a_topic_of_before_there_were_checkpoints_in_it_is_read(tmp_path: Path) -> None:
+    broker = PlayedBroker()
+    old = {"owner": "job/left", "lineage": "lineage", "attempt": 1, "run": 1, "last": 4, "records": 9}
+    broker.ledger.append(Entry(b"4", json.dumps(old).encode()))
+    Alone(KafkaSink("topic", Columns(None, "value", None), broker, LocalStore(tmp_path)))
+    assert broker.said() == [(4, None), (4, None)]

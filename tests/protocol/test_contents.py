@@ -6,7 +6,7 @@ import json
 
 from weir.ids import Attempt, BatchId, Run, Token
 from weir.protocol import ledger
-from weir.protocol.contents import Contents, Span, merged
+from weir.protocol.contents import KEPT, Contents, Span, merged
 
 OLD, NEW = Token(Attempt(1), Run(1)), Token(Attempt(2), Run(1))
 
@@ -20,9 +20,9 @@ def contents(*entries: dict[str, object]) -> Contents:
     return made
 
 
-def delivered(batch: int, token: Token = OLD) -> dict[str, object]:
+def delivered(batch: int, token: Token = OLD, **more: int) -> dict[str, object]:
     name = f"data/{batch}-{token.attempt}/part-0"
-    return ledger.delivered(BatchId(batch), token, {"folder": "data", "files": [name]})
+    return ledger.delivered(BatchId(batch), token, {"folder": "data", "files": [name], **more})
 
 
 def merge(*batches: int, token: Token = OLD) -> dict[str, object]:
@@ -64,9 +64,37 @@ def test_what_was_swept_is_no_longer_kept_in_mind() -> None:
 
 
 def test_a_snapshot_is_read_as_it_was_written() -> None:
-    made = contents(merge(0, 1), ledger.fence(NEW), delivered(3, NEW))
+    made = contents(merge(0, 1), ledger.fence(NEW), delivered(3, NEW, checkpoint=7))
     again = Contents.decode(json.loads(json.dumps(made.encode())))
-    assert again == made
+    assert again == made and again.checkpoint == 7
     again.apply(delivered(4, NEW))
     again.apply(delivered(5, OLD))
     assert again.ledger.last == 4 and len(again.files) == len(made.files) + 1
+
+
+def test_the_visible_checkpoint_is_that_of_the_newest_batch_or_none() -> None:
+    assert contents().checkpoint is None
+    shown = [delivered(3, checkpoint=1), delivered(4), delivered(5, checkpoint=2)]
+    assert [contents(*shown[: many + 1]).checkpoint for many in range(3)] == [1, None, 2]
+    assert contents(*shown, delivered(6)).checkpoint is None
+    assert contents(*shown, ledger.fence(NEW), delivered(6, checkpoint=3)).checkpoint == 2, "it is fenced"
+
+
+def test_a_rewind_brings_the_checkpoint_of_its_batch_back_unless_merged_files_show_more() -> None:
+    shown = [delivered(3, checkpoint=1), delivered(4, checkpoint=2)]
+    back = ledger.rewound(BatchId(3), OLD)
+    assert contents(*shown, back).checkpoint == 1
+    assert contents(*shown, back, delivered(4)).checkpoint is None
+    assert contents(*shown, merge(2, 3), back).checkpoint == 1
+    assert contents(*shown, merge(3, 4), back).checkpoint is None
+
+
+def test_only_the_newest_checkpoints_are_kept() -> None:
+    made = contents(*(delivered(batch, checkpoint=batch) for batch in range(3, 3 * KEPT)))
+    assert len(made.checkpoints) == KEPT and made.checkpoint == 3 * KEPT - 1
+
+
+def test_a_snapshot_of_before_there_were_checkpoints_in_it_is_read() -> None:
+    body = contents().encode()
+    del body["checkpoints"]
+    assert Contents.decode(body) == contents()

@@ -2,8 +2,9 @@
 
 Spark's decisions are collected (`HeldCommitter`, one a query) instead of being delivered at once. When a
 checkpoint completes, its permit goes to `Together`, which commits every sink up to the cut of its
-query: sinks of one group (tables of one database) in one transaction, the others one by one. A permit
-is issued again at each start, so a crash in between delays a commit and loses none.
+query: sinks of one group (tables of one database) in one transaction, the others one by one. The id of
+the checkpoint is in the ledger of each, with the batch of the cut. A permit is issued again at each
+start, so a crash in between delays a commit and loses none.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from weir import faults
 from weir.clock import Deadline
 from weir.errors import ExternalError, FencedError
 from weir.ids import BatchId, CheckpointId, QueryName
-from weir.job.sinks.contract import ForgettingSink, GroupedSink, Outcome, Part, StagingSink
+from weir.job.sinks.contract import (
+    CheckpointedSink,
+    ForgettingSink,
+    GroupedSink,
+    Outcome,
+    Part,
+    StagingSink,
+)
 from weir.lease import Lease
 from weir.protocol.ledger import Staged, decided_by
 from weir.spark.layout import QueryFiles
@@ -184,7 +192,11 @@ class Together:
         outcome = Outcome.ALREADY_DONE
         for name, held in members.items():
             for one in due[name]:
-                if (outcome := held.sink.commit(one)) is Outcome.UNKNOWN:
+                if one.batch == permit.cuts[name] and isinstance(held.sink, CheckpointedSink):
+                    outcome = held.sink.commit_at(one, permit.checkpoint)
+                else:
+                    outcome = held.sink.commit(one)
+                if outcome is Outcome.UNKNOWN:
                     return outcome
         return outcome
 

@@ -12,9 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from weir.ids import Attempt, BatchId, Run, Token
+from weir.ids import Attempt, BatchId, CheckpointId, Run, Token
 from weir.protocol import ledger
 from weir.protocol.ledger import Entry, Ledger
+
+KEPT = 100
+"""Of so many batches the checkpoint is kept, for a rewind to one of them."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,13 @@ class Contents:
     """What readers see. Each row that counts is in exactly one of these files."""
     replaced: dict[str, float] = field(default_factory=dict)
     """Files that were merged into others and are not known to be deleted, with the time of their merge."""
+    checkpoints: dict[BatchId, CheckpointId] = field(default_factory=dict)
+    """Batches that were made visible as the last of a checkpoint, the newest of them."""
+
+    @property
+    def checkpoint(self) -> CheckpointId | None:
+        """The checkpoint that readers see exactly; None where they see the batches one by one."""
+        return self.checkpoints.get(self.ledger.last)
 
     def apply(self, entry: Entry) -> None:
         """Take in one more entry; one that does not count changes nothing."""
@@ -43,9 +53,15 @@ class Contents:
         before, self.ledger = self.ledger, ledger.apply(self.ledger, entry)
         if self.ledger.last < before.last:
             self.files = {name: span for name, span in self.files.items() if span.first <= self.ledger.last}
+            # Below the floor merged files stay whole, and show more than the checkpoint had.
+            reach = range(self.ledger.floor, self.ledger.last + 1)
+            self.checkpoints = {at: id for at, id in self.checkpoints.items() if at in reach}
         elif self.ledger.last > before.last:
             batch = self.ledger.last
             self.files.update(dict.fromkeys(entry["body"]["files"], Span(batch, batch)))
+            if "checkpoint" in entry["body"]:
+                kept = list(self.checkpoints.items())[-KEPT + 1 :]
+                self.checkpoints = dict([*kept, (batch, CheckpointId(entry["body"]["checkpoint"]))])
 
     def in_order(self) -> list[str]:
         """The files that count, in the order of their batches."""
@@ -53,7 +69,7 @@ class Contents:
 
     def copy(self) -> Contents:
         """The same, which later entries leave as it is."""
-        return Contents(self.ledger, dict(self.files), dict(self.replaced))
+        return Contents(self.ledger, dict(self.files), dict(self.replaced), dict(self.checkpoints))
 
     def encode(self) -> dict[str, Any]:
         """As a snapshot, of which `decode` makes the same again."""
@@ -67,6 +83,7 @@ class Contents:
             "floor": now.floor,
             "files": [[name, span.first, span.last] for name, span in self.files.items()],
             "replaced": [[name, at] for name, at in self.replaced.items()],
+            "checkpoints": [[batch, id] for batch, id in self.checkpoints.items()],
         }
 
     @classmethod
@@ -79,7 +96,8 @@ class Contents:
             BatchId(body["floor"]),
         )
         files = {name: Span(BatchId(first), BatchId(last)) for name, first, last in body["files"]}
-        return cls(now, files, dict(body["replaced"]))
+        checkpoints = {BatchId(batch): CheckpointId(id) for batch, id in body.get("checkpoints", ())}
+        return cls(now, files, dict(body["replaced"]), checkpoints)
 
     def _merge(self, entry: Entry) -> None:
         """Never by halves: of a merge of files that are not all there nothing counts."""

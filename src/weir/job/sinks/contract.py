@@ -123,6 +123,14 @@ class GroupedSink(Protocol):
 
 
 @runtime_checkable
+class CheckpointedSink(Protocol):
+    """A sink that says beside its output which checkpoint is visible."""
+
+    def commit_at(self, staged: Staged, checkpoint: CheckpointId) -> Outcome:
+        """`commit`, of the last batch that belongs to this checkpoint; its ledger entry says so."""
+
+
+@runtime_checkable
 class SkippingSink(Protocol):
     """A sink that does something even with a batch without rows."""
 

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from weir import faults
 from weir.errors import LostStagingError, OutcomeUnknownError, SinkMismatchError
-from weir.ids import BatchId, QueryName, Token
+from weir.ids import BatchId, CheckpointId, QueryName, Token
 from weir.job.sinks.contract import Outcome
 from weir.job.sinks.files_ledger import FilesLedger, log_of
 from weir.job.sinks.staging import StagedFiles, folder_of
@@ -73,7 +73,7 @@ def committed_files(path: str) -> list[str]:
 
 
 class FilesSink:
-    """See the module's docstring; keeps the contract of `StagingSink` and of `ForgettingSink`."""
+    """See the module's docstring; a `StagingSink`, `ForgettingSink` and `CheckpointedSink`."""
 
     def __init__(
         self,
@@ -146,13 +146,19 @@ class FilesSink:
         return self._staging.recorded()
 
     def commit(self, staged: Staged) -> Outcome:
+        return self._commit(staged, {})
+
+    def commit_at(self, staged: Staged, checkpoint: CheckpointId) -> Outcome:
+        return self._commit(staged, {"checkpoint": checkpoint})
+
+    def _commit(self, staged: Staged, more: Mapping[str, int]) -> Outcome:
         now = self._ledger.read()
         outcome = Outcome.ALREADY_DONE
         if now.last < staged.batch:
             names = self._staging.files_of(staged)
             if names is None:
                 raise LostStagingError(batch=staged.batch, query=now.owner, path=self.describe())
-            body = {"folder": folder_of(staged.batch, staged.token), "files": names}
+            body = {"folder": folder_of(staged.batch, staged.token), "files": names, **more}
             try:
                 self._ledger.append(ledger.delivered(staged.batch, self._ledger.token, body))
             except OutcomeUnknownError:

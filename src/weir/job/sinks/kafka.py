@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from weir import faults
 from weir.errors import FencedError, LostStagingError, OutcomeUnknownError, SinkMismatchError
-from weir.ids import Attempt, BatchId, QueryName, Run, Token
+from weir.ids import Attempt, BatchId, CheckpointId, QueryName, Run, Token
 from weir.job.sinks import kafka_records
 from weir.job.sinks.contract import Outcome
 from weir.job.sinks.kafka_broker import OWN, Broker, Entry, KafkaBroker, ProducerFencedError, check_installed
@@ -131,6 +131,8 @@ class Sent:
     ledger: Ledger = Ledger()
     records: int = 0
     """How many records were ever sent, those of batches that came twice too."""
+    checkpoint: CheckpointId | None = None
+    """The one that readers see exactly, where they see whole checkpoints."""
 
     def encode(self) -> Entry:
         ledger = self.ledger
@@ -141,6 +143,7 @@ class Sent:
             "run": ledger.fence.run,
             "last": ledger.last,
             "records": self.records,
+            "checkpoint": self.checkpoint,
         }
         key = str(ledger.last % _KEPT) if ledger.last >= 0 else "none"
         return Entry(key.encode(), json.dumps(state).encode())
@@ -150,7 +153,7 @@ class Sent:
         state = json.loads(entry.state)
         token = Token(Attempt(state["attempt"]), Run(state["run"]))
         ledger = Ledger(state["owner"], state["lineage"], token, BatchId(state["last"]))
-        return cls(ledger, state["records"])
+        return cls(ledger, state["records"], state.get("checkpoint"))
 
 
 class KafkaSink:
@@ -210,13 +213,19 @@ class KafkaSink:
         return self._staging.recorded()
 
     def commit(self, staged: Staged) -> Outcome:
+        return self._commit(staged, None)
+
+    def commit_at(self, staged: Staged, checkpoint: CheckpointId) -> Outcome:
+        return self._commit(staged, checkpoint)
+
+    def _commit(self, staged: Staged, checkpoint: CheckpointId | None) -> Outcome:
         sent = self._certain()
         outcome = Outcome.ALREADY_DONE
         if sent.ledger.last < staged.batch:
             urls, rows = self._files(staged, sent)
             ledger = replace(sent.ledger, last=staged.batch)
             try:
-                self._send(urls, Sent(ledger, sent.records + rows))
+                self._send(urls, Sent(ledger, sent.records + rows, checkpoint))
             except ProducerFencedError:
                 self._certain()
                 return Outcome.UNKNOWN
@@ -237,7 +246,7 @@ class KafkaSink:
         if sent.ledger.last <= to:
             return Outcome.ALREADY_DONE
         try:
-            self._send([], replace(sent, ledger=replace(sent.ledger, last=to)))
+            self._send([], replace(sent, ledger=replace(sent.ledger, last=to), checkpoint=None))
         except (OutcomeUnknownError, ProducerFencedError):
             return Outcome.UNKNOWN
         return Outcome.DONE_NOW

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weir.errors import FilesNotReadableError
-from weir.job.sinks.files import ABOUT, committed_files
+from weir.job.sinks.files import ABOUT
+from weir.job.sinks.files_ledger import log_of
 from weir.storage import open_store
 from weir.storage.open import is_local, local_path, spark_url
 
@@ -37,7 +38,9 @@ def read_files(path: str) -> CommittedFiles:
             reason="no batch was ever written there by a files sink",
             todo="check the path; a files sink makes it with its first batch",
         )
-    return CommittedFiles(store.url, tuple(committed_files(path)), json.loads(about))
+    now = log_of(store).catch_up()
+    files = tuple(f"{store.url}/{name}" for name in now.in_order())
+    return CommittedFiles(store.url, files, json.loads(about), now.checkpoint)
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,11 @@ class CommittedFiles:
     files: tuple[str, ...]
     about: dict[str, Any]
     """What the sink tells of them: format, options, partition columns, and the newest schema."""
+    checkpoint: int | None = None
+    """With `sink.commit: checkpoint`, the one that these files are the output of, to the batch.
+
+    None where batches become visible one by one, and for the moment in which those of one checkpoint do.
+    """
 
     def arrow(self) -> pa.Table:
         """All rows as an Arrow table; Parquet and ORC alone."""
