@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.fake_job import Answer, FakeJob, Weir
+from tests.kept_job import write
 from weir.checkpoint.manifest import Manifest, QueryCut
 from weir.checkpoint.restore import Changes, From
 from weir.cli import main
@@ -264,6 +265,24 @@ def test_the_tables_fit_eighty_columns(weir: Weir, job: FakeJob) -> None:
     assert ["1234569", "at-least-once,", "subsumed", *["4321"] * 5, "1", "TiB"] in lines(out)
     tables = weir("checkpoints", "wordcount", "1234569").out.partition("\n\n")[2]
     assert max(map(len, tables.splitlines())) <= 80 and "4321" in tables
+
+
+def test_orphans_are_listed_with_their_bytes_and_stay(weir: Weir, job: FakeJob) -> None:
+    assert weir("checkpoints", "wordcount", "--orphans").out == (
+        "the next sweep of wordcount would delete nothing\n"
+    )
+    left = write(job.dir / paths.pins(job.name, Generation(1)) / "queries/counts/offsets/7", "left")
+    key = str(left.relative_to(job.dir))
+    out = weir("checkpoints", "wordcount", "--orphans").out
+    assert out == f"      4 B  {key}\nthe next sweep of wordcount would delete 1 file, 4 B\n"
+    LocalStore(job.dir).create(paths.begun(job.name, CheckpointId(4)), b"{}")
+    out = weir("checkpoints", "wordcount", "--orphans").out
+    assert key not in out and "under way: checkpoint 4; pins and copies are left out" in out
+    body = weir("checkpoints", "wordcount", "--orphans", "--json").json
+    assert body == {"job": "wordcount", "orphans": [], "bytes": 0, "under_way": [4]}
+    assert left.read_text() == "left"
+    answer = weir("checkpoints", "wordcount", "4", "--orphans")
+    assert answer.code == 2 and "ID can't be '4'" in answer.err
 
 
 def test_the_oldest_checkpoints_make_room_in_the_journal(

@@ -1,4 +1,4 @@
-"""`weir checkpoints`: the checkpoints of a job, and the phases of one of them."""
+"""`weir checkpoints`: the checkpoints of a job, the phases of one of them, and what a sweep would delete."""
 
 from __future__ import annotations
 
@@ -17,11 +17,16 @@ from weir.errors import BadValueError
 from weir.protocol.checkpoints import Alignment, CheckpointState
 from weir.supervisor.checkpoints import PHASES, WHOLE, Checkpoint, newest
 from weir.supervisor.checkpoints import one as the_one
+from weir.supervisor.orphans import Orphans
+from weir.supervisor.orphans import orphans as the_orphans
 
 Id = Annotated[str | None, typer.Argument(metavar="ID", help="Only this one, with its phases: 41 or chk-41.")]
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many of the newest.")]
 Queries = Annotated[
     bool, typer.Option("--queries", help="The queries of all that are listed, not only of the newest three.")
+]
+OrphansOnly = Annotated[
+    bool, typer.Option("--orphans", help="The files that the next sweep would delete; deletes none.")
 ]
 
 _LOOKED_INTO = 3
@@ -35,6 +40,7 @@ def checkpoints(
     id: Id = None,
     limit: Limit = 20,
     queries: Queries = False,
+    orphans: OrphansOnly = False,
     dir: Directory = None,
     config: SettingsFile = None,
     define: Define = None,
@@ -51,11 +57,20 @@ def checkpoints(
     the barrier and alignment, 'commit' of the batch, 'snapshot' for listing, pinning and copying. With
     an ID every phase of every query has its own column.
 
+    Orphans are files that no checkpoint needs, left by aborted ones and kills. They are swept at every
+    start and every ten minutes while the job runs.
+
     \b
     Example: weir checkpoints wordcount 41
     """
     place = directory(dir, config, define)
     clock = Clock()
+    if orphans:
+        if id:
+            reason = "orphans are of no checkpoint: --orphans goes without an ID"
+            raise BadValueError(key="ID", value=id, origin="the command line", reason=reason)
+        _say_orphans(job, the_orphans(place, job, clock), json)
+        return
     number = _number(id) if id else None
     found = newest(place, job, clock, limit) if number is None else [the_one(place, job, clock, number)]
     if json:
@@ -64,6 +79,21 @@ def checkpoints(
         _say_one(job, found[0], clock)
     else:
         _say(job, found, clock, len(found) if queries else _LOOKED_INTO)
+
+
+def _say_orphans(job: str, seen: Orphans, json: bool) -> None:
+    if json:
+        found = [asdict(one) for one in seen.found]
+        say.say_json({"job": job, "orphans": found, "bytes": seen.bytes, "under_way": seen.under_way})
+        return
+    for one in seen.found:
+        say.say(f"{_size(one.bytes):>9}  {one.key}")
+    count = len(seen.found)
+    total = f"{count} file{'s' if count > 1 else ''}, {say.size(seen.bytes)}" if count else "nothing"
+    say.say(f"the next sweep of {job} would delete {total}")
+    if seen.under_way:
+        ids = ", ".join(map(str, seen.under_way))
+        say.say(f"under way: checkpoint {ids}; pins and copies are left out, ask again when it has ended")
 
 
 def _number(text: str) -> int:
