@@ -53,7 +53,9 @@ JSON_FORMS = {
     "checkpoints": "`job`, `checkpoints`: each with `id`, `status` (pending, completed, aborted or subsumed),"
     " `attempt`, `alignment`, `full`, `trigger`, `begun_at`, `ended_at`, `seconds`, `new_bytes`,"
     " `full_bytes`, `reason`, `phases`, `queries` (by name: `batch`, `unaligned`, `new_bytes`, `full_bytes`,"
-    " `phases`)",
+    " `phases`); with `--orphans`: `job`, `orphans` (each with `key` and `bytes`; null: not known, in an"
+    " object store), `bytes` (their sum), `under_way` (ids of checkpoints that are being taken: pins and"
+    " copies are left out)",
     "stop": "`job`, `state`, `attempt`, and with a savepoint `id`, `path`, `seconds`, `bytes`; with"
     " `--detached`: `job`, `status` (asked)",
     "savepoint": "`job`, `status` (taken, or asked with `--detached`), `id`, `path`, `seconds`, `bytes`; the"

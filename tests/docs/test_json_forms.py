@@ -14,10 +14,15 @@ from typing import Any
 import pytest
 
 from tests.fake_job import FakeJob
+from tests.kept_job import write
 from tests.unit.test_cli_savepoints import saved
 from tests.web_site import checkpointed, described, failed
 from weir.cli import main
+from weir.ids import Generation
 from weir.protocol.messages import BatchCommitted
+from weir.storage import paths
+from weir.storage.generations import Origin, create_origin
+from weir.storage.local import LocalStore
 
 FORMS: dict[str, str] = runpy.run_path(str(Path(__file__).parents[2] / "docs/reference/generate.py"))[
     "JSON_FORMS"
@@ -25,6 +30,8 @@ FORMS: dict[str, str] = runpy.run_path(str(Path(__file__).parents[2] / "docs/ref
 BY_NAME = ("parts", "phases", "lag", "durations", "replayed")
 """Their keys are names of other things."""
 SAVED_AT = "execution.checkpointing.savepoint-dir"
+ORPHANS = "checkpoints --orphans"
+FORMS["checkpoints"], _, FORMS[ORPHANS] = FORMS["checkpoints"].partition("; with `--orphans`: ")
 _ALL_OF = r"all of (?:a job in )?`(list|status)`"
 
 
@@ -41,6 +48,8 @@ def full(tmp_path: Path) -> FakeJob:
     job.event("restored", {"checkpoint": 1, "generation": 2, "why": "asked", "seconds": 1.0})
     checkpointed(failed(job), 1, 3)
     job.log(1, "a line\n")
+    create_origin(LocalStore(tmp_path), job.name, Generation(1), Origin("lineage", "rocksdb", 2, "4.3", "t"))
+    write(tmp_path / paths.pins(job.name, Generation(1)) / ".left.1.tmp", "by a kill")
     saved(tmp_path / "elsewhere", tmp_path / "backup")
     return job
 
@@ -65,7 +74,9 @@ def documented(verb: str) -> set[str]:
     return own.union(*(documented(other) for other in others))
 
 
-@pytest.mark.parametrize("verb", ["list", "status", "top", "checkpoints", "savepoints", "logs", "config"])
+@pytest.mark.parametrize(
+    "verb", ["list", "status", "top", "checkpoints", ORPHANS, "savepoints", "logs", "config"]
+)
 def test_what_is_printed_is_what_is_documented(
     verb: str,
     full: FakeJob,
@@ -78,7 +89,7 @@ def test_what_is_printed_is_what_is_documented(
     about = [] if verb in ("list", "config") else ["wordcount"]
     define = {"config": ["-D", "spark.x=1"], "savepoints": ["-D", f"{SAVED_AT}={tmp_path}/backup"]}
     with pytest.raises(SystemExit):
-        main([verb, *about, *define.get(verb, []), "--json", "--dir", str(tmp_path)])
+        main([*verb.split(), *about, *define.get(verb, []), "--json", "--dir", str(tmp_path)])
     printed = set(keys(json.loads(capsys.readouterr().out)))
     allowed = {"at", "files", "damage"} if verb == "savepoints" else set()  # of one that was verified
     if verb in ("status", "top"):

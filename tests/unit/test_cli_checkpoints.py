@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.fake_job import Answer, FakeJob, Weir
+from tests.kept_job import write
 from weir.checkpoint.manifest import Manifest, QueryCut
 from weir.checkpoint.restore import Changes, From
 from weir.cli import main
@@ -22,6 +23,7 @@ from weir.protocol.messages import CheckpointAborted, CheckpointBegun, Checkpoin
 from weir.storage import paths
 from weir.storage.generations import Origin, begin_rewind, create_origin, opening, read_origin
 from weir.storage.local import LocalStore
+from weir.words import when
 
 INTERVAL = "execution.checkpointing.interval"
 PHASES = {"barrier": 0.01, "alignment": 0.25, "commit": 0.1, "listing": 0.02, "pinning": 0.03, "copying": 0.0}
@@ -148,6 +150,46 @@ def test_the_list_has_every_status_and_says_why_the_last_abort_was(weir: Weir, j
     assert statuses(weir, "--limit", "2") == {3: "aborted", 4: "pending"}
 
 
+def lines(out: str) -> list[list[str]]:
+    return [line.split() for line in out.splitlines()]
+
+
+def test_the_list_has_kind_trigger_times_of_phases_and_bytes(weir: Weir, job: FakeJob) -> None:
+    completed(job, 41)
+    at = weir("checkpoints", "wordcount", "--json").json["checkpoints"][0]["ended_at"]
+    heads, names, first, second, *_ = lines(weir("checkpoints", "wordcount").out)
+    assert heads + names == [
+        *("kind", "status", "new"),
+        *("id", "trigger", "at", "seconds", "barrier", "ack", "complete", "notify", "full"),
+    ]
+    phases = ["0.840", "0.020", "0.600", "0.010", "0.000"]
+    assert first == ["41", "aligned", "subsumed", *phases, "2", "MiB"]
+    assert second == ["interval", when(at, job.clock.now()), "34", "MiB"]
+
+
+def test_the_list_has_a_line_for_each_query_of_the_newest_or_of_all(weir: Weir, job: FakeJob) -> None:
+    for id in range(1, 6):
+        completed(job, id)
+    aborted(job, 6)
+    of_query = ["counts", "12", "0.260", "0.100", "0.050", "0.977", "KiB", "5", "MiB"]
+    shown = lines(weir("checkpoints", "wordcount").out)
+    assert ["id", "query", "batch", "wait", "commit", "snapshot", "new", "full"] in shown
+    assert [line[0] for line in shown if line[1:] == of_query] == ["3", "4", "5"]
+    shown = lines(weir("checkpoints", "wordcount", "--queries").out)
+    assert [line[0] for line in shown if line[1:] == of_query] == ["1", "2", "3", "4", "5"]
+
+
+@pytest.mark.parametrize(("unaligned", "kind"), [([True, True], "unaligned"), ([False, True], "turned")])
+def test_one_that_began_aligned_and_was_cut_unaligned_is_told_apart(
+    unaligned: list[bool], kind: str, weir: Weir, job: FakeJob
+) -> None:
+    begun(job, 1)
+    message = asdict(CheckpointCompleted(1, "unaligned", "interval", False, 0.5, 1, 1))
+    message["queries"] = {f"q{n}": {"batch": n, "unaligned": one} for n, one in enumerate(unaligned)}
+    job.event("checkpoint completed", message)
+    assert lines(weir("checkpoints", "wordcount").out)[2][1] == kind
+
+
 def test_as_json_a_checkpoint_has_the_documented_keys(weir: Weir, job: FakeJob) -> None:
     completed(job, 7)
     stored(job, 7)
@@ -165,10 +207,10 @@ def test_one_checkpoint_is_shown_with_its_phases_query_by_query(weir: Weir, job:
     out = weir("checkpoints", "wordcount", "chk-41").out
     assert out.startswith("checkpoint 41 of wordcount is completed, at ")
     assert "0.840 s: trigger 0.001, barrier 0.020, ack 0.600" in out
-    lines = [line.split() for line in out.splitlines()]
-    assert ["counts", "12", "unaligned", "0.977", "KiB", "5", "MiB"] in lines
-    assert ["seconds", *PHASES] in lines
-    assert ["counts", "0.010", "0.250", "0.100", "0.020", "0.030", "0.000"] in lines
+    shown = lines(out)
+    assert ["counts", "12", "unaligned", "0.977", "KiB", "5", "MiB"] in shown
+    assert ["seconds", *PHASES] in shown
+    assert ["counts", "0.010", "0.250", "0.100", "0.020", "0.030", "0.000"] in shown
 
 
 def test_a_checkpoint_that_is_not_there_or_no_number_is_said(weir: Weir, job: FakeJob) -> None:
@@ -215,12 +257,32 @@ def test_the_tables_fit_eighty_columns(weir: Weir, job: FakeJob) -> None:
         CheckpointCompleted(1234569, "at-least-once", "request", True, 4321.0, 2**40 - 1, 2**40 - 1)
     )
     cut = {"batch": 123456789, "unaligned": True, "new_bytes": 2**40 - 1, "full_bytes": 2**40 - 1}
+    long["phases"] = dict.fromkeys(("trigger", "barrier", "ack", "complete", "notify"), 4321.0)
     long["queries"] = {"q" * 90: {**cut, "phases": dict.fromkeys(PHASES, 4321.0)}}
     job.event("checkpoint completed", long)
     out = weir("checkpoints", "wordcount").out
-    assert max(map(len, out.splitlines())) <= 80
+    assert max(map(len, out.splitlines())) <= 80 and "123456789" in out and "12963" in out
+    assert ["1234569", "at-least-once,", "subsumed", *["4321"] * 5, "1", "TiB"] in lines(out)
     tables = weir("checkpoints", "wordcount", "1234569").out.partition("\n\n")[2]
     assert max(map(len, tables.splitlines())) <= 80 and "4321" in tables
+
+
+def test_orphans_are_listed_with_their_bytes_and_stay(weir: Weir, job: FakeJob) -> None:
+    assert weir("checkpoints", "wordcount", "--orphans").out == (
+        "the next sweep of wordcount would delete nothing\n"
+    )
+    left = write(job.dir / paths.pins(job.name, Generation(1)) / "queries/counts/offsets/7", "left")
+    key = str(left.relative_to(job.dir))
+    out = weir("checkpoints", "wordcount", "--orphans").out
+    assert out == f"      4 B  {key}\nthe next sweep of wordcount would delete 1 file, 4 B\n"
+    LocalStore(job.dir).create(paths.begun(job.name, CheckpointId(4)), b"{}")
+    out = weir("checkpoints", "wordcount", "--orphans").out
+    assert key not in out and "under way: checkpoint 4; pins and copies are left out" in out
+    body = weir("checkpoints", "wordcount", "--orphans", "--json").json
+    assert body == {"job": "wordcount", "orphans": [], "bytes": 0, "under_way": [4]}
+    assert left.read_text() == "left"
+    answer = weir("checkpoints", "wordcount", "4", "--orphans")
+    assert answer.code == 2 and "ID can't be '4'" in answer.err
 
 
 def test_the_oldest_checkpoints_make_room_in_the_journal(

@@ -50,6 +50,7 @@ def sweep(
     retained: Iterable[Manifest],
     pending: Iterable[str] = (),
     *,
+    void: Iterable[CheckpointId] = (),
     copy_dir: str | None = None,
     dry_run: bool = False,
 ) -> list[str]:
@@ -59,19 +60,27 @@ def sweep(
     `Pins.keep`), temporary files, records of old aborted checkpoints, and what a restore has left
     that was never finished. Safe to repeat, and to be killed in. While a checkpoint is being kept,
     its files must be among the pending ones; from another process only while nobody runs the job.
+    `void` are taken for aborted, though they are not yet.
     """
-    return _Sweep(store, job, list(retained), set(pending), dry_run).run(copy_dir)
+    return _Sweep(store, job, list(retained), set(pending), set(void), dry_run).run(copy_dir)
 
 
 class _Sweep:
     def __init__(
-        self, store: Store, job: JobName, retained: list[Manifest], busy: set[str], dry_run: bool
+        self,
+        store: Store,
+        job: JobName,
+        retained: list[Manifest],
+        busy: set[str],
+        void: set[CheckpointId],
+        dry_run: bool,
     ) -> None:
         self._store = store
         self._job = job
         self._busy = busy
         self._dry_run = dry_run
         self._there = mf.ids(store, job)
+        self._there["aborted"] |= void
         self._own = self._there["chk"] - self._there["aborted"]
         self._begun = self._there["begun"] - self._there["chk"] - self._there["aborted"]
         passed_over = self._own - {CheckpointId(one.id) for one in retained}

@@ -1,4 +1,4 @@
-"""`weir checkpoints`: the checkpoints of a job, and the phases of one of them."""
+"""`weir checkpoints`: the checkpoints of a job, the phases of one of them, and what a sweep would delete."""
 
 from __future__ import annotations
 
@@ -14,18 +14,33 @@ from weir.cli import say
 from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, directory
 from weir.clock import Clock
 from weir.errors import BadValueError
-from weir.protocol.checkpoints import CheckpointState
+from weir.protocol.checkpoints import Alignment, CheckpointState
 from weir.supervisor.checkpoints import PHASES, WHOLE, Checkpoint, newest
 from weir.supervisor.checkpoints import one as the_one
+from weir.supervisor.orphans import Orphans
+from weir.supervisor.orphans import orphans as the_orphans
 
 Id = Annotated[str | None, typer.Argument(metavar="ID", help="Only this one, with its phases: 41 or chk-41.")]
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many of the newest.")]
+Queries = Annotated[
+    bool, typer.Option("--queries", help="The queries of all that are listed, not only of the newest three.")
+]
+OrphansOnly = Annotated[
+    bool, typer.Option("--orphans", help="The files that the next sweep would delete; deletes none.")
+]
+
+_LOOKED_INTO = 3
+"""Of so many of the newest, the list shows the queries."""
+_PHASES = ("barrier", "ack", "complete", "notify")
+"""Of the whole, those with a column in the list; an id shows them all."""
 
 
 def checkpoints(
     job: JobOf,
     id: Id = None,
     limit: Limit = 20,
+    queries: Queries = False,
+    orphans: OrphansOnly = False,
     dir: Directory = None,
     config: SettingsFile = None,
     define: Define = None,
@@ -34,14 +49,28 @@ def checkpoints(
     """List the checkpoints of a job, or look into one.
 
     One that is completed can be restored; one that is subsumed was completed and made room for newer
-    ones. 'new' are the bytes that no earlier checkpoint had, 'full' all that a restore needs. With an
-    ID: what each query took, phase by phase.
+    ones. 'new' are the bytes that no earlier checkpoint had, 'full' all that a restore needs. One that
+    is 'turned' began aligned and was cut unaligned.
+
+    The seconds of the whole: 'barrier' until the last query had its cut and 'ack' until all their files
+    were safe, from the trigger on; 'complete' and 'notify' by themselves. Those of a query: 'wait' for
+    the barrier and alignment, 'commit' of the batch, 'snapshot' for listing, pinning and copying. With
+    an ID every phase of every query has its own column.
+
+    Orphans are files that no checkpoint needs, left by aborted ones and kills. They are swept at every
+    start and every ten minutes while the job runs.
 
     \b
     Example: weir checkpoints wordcount 41
     """
     place = directory(dir, config, define)
     clock = Clock()
+    if orphans:
+        if id:
+            reason = "orphans are of no checkpoint: --orphans goes without an ID"
+            raise BadValueError(key="ID", value=id, origin="the command line", reason=reason)
+        _say_orphans(job, the_orphans(place, job, clock), json)
+        return
     number = _number(id) if id else None
     found = newest(place, job, clock, limit) if number is None else [the_one(place, job, clock, number)]
     if json:
@@ -49,7 +78,22 @@ def checkpoints(
     elif number is not None:
         _say_one(job, found[0], clock)
     else:
-        _say(job, found, clock)
+        _say(job, found, clock, len(found) if queries else _LOOKED_INTO)
+
+
+def _say_orphans(job: str, seen: Orphans, json: bool) -> None:
+    if json:
+        found = [asdict(one) for one in seen.found]
+        say.say_json({"job": job, "orphans": found, "bytes": seen.bytes, "under_way": seen.under_way})
+        return
+    for one in seen.found:
+        say.say(f"{_size(one.bytes):>9}  {one.key}")
+    count = len(seen.found)
+    total = f"{count} file{'s' if count > 1 else ''}, {say.size(seen.bytes)}" if count else "nothing"
+    say.say(f"the next sweep of {job} would delete {total}")
+    if seen.under_way:
+        ids = ", ".join(map(str, seen.under_way))
+        say.say(f"under way: checkpoint {ids}; pins and copies are left out, ask again when it has ended")
 
 
 def _number(text: str) -> int:
@@ -60,26 +104,52 @@ def _number(text: str) -> int:
     return int(found[1])
 
 
-def _say(job: str, found: list[Checkpoint], clock: Clock) -> None:
+def _say(job: str, found: list[Checkpoint], clock: Clock, looked_into: int) -> None:
     if not found:
         say.say(f"{job} has no checkpoint yet")
         return
-    table = _table(["id", "kind", "status", "trigger", "at"], ["seconds", "new", "full"])
-    for one in found:
-        table.add_row(
-            str(one.id),
-            _kind(one),
-            one.status.value,
-            one.trigger or "-",
-            say.when(one.ended_at or one.begun_at, clock.now()),
-            _seconds(one.seconds),
-            _size(one.new_bytes),
-            _size(one.full_bytes),
-        )
-    say.out.print(table)
+    say.out.print(_list(found, clock))
     aborted = [one for one in found if one.status is CheckpointState.ABORTED]
     if aborted:
         say.say(f"the last abort, checkpoint {aborted[-1].id}: {aborted[-1].reason}")
+    known = [one for one in found if one.queries][-looked_into:]
+    if known:
+        say.say()
+        say.out.print(_list_of_queries(known))
+
+
+def _list(found: list[Checkpoint], clock: Clock) -> Table:
+    """Two lines for each checkpoint."""
+    table = _table(["id", "kind\ntrigger", "status\nat"], ["seconds", *_PHASES, "new\nfull"])
+    for one in found:
+        table.add_row(
+            str(one.id),
+            f"{_kind(one)}\n{one.trigger or '-'}",
+            f"{one.status.value}\n{say.when(one.ended_at or one.begun_at, clock.now())}",
+            _seconds(one.seconds),
+            *(_seconds(one.phases.get(phase)) for phase in _PHASES),
+            f"{_size(one.new_bytes)}\n{_size(one.full_bytes)}",
+        )
+    return table
+
+
+def _list_of_queries(found: list[Checkpoint]) -> Table:
+    """A line for each query of each checkpoint."""
+    table = _table(["id", "query"], ["batch", "wait", "commit", "snapshot", "new", "full"])
+    for one in found:
+        for row, (name, query) in enumerate(one.queries.items()):
+            phases = query.get("phases", {})
+            table.add_row(
+                str(one.id) if row == 0 else "",
+                name,
+                _batch(query),
+                _sum(phases, "barrier", "alignment"),
+                _sum(phases, "commit"),
+                _sum(phases, "listing", "pinning", "copying"),
+                _size(query.get("new_bytes")),
+                _size(query.get("full_bytes")),
+            )
+    return table
 
 
 def _say_one(job: str, one: Checkpoint, clock: Clock) -> None:
@@ -105,8 +175,7 @@ def _query_table(queries: Mapping[str, Mapping[str, Any]]) -> Table:
     table = _table(["query"], ["batch", "cut", "new", "full"])
     for name, query in queries.items():
         cut = "unaligned" if query.get("unaligned") else "aligned"
-        batch = "-" if query.get("batch", -1) < 0 else str(query["batch"])
-        table.add_row(name, batch, cut, _size(query.get("new_bytes")), _size(query.get("full_bytes")))
+        table.add_row(name, _batch(query), cut, _size(query.get("new_bytes")), _size(query.get("full_bytes")))
     return table
 
 
@@ -118,18 +187,36 @@ def _phase_table(queries: Mapping[str, Mapping[str, Any]]) -> Table:
     return table
 
 
+_GIVE_WAY = ("query", "seconds", "kind\ntrigger")
+
+
 def _table(left: Iterable[str], right: Iterable[str]) -> Table:
-    """Narrow enough for eighty columns; the first column of words gives way."""
+    """Narrow enough for eighty columns; columns of words give way."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     for name in left:
-        table.add_column(name, overflow="fold", no_wrap=name not in ("query", "seconds", "kind"))
+        table.add_column(name, overflow="fold", no_wrap=name not in _GIVE_WAY)
     for name in right:
         table.add_column(name, justify="right", no_wrap=True)
     return table
 
 
 def _kind(one: Checkpoint) -> str:
-    return (one.alignment or "-") + (", full" if one.full else "")
+    return ("turned" if _turned(one) else one.alignment or "-") + (", full" if one.full else "")
+
+
+def _turned(one: Checkpoint) -> bool:
+    """Whether it began aligned and was cut unaligned: then not every query was, the roots never."""
+    cuts = [bool(query.get("unaligned")) for query in one.queries.values()]
+    return one.alignment == Alignment.UNALIGNED.value and not all(cuts)
+
+
+def _batch(query: Mapping[str, Any]) -> str:
+    return "-" if query.get("batch", -1) < 0 else str(query["batch"])
+
+
+def _sum(phases: Mapping[str, float], *names: str) -> str:
+    known = [phases[name] for name in names if name in phases]
+    return _seconds(sum(known) if known else None)
 
 
 def _seconds(seconds: float | None) -> str:
