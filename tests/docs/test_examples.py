@@ -130,6 +130,7 @@ def test_the_word_count_over_files_counts_every_word_and_goes_on_with_more(
 
 @pytest.mark.spark
 @pytest.mark.faults
+@pytest.mark.long
 def test_the_online_model_learns_from_every_batch_once_though_it_is_killed(
     quick: Mapping[str, str], tmp_path: Path
 ) -> None:

@@ -26,6 +26,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.faults]
 JOB = Path(__file__).parent / "jobs" / "kafka_counts.py"
 RECORDS = 200
 POINTS = [*(f"{point}#1" for point in (*STARTS, *BATCH, "kafka.fenced")), "kafka.sent#3"]
+OWN = ["kafka.fenced#1", "sink.committing#1", "kafka.sent#3", "sink.committed#1", "batch.committed#1"]
+"""Where it does other things than any sink; `test_every_point.py` has the rest."""
 """Where the sink takes part; occurrences are counted anew in each attempt; a start sends twice at most."""
 
 
@@ -83,25 +85,26 @@ class Feed:
 
 def run_killed(feed: Feed, folder: Path, settings: Mapping[str, str], faults: Sequence[str]) -> JobRun:
     armed = [f"{fault}:kill" for fault in faults]
-    run = run_job(JOB, folder / "weir", faults=armed, args=feed.args, settings=settings, timeout=840)
+    run = run_job(JOB, folder / "weir", faults=armed, args=feed.args, settings=settings, timeout=1400)
     assert run.exit_code == 0, run.stderr
     feed.check()
     return run
 
 
-@pytest.mark.timeout(900)
-def test_kills_at_every_point_of_the_sink_change_nothing(
-    kafka: KafkaServer, settings: Mapping[str, str], tmp_path: Path
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("points", [OWN, pytest.param(POINTS, marks=pytest.mark.long)], ids=["own", "every"])
+def test_kills_at_the_points_of_the_sink_change_nothing(
+    points: Sequence[str], kafka: KafkaServer, settings: Mapping[str, str], tmp_path: Path
 ) -> None:
     """In one run; kills of the sink alone are in `integration/`."""
-    feed = Feed(kafka, f"every-{os.getpid()}")
+    feed = Feed(kafka, f"every-{len(points)}-{os.getpid()}")
     feed.add(RECORDS * 2)
-    run = run_killed(feed, tmp_path, settings, POINTS)
-    assert run.fired == set(POINTS), f"not all fired:\n{run.stderr}"
+    run = run_killed(feed, tmp_path, settings, points)
+    assert run.fired == set(points), f"not all fired:\n{run.stderr}"
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_kills_by_seed_change_nothing(
     seed: int, kafka: KafkaServer, settings: Mapping[str, str], tmp_path: Path

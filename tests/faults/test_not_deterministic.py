@@ -20,7 +20,7 @@ from weir.testing import JobRun, committed_rows, folded, run_job
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(1200)]
 
 JOB = Path(__file__).parent / "jobs" / "uuids.py"
 POINTS = (
@@ -73,9 +73,10 @@ def compare(spark: SparkSession, folder: Path, batches: int) -> None:
 def run(folder: Path, rows: Path, faults: list[str], quick: Mapping[str, str]) -> JobRun:
     armed = [f"{fault}:kill" for fault in faults]
     args = (rows, folder / "out")
-    return run_job(JOB, folder / "weir", faults=armed, args=args, settings=quick, timeout=500)
+    return run_job(JOB, folder / "weir", faults=armed, args=args, settings=quick, timeout=1100)
 
 
+@pytest.mark.long
 def test_what_was_delivered_is_what_the_state_saw(
     once: Once, spark: SparkSession, quick: Mapping[str, str], tmp_path: Path
 ) -> None:

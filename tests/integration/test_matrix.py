@@ -21,7 +21,8 @@ from weir.testing import committed_rows
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
+# in short: `test_savepoints.py`, `test_rewrite.py` and `test_surgery.py` show the parts
 
 _SCHEMA = "k string, v long, ts timestamp, id long"
 _FIXED = ("join 3", "join 4", "limit", "transformWithState")
@@ -55,7 +56,6 @@ CASES = {
         {"parallelism.default": 3, "state.backend.type": "rocksdb"},
     ),
 }
-IN_CI = ("variables, rescaled",)  # of the others `test_surgery.py` and `test_rewrite.py` show the parts
 
 
 class Kinds:
@@ -98,9 +98,7 @@ class Kinds:
         return {name: rows(name) for name in self._case.kinds}
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in IN_CI else pytest.param(name, marks=pytest.mark.long) for name in CASES]
-)
+@pytest.mark.parametrize("name", CASES)
 def test_what_is_saved_goes_on_elsewhere_as_if_nothing_had_happened(
     name: str, spark: SparkSession, tmp_path: Path
 ) -> None:
