@@ -6,7 +6,7 @@ import errno
 import os
 import resource
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -120,8 +120,15 @@ def refuses(*_: Any, **__: Any) -> Any:
     raise GenericError("no connection")
 
 
-def no_answer(*_: Any, **__: Any) -> Any:
-    raise OSError(errno.EIO, os.strerror(errno.EIO))
+def no_answer(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, but only for the store's files: all else in this process has the disk as it is."""
+
+    def called(path: Any, *args: Any, **options: Any) -> Any:
+        if "commits" in str(path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return verb(path, *args, **options)
+
+    return called
 
 
 def test_what_can_not_be_read_is_an_error_and_never_absent(
@@ -131,8 +138,8 @@ def test_what_can_not_be_read_is_an_error_and_never_absent(
     for verb in ("get", "head", "list"):
         monkeypatch.setattr(obstore, verb, refuses)
     for verb in ("scandir", "stat"):
-        monkeypatch.setattr(os, verb, no_answer)
-    monkeypatch.setattr(Path, "read_bytes", no_answer)
+        monkeypatch.setattr(os, verb, no_answer(getattr(os, verb)))
+    monkeypatch.setattr(Path, "read_bytes", no_answer(Path.read_bytes))
     with pytest.raises(StorageError, match="list"):
         store.list("j/commits")
     with pytest.raises(StorageError, match="look for"):

@@ -377,19 +377,22 @@ def test_a_source_of_files_goes_on_where_the_user_says(spark: SparkSession, tmp_
 
         return made
 
+    def saved_batch() -> int:
+        return Place(place).read().queries["counts"].batch
+
     def sum_of(**offsets: str) -> int:
         """What the job counts when it goes on from the savepoint so; each start begins there again."""
         given = {f"counts/{name}": value for name, value in offsets.items()}
         with start(job(), spark, From(place, changes=Changes(offsets=given))) as run:
-            run.wait_for_batch("counts", Place(place).read().queries["counts"].batch + 2)
-            run.process_all()
+            # one file a batch, of four; the ticks never end, so there is no waiting for all of it
+            run.wait_for_batch("counts", saved_batch() + 5, 240)
         assert run.planned is not None and "  set" in run.planned.text
         return [int(row["sum"]) for row in committed_rows(str(tmp_path / "out")) if row["k"] == "a"][-1]
 
     add("1", 1, 1000)
     add("2", 2, 2000)
     with job().start(spark) as run:
-        run.process_all()
+        run.wait_for_batch("counts", 2, 240)
         place = run.stop_with_savepoint(str(tmp_path / "saved"))
     add("3", 4, 3000)
     add("4", 8, 4000)
@@ -416,11 +419,11 @@ def test_a_source_of_files_goes_on_where_the_user_says(spark: SparkSession, tmp_
     with start(job(), spark, From(place, changes=given)) as run:
         assert run.planned is not None and "5 files that are there count as read" in run.planned.text
         add("6", 32, 100)
-        run.process_all()
+        run.wait_for_batch("counts", saved_batch() + 4, 240)
         place = run.stop_with_savepoint(str(tmp_path / "saved"))
     with start(job(), spark, From(place)) as run:
         add("7", 64, 7000)
-        run.process_all()
+        run.wait_for_batch("counts", saved_batch() + 4, 240)
     rows = committed_rows(str(tmp_path / "out"))
     assert [row["sum"] for row in rows if row["k"] == "a"][-1] == 3 + 32 + 64
 
