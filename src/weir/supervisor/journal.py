@@ -196,11 +196,13 @@ class History:
         self._db = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=5)
         self._db.row_factory = sqlite3.Row
 
-    def events(self, *kinds: str, limit: int = 1000) -> list[Event]:
-        """The newest events of these kinds (all when none is named), oldest first."""
-        marks = ",".join("?" * len(kinds))
-        where = f"where kind in ({marks})" if kinds else ""
-        rows = self._select(f"select * from events {where} order by id desc limit ?", *kinds, limit)
+    def events(self, *kinds: str, limit: int = 1000, before: int | None = None) -> list[Event]:
+        """The newest events of these kinds (of any, when none is named; below `before`), oldest first."""
+        asked = [f"kind in ({','.join('?' * len(kinds))})"] if kinds else []
+        asked += ["id < ?"] if before is not None else []
+        where = f"where {' and '.join(asked)}" if asked else ""
+        values = (*kinds, *([] if before is None else [before]), limit)
+        rows = self._select(f"select * from events {where} order by id desc limit ?", *values)
         return [_event(row) for row in reversed(rows)]
 
     def since(self, id: int, limit: int = 500) -> list[Event]:

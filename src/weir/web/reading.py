@@ -30,7 +30,6 @@ Object = Answer[dict[str, Any]]
 Objects = Answer[list[dict[str, Any]]]
 CHECKPOINTING = ("execution.checkpointing.", "savepoint.", "state.")
 """The settings that are about checkpoints."""
-_ALL = 2**31
 
 
 def routes(site: Site) -> APIRouter:
@@ -169,8 +168,7 @@ def kept(site: Site, job: str, *kinds: str, limit: int, before: int | None = Non
     """The newest events of these kinds (with ids below `before`), oldest first; raises `NoSuchJobError`."""
     site.look(job)
     with history_of(site.dir, job_name(job)) as history:
-        found = history.events(*kinds, limit=limit if before is None else _ALL) if history else []
-    return [one for one in found if before is None or one.id < before][-limit:]
+        return history.events(*kinds, limit=limit, before=before) if history else []
 
 
 def events(site: Site, job: str, *kinds: str, limit: int) -> list[dict[str, Any]]:
