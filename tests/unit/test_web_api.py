@@ -19,6 +19,7 @@ from starlette.testclient import TestClient
 from tests.fake_job import Answer, FakeJob
 from tests.unit.test_cli_savepoints import saved
 from tests.web_site import ASKS, Answering, checkpointed, client, described, failed, site
+from weir.checkpoint.restore import Changes, From
 from weir.cli import main
 from weir.protocol.messages import BatchCommitted
 from weir.web import doing, sampling
@@ -307,10 +308,24 @@ def test_savepoints_are_listed_looked_into_verified_and_disposed_of(
 def test_a_restore_goes_to_the_supervisor_or_is_written_down(api: TestClient, job: FakeJob) -> None:
     answer = {"done": True, "checkpoint": 41, "generation": 2, "seconds": 1.5}
     supervisor = Answering(job, lambda request: answer)
-    done = data(api.post(f"{API}/jobs/wordcount/restore?wait=20", json={"point": "41"}, headers=ASKS))
+    said = {
+        "point": "41",
+        "allow_dropped": True,
+        "maps": ["counts/0=1"],
+        "offsets": {"counts/@0": "earliest"},
+        "parallelism": 5,
+        "state_backend": "hashmap",
+        "claim": True,
+    }
+    done = data(api.post(f"{API}/jobs/wordcount/restore?wait=20", json=said, headers=ASKS))
     supervisor.end()
-    assert supervisor.heard[0] == ("restore", {"point": "chk-41", "accept_duplicates": False})
+    verb, heard = supervisor.heard[0]
+    changes = Changes(("counts/0=1",), True, 5, "hashmap", {"counts/@0": "earliest"}, claim=True)
+    assert (verb, From.from_wire(heard)) == ("restore", From("chk-41", changes=changes))
     assert (done["result"]["checkpoint"], done["result"]["live"]) == (41, True)
+    no_place = {"point": "41", "offsets": {"counts/@0": "somewhere"}}
+    refused = api.post(f"{API}/jobs/wordcount/restore", json=no_place, headers=ASKS)
+    assert refused.status_code == 400 and "somewhere" in refused.text
     bad = api.post(f"{API}/jobs/wordcount/restore", json={"point": "relative/path"}, headers=ASKS)
     assert bad.status_code == 422
     job.state("CANCELED").end()

@@ -17,9 +17,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response
 
-from weir.config import Settings, changed
+from weir.checkpoint.restore import Changes, From
+from weir.config import Settings, StateBackend, changed
 from weir.errors import BadRequestError
 from weir.ids import query_name
+from weir.protocol.offsets import check_form
 from weir.web import doing
 from weir.web.envelope import FAILURES, Answer, failed
 from weir.web.operations import FAILED, RUNNING, Operation
@@ -53,19 +55,36 @@ class WantStop(WantSavepoint):
     drain: bool = Field(False, description="first work off all that the sources hold")
 
 
+Maps = Annotated[
+    list[Annotated[str, Field(max_length=200)]],
+    Field(max_length=100, description="which operator becomes which, each as QUERY/OLD=NEW"),
+]
+Dropped = Annotated[bool, Field(description="state that nothing takes may be lost")]
+
+
 class WantRestore(_Wish):
     point: str = Field(description="latest, 41, chk-41, or the place of a savepoint", max_length=4096)
     accept_duplicates: bool = Field(False, description="also behind output that can't be taken back")
+    allow_dropped: Dropped = False
+    maps: Maps = []
+    offsets: dict[str, str] = Field(
+        default={},
+        max_length=100,
+        description="where sources go on, by QUERY/SOURCE: earliest, latest, timestamp:TIME, initial, JSON",
+    )
+    parallelism: int | None = Field(
+        None, ge=1, le=32768, description="so many partitions of keyed state; it is rescaled"
+    )
+    state_backend: StateBackend | None = Field(None, description="the state is converted to it")
+    claim: bool = Field(False, description="delete the savepoint when a later checkpoint makes up for it")
 
 
 class WantPlan(_Wish):
     point: str = Field(
         "latest", description="latest, 41, chk-41, or the place of a savepoint", max_length=4096
     )
-    allow_dropped: bool = Field(False, description="state that nothing takes may be lost")
-    maps: list[Annotated[str, Field(max_length=200)]] = Field(
-        default=[], max_length=100, description="which operator becomes which, each as QUERY/OLD=NEW"
-    )
+    allow_dropped: Dropped = False
+    maps: Maps = []
 
 
 class WantSample(_Wish):
@@ -146,8 +165,17 @@ def routes(site: Site) -> APIRouter:
     @api.post("/jobs/{job}/restore", response_model=Object)
     async def restore(job: Job, want: WantRestore, wait: Wait = 0) -> Response:
         """Take the job back to a checkpoint or savepoint; if nobody runs it, at its next start."""
-        arguments = {**want.model_dump(), "point": _point(want.point)}
-        return await begin(job, "restore", arguments, doing.restore, wait)
+        check_form(want.offsets)
+        changes = Changes(
+            maps=tuple(want.maps),
+            allow_dropped=want.allow_dropped,
+            parallelism=want.parallelism,
+            backend=want.state_backend.value if want.state_backend else None,
+            offsets=want.offsets,
+            claim=want.claim,
+        )
+        wanted = From(_point(want.point), want.accept_duplicates, changes)
+        return await begin(job, "restore", wanted.to_wire(), doing.restore, wait)
 
     @api.post("/jobs/{job}/plan", response_model=Object)
     async def plan(job: Job, want: WantPlan, wait: Wait = 0) -> Response:

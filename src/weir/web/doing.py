@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from weir.checkpoint.restore import intend
+from weir.checkpoint.restore import From, intend
 from weir.errors import NoSupervisorError, NotDoneError
 from weir.ids import job_name
 from weir.savepoint import copying
@@ -93,15 +93,24 @@ def stop(site: Site, operation: Operation) -> Mapping[str, Any]:
 
 def restore(site: Site, operation: Operation) -> Mapping[str, Any]:
     """Of a running job now; of one that nobody runs at its next start, which `live` tells."""
-    job, point = operation.job, str(operation.arguments["point"])
+    job, wanted = operation.job, From.from_wire(operation.arguments)
+    said = {"job": job, "point": wanted.point}
     if not site.look(job).over:
-        return {**_ask(site, operation, asking.RESTORE, operation.arguments), "point": point, "live": True}
+        return {**_ask(site, operation, asking.RESTORE, operation.arguments), **said, "live": True}
     store, name = open_store(site.dir), job_name(job)
-    accept = bool(operation.arguments.get("accept_duplicates"))
-    generation = intend(store, name, point, accept_duplicates=accept, clock=site.clock, why=WHY)
+    generation = intend(
+        store,
+        name,
+        wanted.point,
+        accept_duplicates=wanted.accept_duplicates,
+        clock=site.clock,
+        why=WHY,
+        changes=wanted.changes,
+        savepoint_dir=site.savepoint_dir(job) or "",
+    )
     origin = read_origin(store, name, generation)
     checkpoint = origin.checkpoint if origin else None
-    return {"job": job, "point": point, "checkpoint": checkpoint, "generation": generation, "live": False}
+    return {**said, "checkpoint": checkpoint, "generation": generation, "live": False}
 
 
 def verify(site: Site, operation: Operation) -> Mapping[str, Any]:

@@ -33,8 +33,12 @@ class Site:
     def savepoints(self, job: str) -> list[Entry]:
         """The savepoints of a job that can be found, oldest first."""
         self.look(job)
+        return known(self.dir, job, self.savepoint_dir(job))
+
+    def savepoint_dir(self, job: str) -> str | None:
+        """Where the job's settings put its savepoints, as of its last start; None without such a place."""
         place = settings_of(self.dir, job).get(SAVEPOINT_DIR, {}).get("value", "unset")
-        return known(self.dir, job, None if place == "unset" else place)
+        return None if place == "unset" else str(place)
 
     def savepoint(self, job: str, path: str) -> Entry:
         """One of them by its place; what is not in the catalogue of the job is not touched."""
