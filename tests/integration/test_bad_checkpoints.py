@@ -8,6 +8,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -180,6 +181,24 @@ def test_a_pipeline_with_streams_that_starts_a_query_by_itself_is_refused(
         job.start(spark)
     assert not spark.streams.active
     assert not (tmp_path / "weir/own/generations").exists(), "nothing was begun"
+
+
+def test_a_pipeline_that_builds_another_graph_at_each_call_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    job, calls = weir.Job("own", **{f"{KEY}.dir": str(tmp_path / "weir")}), count()
+
+    @job.pipeline
+    def pipeline(env: weir.Env) -> None:
+        source = env.source("rows", ScriptedSource(tmp_path / "in.jsonl"))
+        here, there = env.stream("here", source), env.stream("there", source)
+        swapped = next(calls) > 0
+        env.sink("out", there if swapped else here, weir.sinks.files(str(tmp_path / "out")))
+        env.sink("other", here if swapped else there, weir.sinks.files(str(tmp_path / "other")))
+
+    with pytest.raises(PipelineError, match="'out' read the streams here at first, and there now"):
+        job.start(spark)
+    assert not spark.streams.active
 
 
 # damaged live files

@@ -400,7 +400,8 @@ class Engine:
             self._give_up(error if isinstance(error, WeirError) else InternalError(what=str(error)))
 
     def _build(self, name: QueryName, number: Run) -> QueryRun:
-        spec = graph.build(self._name, self._job.function, self._spark, self._live, name, self._mode)
+        reads = self._graph.inputs[name]
+        spec = graph.build(self._name, self._job.function, self._spark, self._live, name, reads, self._mode)
         if spec.channel is not None:
             settle(open_store(self._live.channel(name)), name, spec.plan.schema)
         if self._shown is not None:

@@ -241,7 +241,10 @@ def make(job: Job, spark: SparkSession, live: Live, point: Point, changes: Chang
     have the settings of state that new queries get. Raises `BadMapError` and `BadOffsetsError`.
     """
     learnt = graph.learn(job.name, job.function, spark, live)
-    specs = {name: graph.build(job.name, job.function, spark, live, name, mode) for name in learnt.queries}
+    specs = {
+        name: graph.build(job.name, job.function, spark, live, name, learnt.inputs[name], mode)
+        for name in learnt.queries
+    }
     found = {name: plan_query(spec, point.queries.get(name)) for name, spec in specs.items()}
     positions = _positions(changes.offsets, point, specs)
     options = Options(changes.maps, changes.allow_dropped, changes.parallelism, changes.backend, positions)

@@ -8,7 +8,7 @@ starts by itself is refused. So is an exactly-once query over a source that can'
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -118,12 +118,8 @@ def learn(job: JobName, pipeline: Pipeline, spark: SparkSession, live: Live) -> 
         url = live.place(key).url
         readers = [name for name in streams if any(s.location == url for s in streams[name])]
         receiving += [Receiving(key, source, readers)] if readers else []
-    channels = {live.channel(name): name for name, spec in env.queries.items() if spec.channel}
-    inputs = {
-        name: tuple(dict.fromkeys(channels[s.location] for s in found if s.location in channels))
-        for name, found in streams.items()
-    }
-    for name in channels.values():
+    inputs = {name: _inputs(found, env, live) for name, found in streams.items()}
+    for name in (name for name, spec in env.queries.items() if spec.channel):
         if not any(name in read for read in inputs.values()):
             raise PipelineError(
                 job=job,
@@ -140,22 +136,39 @@ def learn(job: JobName, pipeline: Pipeline, spark: SparkSession, live: Live) -> 
 
 
 def build(
-    job: JobName, pipeline: Pipeline, spark: SparkSession, live: Live, query: QueryName, mode: Mode
+    job: JobName,
+    pipeline: Pipeline,
+    spark: SparkSession,
+    live: Live,
+    query: QueryName,
+    reads: tuple[QueryName, ...],
+    mode: Mode,
 ) -> QuerySpec:
-    """Evaluate the pipeline for one query, which gets frames of its own."""
+    """Evaluate the pipeline for one query, which gets frames of its own; `reads` is as it was learnt."""
     env = _evaluate(job, pipeline, spark, live, query, mode)
     specs = env.queries
     if query not in specs:
-        raise PipelineError(
-            job=job,
-            reason=f"query {query!r} was there when the graph was learnt and is not there now",
-            todo="let the pipeline function build the same graph every time",
-        )
+        raise _not_the_same(job, f"query {query!r} was there when the graph was learnt and is not there now")
+    if (now := _inputs(plan.streams(specs[query].plan), env, live)) != reads:
+        before, after = (", ".join(names) or "none" for names in (reads, now))
+        raise _not_the_same(job, f"query {query!r} read the streams {before} at first, and {after} now")
     spec = replace(specs[query], sources=env.sources)
     if isinstance(spec.sink, StagingSink):
         values = Values(open_store(live.root), query)
         return replace(spec, sink=env.states.around(query, spec.sink, values))
     return spec
+
+
+def _inputs(streams: Sequence[plan.Stream], env: Env, live: Live) -> tuple[QueryName, ...]:
+    """The streams of the job that are among these, each once."""
+    channels = {live.channel(name): name for name, spec in env.queries.items() if spec.channel}
+    return tuple(dict.fromkeys(channels[s.location] for s in streams if s.location in channels))
+
+
+def _not_the_same(job: JobName, reason: str) -> PipelineError:
+    return PipelineError(
+        job=job, reason=reason, todo="let the pipeline function build the same graph every time"
+    )
 
 
 def _not_replayable(job: JobName, query: QueryName) -> PipelineError:
