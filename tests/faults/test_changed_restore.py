@@ -15,7 +15,7 @@ from weir.supervisor.requests import Requests
 from weir.supervisor.view import look
 from weir.testing import JobProcess, committed_rows, fired
 
-pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.long, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.long, pytest.mark.timeout(600)]
 
 JOB = Path(__file__).parent / "jobs" / "changed.py"
 STEPS = ("intended", "changing", "changed", "copied", "rewound", "live")

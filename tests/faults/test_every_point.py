@@ -76,7 +76,7 @@ def test_the_quiet_run_counts_right(quiet: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("occurrence", [FIRST, pytest.param(AGAIN, marks=pytest.mark.long)])
 @pytest.mark.parametrize("points", [STARTS, BATCH], ids=["starts", "batches"])
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(600)
 def test_kills_in_a_row_change_nothing(
     points: list[str],
     occurrence: str,
@@ -122,7 +122,7 @@ def killed(
     number = LATER if occurrence == AGAIN and not started else 1
     faults, out = {f"{point}#{number}" for point in points}, tmp_path / "out"
     armed = [f"{fault}:kill" for fault in sorted(faults)]
-    run = run_job(JOB, tmp_path / "weir", faults=armed, args=(rows, out), settings=quick, timeout=1100.0)
+    run = run_job(JOB, tmp_path / "weir", faults=armed, args=(rows, out), settings=quick, timeout=540.0)
     assert run.fired == faults, f"{faults - run.fired} did not fire:\n{run.stderr}"
     assert run.exit_code == 0, run.stderr
     assert_same_result(committed_rows(str(out)), quiet, mode="update", key=["k"])

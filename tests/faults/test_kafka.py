@@ -85,13 +85,13 @@ class Feed:
 
 def run_killed(feed: Feed, folder: Path, settings: Mapping[str, str], faults: Sequence[str]) -> JobRun:
     armed = [f"{fault}:kill" for fault in faults]
-    run = run_job(JOB, folder / "weir", faults=armed, args=feed.args, settings=settings, timeout=1400)
+    run = run_job(JOB, folder / "weir", faults=armed, args=feed.args, settings=settings, timeout=840)
     assert run.exit_code == 0, run.stderr
     feed.check()
     return run
 
 
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("points", [OWN, pytest.param(POINTS, marks=pytest.mark.long)], ids=["own", "every"])
 def test_kills_at_the_points_of_the_sink_change_nothing(
     points: Sequence[str], kafka: KafkaServer, settings: Mapping[str, str], tmp_path: Path
@@ -104,7 +104,7 @@ def test_kills_at_the_points_of_the_sink_change_nothing(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_kills_by_seed_change_nothing(
     seed: int, kafka: KafkaServer, settings: Mapping[str, str], tmp_path: Path

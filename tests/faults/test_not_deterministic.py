@@ -20,7 +20,7 @@ from weir.testing import JobRun, committed_rows, folded, run_job
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(600)]
 
 JOB = Path(__file__).parent / "jobs" / "uuids.py"
 POINTS = (
@@ -73,7 +73,7 @@ def compare(spark: SparkSession, folder: Path, batches: int) -> None:
 def run(folder: Path, rows: Path, faults: list[str], quick: Mapping[str, str]) -> JobRun:
     armed = [f"{fault}:kill" for fault in faults]
     args = (rows, folder / "out")
-    return run_job(JOB, folder / "weir", faults=armed, args=args, settings=quick, timeout=1100)
+    return run_job(JOB, folder / "weir", faults=armed, args=args, settings=quick, timeout=500)
 
 
 @pytest.mark.long

@@ -26,7 +26,7 @@ from weir.testing import JobProcess, JobRun, run_job
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(600)]
 
 JOB = Path(__file__).parent / "jobs" / "uuids_postgres.py"
 SINKS = (
@@ -80,7 +80,7 @@ def run(folder: Path, rows: Path, faults: Sequence[str], quick: Mapping[str, str
         args=(rows,),
         settings=quick,
         environ=environ(database),
-        timeout=1100,
+        timeout=500,
     )
 
 

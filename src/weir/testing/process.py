@@ -169,7 +169,7 @@ class JobProcess:
 
     # waiting
 
-    def wait_for(self, what: str, there: Callable[[], Any], seconds: float = 240.0) -> None:
+    def wait_for(self, what: str, there: Callable[[], Any], seconds: float = 120.0) -> None:
         """Wait until something holds; raises when the run ends or the time is over before."""
         until = time.monotonic() + seconds
         while not there():
@@ -179,7 +179,7 @@ class JobProcess:
                 raise TimeoutError(self._words(f"waited {seconds:g} s in vain for {what}"))
             time.sleep(_LOOK)
 
-    def wait_for_state(self, state: JobState, seconds: float = 240.0) -> None:
+    def wait_for_state(self, state: JobState, seconds: float = 120.0) -> None:
         """Wait until this run of the job is in a state."""
 
         def there() -> bool:
@@ -188,7 +188,7 @@ class JobProcess:
 
         self.wait_for(f"the state {state.value}", there, seconds)
 
-    def wait_for_batch(self, query: str, batch: int, seconds: float = 240.0) -> None:
+    def wait_for_batch(self, query: str, batch: int, seconds: float = 120.0) -> None:
         """Wait until the journal has this batch of a query, or a later one."""
         self.wait_for(
             f"batch {batch} of {query}",
@@ -196,7 +196,7 @@ class JobProcess:
             seconds,
         )
 
-    def wait(self, seconds: float = 240.0) -> JobRun:
+    def wait(self, seconds: float = 180.0) -> JobRun:
         """Wait for the end of the run; what is left of it."""
         try:
             code = self._process.wait(seconds)
@@ -275,7 +275,7 @@ def run_job(
     args: Sequence[str | Path] = (),
     settings: Mapping[str, str] = QUICK,
     environ: Mapping[str, str] | None = None,
-    timeout: float = 480.0,
+    timeout: float = 240.0,
 ) -> JobRun:
     """Run a job with `weir run` to its end; raises TimeoutError, and kills it, when that takes longer."""
     with JobProcess(file, dir, faults=faults, args=args, settings=settings, environ=environ) as process:
