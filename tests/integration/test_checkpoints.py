@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import functions as F
 
 import weir
+from tests.diamond import wait
 from weir.checkpoint import manifest as mf
 from weir.checkpoint import restore
 from weir.clock import Clock
@@ -17,7 +18,7 @@ from weir.ids import CheckpointId
 from weir.job.graph import Pipeline
 from weir.storage import open_store
 from weir.testing import ScriptedSource, committed_rows, folded
-from weir.testing.script import Rows, write_script
+from weir.testing.script import EndOfInput, Pause, Rows, write_script
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,6 +104,59 @@ def test_a_job_goes_back_to_a_checkpoint_of_all_its_queries(spark: SparkSession,
     raw = sorted((row["k"], row["v"]) for row in committed_rows(str(tmp_path / "raw")))
     assert raw == sorted([("a", 1), ("b", 2), ("a", -5), ("a", 10), ("c", 3), ("c", 100), ("c", -100)])
     assert sorted(row["v"] for row in committed_rows(str(tmp_path / "bad"))) == [-100, -5]
+
+
+def staged(folder: Path) -> Pipeline:
+    """A bounded stage, one that begins when it has ended, and a query that goes on for ever."""
+
+    def pipeline(env: weir.Env) -> None:
+        bounded = {"availableNow": True}
+        rows = env.source("rows", ScriptedSource(folder / "in.jsonl", SCHEMA))
+        first = env.stream("first", rows.where("v > 0"), trigger=bounded)
+        sums = first.groupBy("k").agg(F.sum("v").alias("sum"))
+        sink = weir.sinks.files(str(folder / "second"))
+        env.sink("second", sums, sink, output_mode="update", trigger=bounded)
+        live = env.source("live", ScriptedSource(folder / "live.jsonl", SCHEMA))
+        env.sink("live", live, weir.sinks.files(str(folder / "live")))
+
+    return pipeline
+
+
+def test_queries_that_have_ended_or_not_begun_stop_no_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    bench = Bench(staged(tmp_path), tmp_path, **{"channel.max-segments-ahead": 1})
+    go_on = tmp_path / "go-on"
+    for number in range(3):  # more than the stream may be ahead: who waits for its end does not hold it up
+        bench.add(("a", 1), ("b", number))
+    write_script(tmp_path / "in.jsonl", Pause(until=str(go_on)), Rows([("a", 10)]), EndOfInput())
+
+    def live(value: int) -> None:
+        write_script(tmp_path / "live.jsonl", Rows([("x", value)]))
+
+    def delivered(name: str) -> list[tuple[str, int]]:
+        return sorted(tuple(row.values()) for row in committed_rows(str(tmp_path / name)))
+
+    def sums() -> dict[Any, int]:
+        return {k: row["sum"] for k, row in bench.table("second", "k").items()}
+
+    live(1)
+    whole = {("a",): 13, ("b",): 3}
+    with bench.job.start(spark) as run:
+        wait(run, "three batches", lambda: bench.manifest(run.checkpoint()).queries["first"].batch == 2)
+        waiting = bench.manifest(run.checkpoint())
+        assert waiting.queries["second"].batch == -1, "it has not begun"
+        go_on.touch()
+        wait(run, "the second stage", lambda: sums() == whole)
+        live(2)
+        wait(run, "the live query", lambda: ("x", 2) in delivered("live"))
+        ended = bench.manifest(run.checkpoint())
+        assert ended.queries["first"].batch > 2 and ended.queries["second"].batch >= 0
+
+    for back in (ended.id, waiting.id):
+        bench.go_back(back)
+        with bench.job.start(spark) as run:
+            assert run.restored is not None and run.restored.checkpoint == back
+            wait(run, "the second stage", lambda: sums() == whole)
+            wait(run, "the live query", lambda: delivered("live") == [("x", 1), ("x", 2)])
 
 
 def test_a_stream_is_computed_once_for_all_its_readers(spark: SparkSession, tmp_path: Path) -> None:

@@ -320,11 +320,11 @@ def test_a_checkpoint_that_was_aborted_is_exit_code_one_with_the_reason(weir: We
 
 
 def test_a_checkpoint_that_was_refused_says_why(weir: Weir, job: FakeJob) -> None:
-    Supervisor(job, done=False, reason="not every query of the job is running")
+    Supervisor(job, done=False, reason="a query of the job is down")
     answer = weir("checkpoint", "wordcount")
     assert answer.code == 1
     assert "error: job 'wordcount' has not completed a checkpoint" in answer.err
-    assert "why: not every query" in answer.err and "what to do: 'weir status wordcount'" in answer.err
+    assert "why: a query of the job" in answer.err and "what to do: 'weir status wordcount'" in answer.err
 
 
 @pytest.mark.parametrize(

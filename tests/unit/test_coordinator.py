@@ -111,6 +111,7 @@ class Graph:
         self.failures: list[WeirError] = []
         given = {f"{KEY}.interval": "off"} | {f"{KEY}.{k.replace('_', '-')}": v for k, v in settings.items()}
         self.running = True
+        self.standing: set[str] = set()
         self.coordinator = Coordinator(
             self.live,
             [self.all.vertex, self.fast.vertex, self.slow.vertex],
@@ -122,6 +123,7 @@ class Graph:
             Outside(
                 self.said.append,
                 lambda: self.running,
+                lambda: {QueryName(one) for one in self.standing},
                 lambda id: None,
                 lambda id, reason: None,
                 self.failures.append,
@@ -676,3 +678,34 @@ def test_with_few_batches_kept_by_spark_a_batch_waits_for_the_snapshot_of_the_la
 
 def committed(query: str, rows: int) -> m.BatchCommitted:
     return m.BatchCommitted(query, 1, 0, rows, 0.1)
+
+
+def test_a_query_that_stands_is_cut_there_and_the_others_align(graph: Graph) -> None:
+    """A bounded one that has ended, or waits for its streams to end, will reach no barrier."""
+    graph.all.run()
+    graph.slow.run(all=(graph.entry(), 0))
+    graph.all.run()
+    graph.ask()
+    graph.step()
+    assert mf.read(graph.disk, JOB, CheckpointId(1)) is None, "fast and slow have not reached it"
+    graph.standing = {"slow"}
+    graph.step()
+    graph.fast.run(all=(graph.entry(), 1))
+    finish(graph)
+    manifest = mf.read(graph.disk, JOB, CheckpointId(1))
+    assert manifest is not None and manifest.alignment.value == "aligned"
+    assert graph.cut(1) == {"all": 1, "fast": 0, "slow": 0}
+    assert {name for name, cut in manifest.queries.items() if cut.unaligned} == {"slow"}
+    assert manifest.channels["all"].first < manifest.channels["all"].behind, "what slow has still before it"
+
+
+def test_a_query_that_reached_the_barrier_and_ended_is_cut_at_the_barrier(graph: Graph) -> None:
+    graph.all.run()
+    graph.ask()
+    graph.slow.run(all=(graph.entry(), 1))
+    graph.all.run()
+    graph.slow.run(all=(graph.entry(), 1))
+    graph.standing = {"slow"}
+    graph.fast.run(all=(graph.entry() - 1, 1))
+    finish(graph)
+    assert graph.cut(1) == {"all": 0, "fast": 0, "slow": 0}

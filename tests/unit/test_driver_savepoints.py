@@ -129,7 +129,7 @@ def test_one_that_fails_says_why_and_the_next_is_taken(bench: Made, tmp_path: Pa
     first, second = one.wait_for(m.Answered, 2)
     assert not first.done and "savepoint-dir" in first.body["why"] and "weir stop job" in first.body["hint"]
     assert "the job's own directory" in second.body["why"]
-    one.refuse = "not every query of the job is running"
+    one.refuse = "a query of the job is down"
     one.savepoints.ask(wanted(tmp_path / "saved", "refused"))
     third = one.wait_for(m.Answered, 3)[-1]
     assert third.body["reason"] == f"its checkpoint was not taken: {one.refuse}"

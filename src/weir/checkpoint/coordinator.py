@@ -403,7 +403,10 @@ class Coordinator:
                 self._cut(flight, vertex, found)
 
     def _cut_here(self, flight: Flight, names: Sequence[QueryName]) -> None:
-        """Take each query's last committed batch, downstream first: no reader is ahead of its writer."""
+        """Take each query's last committed batch, downstream first: no reader is ahead of its writer.
+
+        One that has reached the barrier meanwhile is cut there, so none is behind it.
+        """
         for name in reversed(names):
             vertex = self._vertices[name]
             if flight.state.alignment is Alignment.UNALIGNED:
@@ -422,6 +425,9 @@ class Coordinator:
                 found = self._vertices[name].aligned(flight.id)
                 if found is not None:
                     self._cut(flight, self._vertices[name], found)
+        standing = self._outside.standing()
+        if stands := [name for name in self._order if name not in flight.found and name in standing]:
+            self._cut_here(flight, stands)
         missing = [name for name in self._order if name not in flight.found]
         patience = self._settings.execution_checkpointing_aligned_checkpoint_timeout.total_seconds()
         waited = now - flight.state.begun_at

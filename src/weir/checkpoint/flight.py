@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -127,7 +127,10 @@ class Outside:
 
     report: Callable[[Message], None]
     running: Callable[[], bool]
-    """Whether every query runs."""
+    """Whether no query is down, and some run."""
+    standing: Callable[[], Collection[QueryName]]
+    """The queries that will reach no barrier: they have ended or wait for their streams to end, or their
+    batches were fixed when they started (bounded ones)."""
     completed: Callable[[CheckpointId], None]
     aborted: Callable[[CheckpointId, str], None]
     give_up: Callable[[WeirError], None]

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
 Report = Callable[[m.Message], None]
 
 _PURGE = "spark.sql.streaming.minBatchesToRetain"
+_AT_REST = (QueryState.CREATED, QueryState.ENDED)
 _HOLD = 0.02
 _DRAIN = 10.0
 """So often a drain looks whether it was given up."""
@@ -99,6 +100,8 @@ class Engine:
         self._runs: dict[QueryName, QueryRun] = {}
         self._deferred: dict[QueryName, QueryRun] = {}
         """Bounded queries that start when every stream they read has ended."""
+        self._bounded: set[QueryName] = set()
+        """All that were among them."""
         self._receivers = Receivers(clock)
         self._specs: dict[QueryName, graph.QuerySpec] = {}
         self._groups = GroupCommits(spark, self._note)
@@ -158,6 +161,7 @@ class Engine:
         )
         self._states = dict.fromkeys(self._graph.queries, QueryState.CREATED)
         self._deferred = {run.name: run for run in runs if self._bounded_behind_streams(run)}
+        self._bounded = set(self._deferred)
         for run in runs:
             if run.name not in self._deferred:
                 self._start(run)
@@ -422,12 +426,10 @@ class Engine:
 
     def _hold_of(self, spec: graph.QuerySpec) -> Callable[[BatchId, Callable[[], bool]], None]:
         """What a batch of this query waits for: its slowest reader, and a purge that came too near."""
-        bound = self._config.settings.channel_max_segments_ahead
-        readers = [self._live.files(name) for name in self._graph.readers(spec.name)]
-        pressure = Pressure(spec.channel, readers, bound) if spec.channel is not None else None
         rest = threading.Event()
 
         def hold(batch: BatchId, over: Callable[[], bool]) -> None:
+            pressure = self._pressure(spec)
             while pressure is not None and pressure.full() and not over():
                 self._lease.check()
                 rest.wait(_HOLD)
@@ -435,6 +437,14 @@ class Engine:
                 self._coordinator.before_batch(spec.name, batch, over)
 
         return hold
+
+    def _pressure(self, spec: graph.QuerySpec) -> Pressure | None:
+        """Of a stream; a reader that waits for its end must not hold it up."""
+        if spec.channel is None:
+            return None
+        names = [name for name in self._graph.readers(spec.name) if name not in self._bounded]
+        readers = [self._live.files(name) for name in names]
+        return Pressure(spec.channel, readers, self._config.settings.channel_max_segments_ahead)
 
     @property
     def _mode(self) -> Mode:
@@ -459,7 +469,8 @@ class Engine:
             self._lease,
             Outside(
                 report=self._report,
-                running=self._all_running,
+                running=self._none_down,
+                standing=self._standing,
                 completed=self._completed,
                 aborted=self._listeners.aborted,
                 give_up=self._give_up,
@@ -522,9 +533,14 @@ class Engine:
             user_state=state.files_of if state is not None else no_files,
         )
 
-    def _all_running(self) -> bool:
+    def _none_down(self) -> bool:
         with self._lock:
-            return all(state is QueryState.RUNNING for state in self._states.values())
+            states = set(self._states.values())
+        return QueryState.RUNNING in states and states <= {*_AT_REST, QueryState.RUNNING}
+
+    def _standing(self) -> set[QueryName]:
+        with self._lock:
+            return self._bounded | {name for name, state in self._states.items() if state in _AT_REST}
 
     def _give_up(self, error: WeirError) -> None:
         self.failed = error

@@ -184,7 +184,7 @@ class TriggerFacts:
 class Refusal(str, Enum):
     """Why a trigger is refused; the words that are shown."""
 
-    NOT_RUNNING = "not every query of the job is running"
+    NOT_RUNNING = "a query of the job is down"
     STOPPING = "the job is ending"
     TOO_MANY = "execution.checkpointing.max-concurrent-checkpoints are under way"
     MIN_PAUSE = "the last one ended less than execution.checkpointing.min-pause ago"
