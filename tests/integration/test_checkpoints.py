@@ -159,6 +159,23 @@ def test_queries_that_have_ended_or_not_begun_stop_no_checkpoint(spark: SparkSes
             wait(run, "the live query", lambda: delivered("live") == [("x", 1), ("x", 2)])
 
 
+def test_a_bounded_writer_of_sparks_begins_when_its_stream_has_ended(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def pipeline(env: weir.Env) -> None:
+        rows = env.source("rows", ScriptedSource(tmp_path / "in.jsonl", SCHEMA))
+        first = env.stream("first", rows, trigger={"availableNow": True})
+        writer = first.writeStream.format("parquet").option("path", str(tmp_path / "out"))
+        env.sink("second", writer.trigger(availableNow=True))
+
+    bench = Bench(pipeline, tmp_path)
+    bench.add(("a", 1), ("b", 2))
+    write_script(tmp_path / "in.jsonl", EndOfInput())
+    with bench.job.start(spark) as run:
+        assert run.wait(120)
+    assert sorted(map(tuple, spark.read.parquet(str(tmp_path / "out")).collect())) == [("a", 1), ("b", 2)]
+
+
 def test_a_stream_is_computed_once_for_all_its_readers(spark: SparkSession, tmp_path: Path) -> None:
     calls = tmp_path / "calls"
 

@@ -370,8 +370,7 @@ class Engine:
         self._check_over()
 
     def _bounded_behind_streams(self, run: QueryRun) -> bool:
-        bounded = run.spec.trigger.keys() & {"availableNow", "once"}
-        return bool(bounded and self._graph.inputs[run.name])
+        return run.spec.bounded and bool(self._graph.inputs[run.name])
 
     def _start_deferred(self) -> None:
         """Start the bounded queries whose input is complete."""

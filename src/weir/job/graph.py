@@ -20,6 +20,7 @@ from weir.job.shape import planned
 from weir.job.sinks import StagingSink
 from weir.job.state import UserStateSink, Values
 from weir.spark import plan
+from weir.spark.writers import is_bounded
 from weir.storage import open_store
 
 if TYPE_CHECKING:
@@ -58,6 +59,13 @@ class QuerySpec:
         """The frame whose plan the query runs."""
         frame: DataFrame = self.frame if self.frame is not None else self.writer._df  # type: ignore[union-attr]
         return frame
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the query ends by itself, with what is there when it starts."""
+        if self.writer is not None:
+            return is_bounded(self.writer)
+        return bool(self.trigger.keys() & {"availableNow", "once"})
 
     @property
     def user_state(self) -> UserStateSink | None:

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import DataStreamWriter
 
 ASYNC_PROGRESS = "asyncProgressTrackingEnabled"
+_BOUNDED = {"AvailableNowTrigger$", "OneTimeTrigger$"}
 _TRIGGERS = {"ContinuousTrigger": "continuous", "RealTimeTrigger": "realTime"}
 
 
@@ -25,6 +26,11 @@ def option_of(writer: DataStreamWriter, name: str) -> str:
 def trigger_without_batches(writer: DataStreamWriter) -> str:
     """`continuous` or `realTime`, when the writer has such a trigger; else ""."""
     return _TRIGGERS.get(str(_field(writer, "trigger").getClass().getSimpleName()), "")
+
+
+def is_bounded(writer: DataStreamWriter) -> bool:
+    """Whether its query ends by itself, with what is there when it starts."""
+    return str(_field(writer, "trigger").getClass().getSimpleName()) in _BOUNDED
 
 
 def _field(writer: DataStreamWriter, name: str) -> Any:
