@@ -234,3 +234,20 @@ def test_a_failure_is_told_though_the_live_files_can_not_be_read(
     monkeypatch.setattr(played.run.files, "last_committed", unreadable)
     assert played.run.failed_at() == NO_BATCH
     played.spark.end()
+
+
+def test_a_storage_that_fails_behind_the_last_batch_fails_the_query(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nobody would ever hear that it is over: a job that stands still and says nothing."""
+    played.spark.batch(0)
+    assert played.sink.begun.wait(LIMIT)
+
+    def unreadable(batch: BatchId) -> bool:
+        played.sink.let_go.set()
+        raise StorageError(verb="read", path=f"commits/{batch}", reason="no", root="/")
+
+    monkeypatch.setattr(played.run.files, "committed", unreadable)
+    played.spark.end()
+    assert played.ended.wait(LIMIT)
+    assert isinstance(played.error, StorageError)

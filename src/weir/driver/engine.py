@@ -365,7 +365,8 @@ class Engine:
             failure = from_exception(error, self._name)
             self._report(m.QueryFailed(run.name, run.token.run, run.failed_at(), failure))
         if after is QueryState.ENDED:
-            self._report(m.QueryEnded(run.name, run.token.run, run.files.last_committed()))
+            last = run.last_committed()
+            self._report(m.QueryEnded(run.name, run.token.run, NO_BATCH if last is None else last))
             self._start_deferred()
         self._check_over()
 

@@ -241,10 +241,15 @@ class QueryRun:
 
         -1 when the live files can't be read. That it is the same one again says that nothing went on.
         """
+        last = self.last_committed()
+        return NO_BATCH if last is None else BatchId(last + 1)
+
+    def last_committed(self) -> BatchId | None:
+        """The last batch that Spark has committed; None when the live files can't be read."""
         try:
-            return BatchId(self.files.last_committed() + 1)
+            return self.files.last_committed()
         except ExternalError:
-            return NO_BATCH
+            return None
 
     def _interrupt_if_idle(self, query: StreamingQuery) -> None:
         """Wake a query that sleeps until its next trigger; a batch that has begun is let through.
@@ -365,14 +370,18 @@ class QueryRun:
         self, began: Callable[[str], None], ended: Callable[[QueryRun, Exception | None], None]
     ) -> None:
         error = self._wait()
-        for _ in range(_BEGINNINGS):
-            if self._ending.is_set() or self.batch is not None or not is_late_worker(error):
-                break
-            self._begin(began)
-            if self._ending.is_set():
-                self.ask_to_end()
-            error = self._wait()
-        self._deliver_the_rest(failed=self._failure(error) is not None)
+        try:
+            for _ in range(_BEGINNINGS):
+                if self._ending.is_set() or self.batch is not None or not is_late_worker(error):
+                    break
+                self._begin(began)
+                if self._ending.is_set():
+                    self.ask_to_end()
+                error = self._wait()
+            self._deliver_the_rest(failed=self._failure(error) is not None)
+        except Exception as broke:  # a storage that does not answer, for one: whoever waits must hear of it
+            error = error or broke
+            self.close()
         error = self._failure(error)  # the committer may have failed meanwhile
         if isinstance(self._committer, HeldCommitter) and error is not None:
             self._committer.close()
