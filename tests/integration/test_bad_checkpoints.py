@@ -8,6 +8,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from weir.errors import (
     NotRewindableError,
     PipelineError,
     StorageError,
+    WeirError,
 )
 from weir.ids import CheckpointId
 from weir.protocol.checkpoints import AbortReason
@@ -163,6 +165,22 @@ def test_what_is_too_large_for_memory_names_the_way_out(spark: SparkSession, tmp
         assert run.restored is not None and run.restored.checkpoint == small
         run.process_all()
     assert counted() == whole
+
+
+def test_in_a_notebook_too_a_job_fails_whose_checkpoints_do(spark: SparkSession, tmp_path: Path) -> None:
+    options = {f"{KEY}.dir": str(tmp_path / "weir"), f"{KEY}.interval": "off"}
+    job = weir.Job("words", **options, **{f"{KEY}.tolerable-failed-checkpoints": 0})
+    job.pipeline(lambda env: words(env, tmp_path))
+    write_script(tmp_path / "in.jsonl", Rows(["a", "b"]))
+    with job.start(spark) as run:
+        run.process_all()
+        shutil.rmtree(tmp_path / "weir" / paths.pins(job.name, generations.FIRST), ignore_errors=True)
+        (tmp_path / "weir" / paths.pins(job.name, generations.FIRST)).touch()  # nothing can be kept there
+        with suppress(WeirError):  # it is refused, or the job has failed already
+            run.checkpoint()
+        with pytest.raises(WeirError, match="1 checkpoints in a row failed"):
+            run.wait(60)
+    assert not spark.streams.active
 
 
 def test_a_pipeline_with_streams_that_starts_a_query_by_itself_is_refused(

@@ -86,6 +86,7 @@ class Engine:
         lease: Lease,
         report: Report,
         clock: Clock,
+        gave_up: Callable[[WeirError], None] = lambda _error: None,
     ) -> None:
         self._job = job
         self._name: JobName = job.name
@@ -95,6 +96,8 @@ class Engine:
         self._lease = lease
         self._report = report
         self._clock = clock
+        self._gave_up = gave_up
+        """Told, besides `failed`, that the driver as a whole can't go on; from any thread."""
         self._lock = threading.Lock()
         self._states: dict[QueryName, QueryState] = {}
         self._runs: dict[QueryName, QueryRun] = {}
@@ -354,7 +357,13 @@ class Engine:
         self._report(m.QueryStarted(run.name, run.token.run, last, planned))
 
     def _ended(self, run: QueryRun, error: Exception | None) -> None:
-        """Called from the query's own thread, once."""
+        """Called from the query's own thread, once; what goes wrong here ends the driver, not the thread."""
+        try:
+            self._take_end(run, error)
+        except Exception as broke:
+            self._give_up(_as_weir(broke))
+
+    def _take_end(self, run: QueryRun, error: Exception | None) -> None:
         with self._lock:
             state = self._states[run.name]
             event = QueryEvent.END if error is None else QueryEvent.FAIL
@@ -401,7 +410,7 @@ class Engine:
         if running:
             self._runs[name].fail(error)
         else:
-            self._give_up(error if isinstance(error, WeirError) else InternalError(what=str(error)))
+            self._give_up(_as_weir(error))
 
     def _build(self, name: QueryName, number: Run) -> QueryRun:
         reads = self._graph.inputs[name]
@@ -544,6 +553,7 @@ class Engine:
 
     def _give_up(self, error: WeirError) -> None:
         self.failed = error
+        self._gave_up(error)
 
     def _completed(self, id: CheckpointId) -> None:
         if self._shown is not None:
@@ -615,6 +625,10 @@ class Engine:
 
     def _timed(self, step: str, query: str = "") -> _Timed:
         return _Timed(self._report, self._clock, step, query)
+
+
+def _as_weir(error: Exception) -> WeirError:
+    return error if isinstance(error, WeirError) else InternalError(what=f"{type(error).__name__}: {error}")
 
 
 class _Timed:

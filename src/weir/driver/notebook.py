@@ -72,7 +72,9 @@ class Run:
         highest = max(above, _attempt_of(wanted, store, job.name, self._settings))
         attempt = self._lock.acquire(uuid.uuid4().hex, timeout, self._waiting, highest)
         lease = Lease(attempt, timeout, self._clock)
-        self._engine = Engine(job, spark.newSession(), config, store, lease, self._hear, self._clock)
+        self._engine = Engine(
+            job, spark.newSession(), config, store, lease, self._hear, self._clock, self._gave_up
+        )
         self._beating = threading.Thread(target=self._heart, args=(lease,), name="weir-heart", daemon=True)
         self._beating.start()
         threading.Thread(target=self._watch, args=(lease,), name="weir-lease", daemon=True).start()
@@ -102,12 +104,12 @@ class Run:
         return not self._engine.over.is_set()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until every query has ended; raises `RunFailedError` when one has failed.
+        """Wait until every query has ended; raises as `check` does.
 
         True when all have ended, False when the time was over before.
         """
         with self._changed:
-            ended = self._changed.wait_for(lambda: not self.active or self.failures, seconds)
+            ended = self._changed.wait_for(lambda: not self.active or self._failed, seconds)
         self.check()
         return bool(ended)
 
@@ -118,7 +120,7 @@ class Run:
             return any(b.query == query and b.batch >= batch for b in self.batches)
 
         with self._changed:
-            self._changed.wait_for(lambda: there() or self.failures or not self.active, seconds)
+            self._changed.wait_for(lambda: there() or self._failed or not self.active, seconds)
             found = there()
         self.check()
         if not found:
@@ -181,12 +183,18 @@ class Run:
             raise NoSavepointError(job=self.job, reason=body.get("reason", ""), todo=body.get("hint", ""))
         return str(answer.body["path"])
 
+    @property
+    def _failed(self) -> bool:
+        return bool(self.failures) or self._engine.failed is not None
+
     def check(self) -> None:
-        """Raise `RunFailedError` when a query has failed."""
+        """Raise `RunFailedError` when a query has failed, and what the job as a whole has failed with."""
         if self.failures:
             first = self.failures[0]
             f = first.failure
             raise RunFailedError(query=first.query, batch=first.batch, what=f.what, why=f.why, hint=f.hint)
+        if self._engine.failed is not None:
+            raise self._engine.failed
 
     def stop(self) -> None:
         """Let the running batches finish and commit, start no other, end. Safe to repeat."""
@@ -217,6 +225,12 @@ class Run:
                 self.planned = message
             elif isinstance(message, (m.Noted, m.CutOff)):
                 self.notes.append(without_secrets(message.text))
+            self._changed.notify_all()
+
+    def _gave_up(self, error: WeirError) -> None:
+        """The job as a whole can't go on: no query of it does."""
+        self._engine.fail(error)
+        with self._changed:
             self._changed.notify_all()
 
     def _heart(self, lease: Lease) -> None:
