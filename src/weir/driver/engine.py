@@ -31,6 +31,7 @@ from weir.driver.about import learnt, saved_sink, source_of
 from weir.driver.claim import Claim
 from weir.driver.opening import Opened
 from weir.driver.progress import ProgressReports
+from weir.driver.queries import Queries
 from weir.driver.receivers import Receivers
 from weir.driver.replan import Shapes
 from weir.driver.restoring import Restoring
@@ -49,7 +50,7 @@ from weir.job.listeners import Listeners
 from weir.job.query import QueryRun
 from weir.lease import Lease
 from weir.protocol import messages as m
-from weir.protocol.states import QUERY, QueryEvent, QueryState, move
+from weir.protocol.states import QueryState
 from weir.savepoint.take import Facts, QueryFacts
 from weir.spark import session
 from weir.spark.failure import from_exception
@@ -68,7 +69,6 @@ if TYPE_CHECKING:
 Report = Callable[[m.Message], None]
 
 _PURGE = "spark.sql.streaming.minBatchesToRetain"
-_AT_REST = (QueryState.CREATED, QueryState.ENDED)
 _HOLD = 0.02
 _DRAIN = 10.0
 """So often a drain looks whether it was given up."""
@@ -98,13 +98,7 @@ class Engine:
         self._clock = clock
         self._gave_up = gave_up
         """Told, besides `failed`, that the driver as a whole can't go on; from any thread."""
-        self._lock = threading.Lock()
-        self._states: dict[QueryName, QueryState] = {}
-        self._runs: dict[QueryName, QueryRun] = {}
-        self._deferred: dict[QueryName, QueryRun] = {}
-        """Bounded queries that start when every stream they read has ended."""
-        self._bounded: set[QueryName] = set()
-        """All that were among them."""
+        self._queries = Queries()
         self._receivers = Receivers(clock)
         self._specs: dict[QueryName, graph.QuerySpec] = {}
         self._groups = GroupCommits(spark, self._note)
@@ -162,12 +156,8 @@ class Engine:
         self._progress = ProgressReports(
             self._spark, self._progressed, self._groups.read, self._entries_beyond
         )
-        self._states = dict.fromkeys(self._graph.queries, QueryState.CREATED)
-        self._deferred = {run.name: run for run in runs if self._bounded_behind_streams(run)}
-        self._bounded = set(self._deferred)
-        for run in runs:
-            if run.name not in self._deferred:
-                self._start(run)
+        for run in self._queries.begin(runs, self._graph.inputs):
+            self._start(run)
         self._coordinator.start()
         self._savepoints.start()
         if self._shown is not None:
@@ -191,7 +181,7 @@ class Engine:
 
     def restart(self, name: QueryName) -> None:
         """Start one failed query again, in the live session, as a new run; the others go on."""
-        old = self._runs[name]
+        old = self._queries.run(name)
         old.close()
         run = self._build(name, Run(old.token.run + 1))
         elsewhere = generations.delivered_elsewhere(self._store, self._name, self._live.generation)
@@ -232,10 +222,7 @@ class Engine:
 
         Returns at once, from any thread. Safe to repeat.
         """
-        with self._lock:
-            self._deferred.clear()
-            runs = [run for name, run in self._runs.items() if QueryEvent.FAIL in QUERY[self._states[name]]]
-        for run in runs:
+        for run in self._queries.to_fail():
             threading.Thread(target=run.fail, args=(error,), name="weir-fail", daemon=True).start()
 
     def stop(self, seconds: float, *, cancelled: bool = False) -> None:
@@ -265,14 +252,10 @@ class Engine:
     def _end_queries(self, seconds: float) -> None:
         self._receivers.ask_to_end()
         deadline = Deadline(self._clock, self._clock.monotonic() + seconds)
-        with self._lock:
-            self._deferred.clear()
-            for name, state in self._states.items():
-                if QueryEvent.STOP in QUERY[state]:
-                    self._states[name] = move(f"query {name}", QUERY, state, QueryEvent.STOP)
-        for run in self._runs.values():
+        runs = self._queries.to_end()
+        for run in runs:
             run.ask_to_end()
-        for run in self._runs.values():
+        for run in runs:
             if not run.end(deadline):
                 self._report(m.CutOff(run.name, seconds, run.undelivered))
                 run.cut_off()
@@ -313,14 +296,13 @@ class Engine:
         self._receivers.end_within(_DRAIN)
         while not halted():
             done = self.work_off(Deadline(self._clock, self._clock.monotonic() + _DRAIN))
-            with self._lock:
-                if done and QueryState.FAILED not in self._states.values():
-                    return
+            if done and not self._queries.any_failed:
+                return
             threading.Event().wait(_HOLD)
 
     def work_off(self, deadline: Deadline) -> bool:
         """Wait until all that the sources hold now is committed everywhere; False when it took too long."""
-        return all(run.work_off(deadline) for run in list(self._runs.values()))
+        return all(run.work_off(deadline) for run in self._queries.runs())
 
     def settle(self) -> None:
         """After the end: wait a moment for the progress of the last batches, which comes later."""
@@ -331,7 +313,7 @@ class Engine:
         if self._shown is not None:
             self._shown.stop()
         self._listeners.stop()
-        for run in self._runs.values():
+        for run in self._queries.runs():
             self._progress.wait_for(run.name, run.files.last_committed(), seconds=2.0)
         self.settle_groups()
         self._receivers.end_within(2.0)
@@ -345,12 +327,8 @@ class Engine:
 
     def _start(self, run: QueryRun) -> None:
         self._lease.check()
-        with self._lock:
-            state = self._states[run.name]
-            if state is QueryState.ENDED:
-                return
-            self._states[run.name] = move(f"query {run.name}", QUERY, state, QueryEvent.START)
-            self._runs[run.name] = run
+        if not self._queries.starts(run):
+            return
         last, planned = run.files.last_committed(), run.files.last_planned()
         self._progress.watch(run.name, run.token.run)
         run.start(lambda run_id: self._progress.started(run.name, run_id), self._ended)
@@ -364,10 +342,7 @@ class Engine:
             self._give_up(_as_weir(broke))
 
     def _take_end(self, run: QueryRun, error: Exception | None) -> None:
-        with self._lock:
-            state = self._states[run.name]
-            event = QueryEvent.END if error is None else QueryEvent.FAIL
-            self._states[run.name] = after = move(f"query {run.name}", QUERY, state, event)
+        after = self._queries.ended(run.name, failed=error is not None)
         if error is not None:
             if self._coordinator is not None:
                 self._coordinator.query_failed(run.name)
@@ -376,39 +351,21 @@ class Engine:
         if after is QueryState.ENDED:
             last = run.last_committed()
             self._report(m.QueryEnded(run.name, run.token.run, NO_BATCH if last is None else last))
-            self._start_deferred()
+            for ready in self._queries.ready():
+                self._start(ready)
         self._check_over()
 
-    def _bounded_behind_streams(self, run: QueryRun) -> bool:
-        return run.spec.bounded and bool(self._graph.inputs[run.name])
-
-    def _start_deferred(self) -> None:
-        """Start the bounded queries whose input is complete."""
-        with self._lock:
-            ready = [
-                run
-                for name, run in self._deferred.items()
-                if all(self._states[one] is QueryState.ENDED for one in self._graph.inputs[name])
-            ]
-            for run in ready:
-                del self._deferred[run.name]
-        for run in ready:
-            self._start(run)
-
     def _check_over(self) -> None:
-        with self._lock:
-            ended = all(state is QueryState.ENDED for state in self._states.values())
-            if ended and not self._finishing and not (self._shown and self._shown.to_come(self._check_over)):
-                self.over.set()
+        over = self._queries.all_ended and not self._finishing
+        if over and not (self._shown and self._shown.to_come(self._check_over)):
+            self.over.set()
         if self.over.is_set():
             self._receivers.ask_to_end()
 
     def _not_delivered(self, name: QueryName, error: Exception) -> None:
         """A checkpoint's output can't be committed: its query is started again, or all of the job."""
-        with self._lock:
-            running = self._states.get(name) is QueryState.RUNNING
-        if running:
-            self._runs[name].fail(error)
+        if self._queries.is_running(name):
+            self._queries.run(name).fail(error)
         else:
             self._give_up(_as_weir(error))
 
@@ -451,8 +408,7 @@ class Engine:
         """Of a stream; a reader that waits for its end must not hold it up."""
         if spec.channel is None:
             return None
-        names = [name for name in self._graph.readers(spec.name) if name not in self._bounded]
-        readers = [self._live.files(name) for name in names]
+        readers = [self._live.files(name) for name in self._queries.follow(spec.name)]
         return Pressure(spec.channel, readers, self._config.settings.channel_max_segments_ahead)
 
     @property
@@ -478,8 +434,8 @@ class Engine:
             self._lease,
             Outside(
                 report=self._report,
-                running=self._none_down,
-                standing=self._standing,
+                running=self._queries.none_down,
+                standing=self._queries.standing,
                 completed=self._completed,
                 aborted=self._listeners.aborted,
                 give_up=self._give_up,
@@ -541,15 +497,6 @@ class Engine:
             rewindable=run.rewindable,
             user_state=state.files_of if state is not None else no_files,
         )
-
-    def _none_down(self) -> bool:
-        with self._lock:
-            states = set(self._states.values())
-        return QueryState.RUNNING in states and states <= {*_AT_REST, QueryState.RUNNING}
-
-    def _standing(self) -> set[QueryName]:
-        with self._lock:
-            return self._bounded | {name for name, state in self._states.items() if state in _AT_REST}
 
     def _give_up(self, error: WeirError) -> None:
         self.failed = error

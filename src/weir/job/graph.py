@@ -100,10 +100,6 @@ class Graph:
     doubts: list[str] = field(default_factory=list)
     """What is exactly once only if a source that weir does not know can be replayed, in words."""
 
-    def readers(self, stream: QueryName) -> list[QueryName]:
-        """The queries that read the channel of a stream."""
-        return [name for name in self.queries if stream in self.inputs[name]]
-
 
 def learn(job: JobName, pipeline: Pipeline, spark: SparkSession, live: Live) -> Graph:
     """Evaluate the pipeline once, to learn its queries, the channels between them and its receivers."""
