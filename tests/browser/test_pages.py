@@ -16,6 +16,7 @@ from tests.browser.conftest import WIDTHS, Open
 from tests.fake_job import FakeJob
 from tests.unit.test_cli_savepoints import saved
 from tests.web_site import EVIL, Answering, checkpointed, described, failed, served, site
+from weir.checkpoint.restore import From
 from weir.protocol.messages import BatchCommitted, CheckpointBegun
 from weir.supervisor.requests import Request
 from weir.web import doing
@@ -144,7 +145,7 @@ def test_going_back_shows_the_plan_first_and_asks_once_more(
     expect(page.locator(".toast").last).to_have_text("the job goes back")
     supervisor.end()
     assert [verb for verb, _ in supervisor.heard] == ["plan", "plan", "restore"]
-    assert supervisor.heard[-1][1] == {"point": taken.place, "accept_duplicates": False}
+    assert From.from_wire(supervisor.heard[-1][1]) == From(taken.place)
 
 
 def test_of_a_job_that_nobody_runs_the_dialog_says_why_there_is_no_plan(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,6 @@ from obstore.exceptions import GenericError
 
 from weir.errors import ExternalError, OutcomeUnknownError, StorageError
 from weir.storage import Created, DenseLog, Store
-from weir.storage.files import below
 from weir.storage.local import LocalStore
 from weir.storage.objects import ObjectStore
 from weir.storage.unreliable import UnreliableStore
@@ -148,19 +148,36 @@ def test_what_can_not_be_read_is_an_error_and_never_absent(
         store.get("j/commits/1")
 
 
-def test_a_process_without_a_free_handle_takes_no_folder_for_an_empty_one(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    store.put("j/commits/1", b"")
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+NO_HANDLES = """
+import resource, sys
+from pathlib import Path
+from weir.errors import StorageError
+from weir.storage.files import below
+from weir.storage.local import LocalStore
+
+def told(work):
     try:
-        with pytest.raises(StorageError, match=os.strerror(errno.EMFILE)):
-            store.list("j/commits")
-        with pytest.raises(StorageError):
-            below(tmp_path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert list(store.list("j/commits")) == ["j/commits/1"]
+        return f"took it for {list(work())}"
+    except StorageError as error:
+        return error.why
+
+store = LocalStore(Path(sys.argv[1]))
+limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+found = [told(lambda: store.list("j/commits")), told(lambda: below(Path(sys.argv[1])))]
+resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+print(*found, *store.list("j/commits"), sep="\\n")
+"""
+
+
+def test_a_process_without_a_free_handle_takes_no_folder_for_an_empty_one(tmp_path: Path) -> None:
+    """A process of its own: others in this one could not go on either."""
+    LocalStore(tmp_path).put("j/commits/1", b"")
+    done = subprocess.run([sys.executable, "-c", NO_HANDLES, tmp_path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    listed, below, after = done.stdout.splitlines()
+    assert os.strerror(errno.EMFILE) in listed and os.strerror(errno.EMFILE) in below
+    assert after == "j/commits/1"
 
 
 def test_a_store_whose_reads_fail_raises_and_then_answers(store: Store) -> None:
