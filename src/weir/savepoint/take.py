@@ -138,7 +138,7 @@ class _Copying:
         self._progress = progress
         self._halted = halted
         self._lock = threading.Lock()
-        self._done = 0
+        self._done, self._full = 0, manifest.full_bytes
 
     def run(self) -> tuple[SavedFile, ...]:
         largest_first = sorted(self._manifest.files(), key=lambda file: -file.bytes)
@@ -188,7 +188,7 @@ class _Copying:
         with self._lock:
             self._done += more
             done = self._done
-        self._progress(done, self._manifest.full_bytes)
+        self._progress(done, self._full)
 
     def _check(self) -> None:
         if self._halted():
