@@ -2,8 +2,9 @@
 
     copy        a savepoint of --keys keys of a job that has nothing else to do, over a plain recursive
                 copy of the same files (`cp -r`), taken in turns                        wanted <= 1.5
-    beside      records/s while savepoints are taken, one after the other, over the same without, in
-                portions that one and the same driver works off in turns                wanted >= 0.9
+    beside      records/s while savepoints are taken, one after the other without a rest, over the same
+                without, in portions that one and the same driver works off in turns    wanted >= 0.9
+                and what one of them costs: how many seconds later the job is done
     restore     from the start of the process to the first commit: `weir run` that restores the savepoint,
                 over plain PySpark that restarts on a copy of the same state            wanted <= 1.5
 
@@ -145,6 +146,7 @@ def beside(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
                     began = job.feed.hand_over(portion)
                     ended = job.work_off(portion.records, began)
                 found[kind] = {
+                    "seconds": round(ended - began, 2),
                     "records_per_second": round(portion.records / (ended - began)),
                     "cpu_seconds": round(cpu_seconds(job.side) - used, 2),
                     "savepoints": taking.taken,
@@ -154,8 +156,15 @@ def beside(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     return {
         "records": options.portion,
         **ratios([r["while"]["records_per_second"] / r["without"]["records_per_second"] for r in rounds]),
+        "lost_seconds_a_savepoint": round(statistics.median(map(lost, rounds)), 3),
         "rounds": rounds,
     }
+
+
+def lost(round: dict[str, Any]) -> float:
+    """How much later the job was done for each savepoint."""
+    later = round["while"]["seconds"] - round["without"]["seconds"]
+    return float(later / round["while"]["savepoints"])
 
 
 class Nothing:
