@@ -215,7 +215,16 @@ def test_what_a_graph_may_not_be(spark: SparkSession, tmp_path: Path) -> None:
         env.stream("lonely", rows)
         env.sink("out", rows, weir.sinks.files(str(tmp_path / "out")))
 
-    for pipeline, words in ((twice, "two streams have the name 'same'"), (unread, "is read nowhere")):
+    def endless(env: weir.Env) -> None:
+        rows = env.stream("rows", env.source("rows", source))
+        env.sink("out", rows, weir.sinks.files(str(tmp_path / "out")), trigger={"availableNow": True})
+
+    refused = {
+        twice: "two streams have the name 'same'",
+        unread: "is read nowhere",
+        endless: "'out' is bounded, so it begins when its streams have ended, and stream 'rows' never ends",
+    }
+    for pipeline, words in refused.items():
         bench = Bench(pipeline, tmp_path)
         bench.add(("a", 1))
         with pytest.raises(PipelineError, match=words):

@@ -130,6 +130,15 @@ def learn(job: JobName, pipeline: Pipeline, spark: SparkSession, live: Live) -> 
                 reason=f"stream {name!r} is read nowhere, so its channel would only grow",
                 todo="read the frame that env.stream(...) returns, or leave the stream out",
             )
+    for name, spec in env.queries.items():
+        endless = next((one for one in inputs[name] if not env.queries[one].bounded), None)
+        if spec.bounded and endless is not None:
+            raise PipelineError(
+                job=job,
+                reason=f"query {name!r} is bounded, so it begins when its streams have ended, "
+                f"and stream {endless!r} never ends",
+                todo="give the stream the trigger availableNow too, or the query another one",
+            )
     doubts = [
         f"query {name} is exactly once only if {stream.table} can be replayed, which weir does not know"
         for name, spec in env.queries.items()
