@@ -154,6 +154,15 @@ class Checkpoints(RuleBasedStateMachine):
                 self.driver.whole_batch(self.world.graph.order[-1])
             self.driver.coordinate(steps)
 
+    @rule(slot=slots, steps=st.integers(0, 6), ahead=st.integers(0, 2))
+    def one_stands(self, slot: int, steps: int, ahead: int) -> None:
+        """A query is cut where it stands, as one that has ended, and the others align."""
+        self.driver.ask("trigger")
+        self.driver.coordinate(steps)
+        self.everybody("" if ahead else self.name(slot))
+        self.driver.ask(f"stands {self.name(slot)}")
+        self.driver.coordinate(steps)
+
     @rule(slot=slots)
     def one_query_starts_again(self, slot: int) -> None:
         if self.driver.running:

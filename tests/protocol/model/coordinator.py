@@ -111,6 +111,10 @@ class Coordinator:
             for flight in list(self.flights.values()):
                 self._abort(flight)
                 yield
+        elif request.startswith("stands "):
+            for flight in list(self.flights.values()):
+                stands = request.removeprefix("stands ")
+                yield from self._guarded(flight, self._cut_here(flight, [stands]))
         elif self.flights:
             flight = self.flights[min(self.flights)]
             if request == "expire":
@@ -165,16 +169,16 @@ class Coordinator:
         cut = writer.append_barrier(id)
         return Found(cut.batch, cut.entry + 1)
 
-    def _cut_here(self, flight: Flight) -> Steps:
-        """Nobody waits: the last committed batch of whoever is missing, downstream first."""
+    def _cut_here(self, flight: Flight, names: Sequence[str] = ()) -> Steps:
+        """Nobody waits: the last committed batch of whoever is missing, downstream first; or of these."""
         for name in downstream_first(self.world.graph):
-            if name in flight.found:
+            if name in flight.found or (names and name not in names):
                 continue
             writer = self.driver.runs[name].writer
             if writer is None:
                 last = self.world.last(name, "commits")
-                aligned = flight.state.alignment is Alignment.ALIGNED
-                reached = self._reached(name, flight.id) if aligned else None
+                unaligned = flight.state.alignment is Alignment.UNALIGNED
+                reached = None if unaligned else self._reached(name, flight.id)
                 found = Found(last if reached is None else reached, unaligned=reached is None)
             elif flight.state.alignment is Alignment.UNALIGNED:
                 cut = writer.here()
