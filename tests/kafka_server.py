@@ -150,9 +150,13 @@ class KafkaServer:
             self._process = None
 
     def pause(self) -> None:
-        """Let it hang: connections stay open and nothing is answered."""
+        """Let it hang: connections stay open and nothing is answered any more when this returns."""
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGSTOP)
+        until = time.monotonic() + 30
+        while not all(_stopped(task) for task in Path(f"/proc/{self._process.pid}/task").iterdir()):
+            assert time.monotonic() < until, "a thread of the broker does not stop"
+            time.sleep(0.002)
 
     def resume(self) -> None:
         assert self._process is not None
@@ -257,3 +261,11 @@ def _free_ports(count: int) -> list[int]:
     finally:
         for one in sockets:
             one.close()
+
+
+def _stopped(task: Path) -> bool:
+    """Whether a thread stands still, which on a busy machine takes a moment after the signal."""
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except (FileNotFoundError, ProcessLookupError):
+        return True  # it has ended
