@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import sys
 import threading
 import zipfile
 from pathlib import Path
@@ -398,3 +399,14 @@ def watch_reading(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
     monkeypatch.setattr(files, "checksum", watched)
     return read
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives a thread a priority of its own")
+def test_work_that_gives_way_leaves_the_other_threads_their_priority() -> None:
+    def niceness(_item: int) -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    before = niceness(0)
+    assert set(files.parallel(niceness, range(3), give_way=True)) == {min(19, before + 10)}
+    assert set(files.parallel(niceness, range(3))) == {before} and niceness(0) == before
+    assert files.parallel(niceness, [], give_way=True) == []

@@ -142,8 +142,9 @@ class _Copying:
 
     def run(self) -> tuple[SavedFile, ...]:
         largest_first = sorted(self._manifest.files(), key=lambda file: -file.bytes)
-        copied = files.parallel(self._copy, largest_first)
-        unread = files.parallel(self._copy_entry, unread_entries(self._store, self._manifest))
+        entries = unread_entries(self._store, self._manifest)
+        copied = files.parallel(self._copy, largest_first, give_way=True)  # to the job's own queries
+        unread = files.parallel(self._copy_entry, entries, give_way=True)
         return tuple(sorted([*copied, *unread], key=lambda file: file.path))
 
     def _copy_entry(self, path: str) -> SavedFile:
