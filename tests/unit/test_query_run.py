@@ -251,3 +251,19 @@ def test_a_storage_that_fails_behind_the_last_batch_fails_the_query(
     played.spark.end()
     assert played.ended.wait(LIMIT)
     assert isinstance(played.error, StorageError)
+
+
+def test_an_end_that_was_asked_for_before_the_query_had_begun_holds(tmp_path: Path) -> None:
+    """A bounded query that begins when its streams have ended may begin while the job is told to end."""
+    spark = PlayedSpark(tmp_path)
+    files = QueryFiles(LocalStore(tmp_path), "query")
+    spec = QuerySpec(QueryName("q"), SlowSink(), frame=cast(Any, spark))
+    token, lease = Token(Attempt(1), Run(1)), Lease(Attempt(1), 3600, Clock())
+    run = QueryRun(spec, files, token, lease, 100, lambda batch, over: None)
+    ended = threading.Event()
+    run.ask_to_end()
+    run.start(lambda run_id: None, lambda run, error: ended.set())
+    with pytest.raises(module.StoppingError):
+        spark.batch(0)
+    spark.end()
+    assert ended.wait(LIMIT)

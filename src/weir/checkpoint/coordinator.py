@@ -405,7 +405,7 @@ class Coordinator:
     def _cut_here(self, flight: Flight, names: Sequence[QueryName]) -> None:
         """Take each query's last committed batch, downstream first: no reader is ahead of its writer.
 
-        One that has reached the barrier meanwhile is cut there, so none is behind it.
+        One that has reached the barrier meanwhile is cut at the barrier, never beyond it.
         """
         for name in reversed(names):
             vertex = self._vertices[name]

@@ -364,6 +364,8 @@ class QueryRun:
             self._query = self._writer().start()
         if self.error is not None:  # it was failed meanwhile
             self._query.stop()
+        if self._ending.is_set():  # it was told to end before it had begun
+            self.ask_to_end()
         began(str(self._query.runId))
 
     def _watch(
@@ -375,8 +377,6 @@ class QueryRun:
                 if self._ending.is_set() or self.batch is not None or not is_late_worker(error):
                     break
                 self._begin(began)
-                if self._ending.is_set():
-                    self.ask_to_end()
                 error = self._wait()
             self._deliver_the_rest(failed=self._failure(error) is not None)
         except Exception as broke:  # a storage that does not answer, for one: whoever waits must hear of it
