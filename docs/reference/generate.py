@@ -63,6 +63,7 @@ JSON_FORMS = {
     "savepoint show": "`place`, `bytes`, `file_count`, `verified` (`at`, `files`, `bytes`, `damage`; null:"
     " never), and all of `manifest.json` but `files`",
     "savepoint copy": "`job`, `id`, `from`, `path`, `bytes`",
+    "savepoint convert": "`job`, `point`, `plan` as of `weir plan`, `path` (null when nothing was written)",
     "savepoint dispose": "`job`, `id`, `path`, `bytes`",
     "savepoints": "`savepoints`, oldest first: each with `path`, `trouble` (why it can't be read), `job`,"
     " `id`, `taken_at`, `taken_by`, `trigger`, `job_file`, `job_version`, `bytes`, `queries` (names),"

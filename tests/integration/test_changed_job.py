@@ -14,8 +14,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 import weir
+from weir.channel.position import Mode
 from weir.checkpoint.restore import Changes, From
 from weir.clock import Clock, Deadline
+from weir.config import resolve
+from weir.driver import replan
+from weir.driver.about import source_of
+from weir.driver.converting import convert
 from weir.driver.notebook import start
 from weir.errors import (
     BadOffsetsError,
@@ -26,9 +31,13 @@ from weir.errors import (
     SinkMismatchError,
     SinkTakenError,
 )
-from weir.ids import JobName
+from weir.ids import Generation, JobName
+from weir.job.live import Live
+from weir.savepoint import points
 from weir.savepoint.place import Place
+from weir.spark import session
 from weir.spark.file_sink import described
+from weir.state import edit
 from weir.storage import open_store
 from weir.storage.generations import live as live_generation
 from weir.storage.generations import read_origin
@@ -171,6 +180,57 @@ def test_writers_of_sparks_own_are_told_apart_by_where_they_write(spark: SparkSe
     kafka = rows.writeStream.format("kafka").option("topic", "orders")
     assert described(kafka) == "kafka orders, by Spark's own sink"
     assert described(rows.writeStream.format("console")) == "console, by Spark's own sink"
+
+
+def converted(changing: Changing, job: weir.Job, place: str, to: str, **changes: Any) -> str:
+    """What `weir savepoint convert` makes of a savepoint."""
+    config = resolve(file=None, job_options=job.options, environ={})
+    session.set_state(changing.spark, config, changes.get("parallelism", 2))
+    live = Live(open_store(str(changing.folder / "weir")), JobName(job.name), Generation(99))
+    changes = {"backend": config.settings.state_backend_type.value, **changes}
+    made = replan.make(
+        job, changing.spark, live, points.of_savepoint(place), Changes(**changes), Mode.ALIGNED
+    )
+    return convert(changing.spark, made, str(changing.folder / to), source_of(job), Clock().monotonic())
+
+
+@pytest.mark.parametrize("backend", ["rocksdb", "hashmap"])
+def test_a_new_operator_gets_its_rows_from_a_table_before_the_job_starts(
+    changing: Changing, backend: str
+) -> None:
+    options = {"state.backend.type": backend}
+    old, job = changing.saved(sums, **options), changing.job(once, sums, **options)
+    before = Place(old).read()
+    place = converted(changing, job, old, "converted")
+    saved = Place(place).read()
+    assert [(one.kind, one.rows) for one in saved.queries["counts"].operators] == [
+        ("stateStoreSave", 2),
+        ("dedupe", 0),
+    ]
+    assert (saved.trigger, saved.id, Place(old).read()) == ("convert", before.id, before)
+    assert [Place(place).damage(file) for file in saved.files] == [None] * len(saved.files)
+    assert converted(changing, job, place, "again") == "", "it is what the job needs"
+
+    table = changing.spark.createDataFrame([(3,), (5,)], "id long")
+    seeded = edit(changing.spark, place, changing.folder / "seeded", "counts", 1, seed=table)
+    assert (seeded.before, seeded.after) == (0, 2)
+    run = changing.goes_on(job, seeded.place)
+    assert run.planned is None, "nothing is left to be changed"
+    assert changing.newest() == {"a": (7,), "b": (12,)}, "3 and 5 had been seen, says the table"
+
+
+def test_a_converted_savepoint_has_the_scale_and_the_queries_that_were_asked_for(changing: Changing) -> None:
+    changing.raw = "raw"
+    old = changing.saved(once, sums)
+    changing.raw = ""
+    job = changing.job(once, sums, **{"state.backend.type": "hashmap", "parallelism.default": 3})
+    place = converted(changing, job, old, "converted", parallelism=3, allow_dropped=True)
+    saved = Place(place).read()
+    assert (saved.backend, saved.parallelism, [*saved.queries]) == ("hashmap", 3, ["counts"])
+    assert not [file.path for file in saved.files if "/raw/" in file.path]
+    run = changing.goes_on(job, place)
+    assert run.planned is None, "nothing is left to be changed"
+    assert changing.newest() == {"a": (4,), "b": (12,), "c": (5,)}
 
 
 @pytest.mark.parametrize("backend", ["rocksdb", "hashmap"])

@@ -32,6 +32,7 @@ VERBS = {
     "savepoint": "savepoint",
     "savepoint show": "show",
     "savepoint copy": "copy",
+    "savepoint convert": "convert",
     "savepoint dispose": "dispose",
     "savepoints": "savepoints",
     "verify": "verify",
@@ -64,9 +65,9 @@ EXIT_CODES = {
     5: "the job is already running ('run', 'repair'), or is not running ('cancel', 'stop', 'checkpoint',"
     " 'savepoint', 'configure')",
     6: "a newer attempt has taken the job over",
-    10: "'plan': it fits, but something would be lost",
-    11: "'plan': it must be said what becomes of what",
-    12: "'plan': it does not fit",
+    10: "'plan', 'savepoint convert': it fits, but something would be lost",
+    11: "'plan', 'savepoint convert': it must be said what becomes of what",
+    12: "'plan', 'savepoint convert': it does not fit",
     130: "interrupted with Ctrl-C",
 }
 

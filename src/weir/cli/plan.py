@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -61,22 +62,17 @@ def plan(
     \b
     Example: weir plan wordcount.py -s savepoints/wordcount-12 --parallelism 8
     """
-    if not file.is_file():
-        raise JobFileError(file=file, reason="there is no such file", todo="check the path")
-    found = settings_file(config, beside=file)
-    settings = overrides(define, conf=conf, master=master, dir=dir) | shape_of(parallelism, state_backend)
-    request = {
-        "point": as_point(point),
-        "maps": list(map or ()),
-        "allow_dropped": allow_dropped,
-        "accept_duplicates": accept_duplicates,
-        "offsets": offsets_of(set_offsets),
-        "name": name or "",
-        "settings": settings,
-        "config": str(found) if found else "",
-    }
-    answer = ask_of(
-        "weir.driver.planning", "asking Spark's planner", request, str(file.absolute()), *(arguments or ())
+    answer = ask_planner(
+        file,
+        arguments,
+        config,
+        settings=overrides(define, conf=conf, master=master, dir=dir) | shape_of(parallelism, state_backend),
+        point=as_point(point),
+        maps=list(map or ()),
+        allow_dropped=allow_dropped,
+        accept_duplicates=accept_duplicates,
+        offsets=offsets_of(set_offsets),
+        name=name or "",
     )
     if json:
         say.say_json({key: answer[key] for key in ("job", "point", "checkpoint", "plan")})
@@ -85,3 +81,19 @@ def plan(
             say.note(f"the latest point is {answer['point']}")
         say.say(answer["text"])
     raise typer.Exit(answer["code"])
+
+
+def ask_planner(
+    file: Path, arguments: list[str] | None, config: Path | None, **request: Any
+) -> dict[str, Any]:
+    """What `weir.driver.planning` answers of a job file; its failure is this command's failure."""
+    if not file.is_file():
+        raise JobFileError(file=file, reason="there is no such file", todo="check the path")
+    found = settings_file(config, beside=file)
+    return ask_of(
+        "weir.driver.planning",
+        "asking Spark's planner",
+        {**request, "config": str(found) if found else ""},
+        str(file.absolute()),
+        *(arguments or ()),
+    )

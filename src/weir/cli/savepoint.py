@@ -1,4 +1,4 @@
-"""`weir savepoint`: take a savepoint of a running job; and show, copy, dispose of one."""
+"""`weir savepoint`: take a savepoint of a running job; and show, copy, convert, dispose of one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import typer
 
 from weir.cli import say
 from weir.cli.asking import Timeout, ask, not_done, refuse_without_supervisor
-from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, command, directory
+from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, command, directory, overrides
+from weir.cli.plan import ask_planner
+from weir.cli.points import AllowDropped, Backend, Maps, Parallelism, as_point, elsewhere, shape_of
+from weir.cli.run import Arguments, Conf, File, Master
 from weir.cli.saving import SavepointAt, absolute, verified_words, watched
 from weir.clock import Clock
+from weir.errors import NotASavepointError
 from weir.protocol.operators import Operator
 from weir.savepoint import copying
 from weir.savepoint.manifest import SavedQuery, Savepoint
@@ -54,8 +58,8 @@ def savepoint(
     also elsewhere and with changed code, and nothing in it refers to the job's own files. The job
     does not stop for it.
     One that fails leaves nothing behind, and is exit code 1 with the reason. A savepoint that is
-    under way is let through first. 'weir savepoint show', 'copy' and 'dispose' are about one that
-    is there; for a job of such a name write 'weir savepoint -- show'.
+    under way is let through first. 'weir savepoint show', 'copy', 'convert' and 'dispose' are about
+    one that is there; for a job of such a name write 'weir savepoint -- show'.
 
     \b
     Example: weir savepoint wordcount /backup/savepoints
@@ -127,6 +131,64 @@ def copy(path: SavepointAt, destination: Destination, json: AsJson = False) -> N
         say.say_json(body | {"bytes": saved.bytes})
     else:
         say.say(f"copied {say.size(saved.bytes)} to {copied.place}")
+
+
+def convert(
+    file: File,
+    path: Annotated[
+        str, typer.Option("-s", "--from-savepoint", metavar="PATH", help="The savepoint's directory or URL.")
+    ],
+    to: Annotated[
+        str, typer.Option("--to", metavar="DIR", help="Where to; it gets a folder of its own there.")
+    ],
+    arguments: Arguments = None,
+    allow_dropped: AllowDropped = False,
+    map: Maps = None,
+    parallelism: Parallelism = None,
+    state_backend: Backend = None,
+    define: Define = None,
+    conf: Conf = None,
+    master: Master = None,
+    config: SettingsFile = None,
+    json: AsJson = False,
+) -> None:
+    """Make a savepoint as a changed job file needs it, without starting the job.
+
+    What 'weir run -s' would do to the state is done here, into a new savepoint: operators are where
+    the job file has them, those that are new are there without rows, and state has the parallelism
+    and backend that are asked for. 'weir state edit --seed' can then give rows to a new operator,
+    and a start from it only copies. The old savepoint stays as it is. Where the plan does not fit,
+    it is shown, nothing is written, and the exit code is that of 'weir plan'.
+
+    \b
+    Example: weir savepoint convert orders.py -s saved/orders-7 --to converted
+    """
+    if not elsewhere(path):
+        reason = "it is no directory; 'weir savepoint JOB' takes one of a running job"
+        raise NotASavepointError(place=path, reason=reason)
+    settings = overrides(define, conf=conf, master=master) | shape_of(parallelism, state_backend)
+    answer = ask_planner(
+        file,
+        arguments,
+        config,
+        settings=settings,
+        point=as_point(path),
+        maps=list(map or ()),
+        allow_dropped=allow_dropped,
+        offsets={},
+        name="",
+        to=absolute(to),
+    )
+    if json:
+        body = {key: answer[key] for key in ("job", "point", "plan")}
+        say.say_json({**body, "path": answer["path"] or None})
+    else:
+        say.say(answer["text"])
+        if answer["path"]:
+            say.say(f"converted: {answer['path']}")
+        elif not answer["code"]:
+            say.say("every query goes on as it is: nothing was written")
+    raise typer.Exit(answer["code"])
 
 
 def dispose(path: SavepointAt, json: AsJson = False) -> None:

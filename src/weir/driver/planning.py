@@ -1,7 +1,8 @@
 """`python -m weir.driver.planning RESULT FILE ARGS...`: the restore plan of a job file, alone.
 
 The request is a JSON object on standard input; so is the result, in a file. Holds no attempt, and
-writes nothing else.
+writes nothing else, but for one that asks where `to`: then the savepoint is made there that the job
+file needs, when the plan fits.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from weir.checkpoint import restore
 from weir.checkpoint.restore import Changes
 from weir.config import resolve
 from weir.driver import jobfile, replan
+from weir.driver.about import source_of
+from weir.driver.converting import convert
 from weir.errors import WeirError
 from weir.ids import Generation, job_name
 from weir.job.live import Live
@@ -41,6 +45,7 @@ def main() -> None:
 
 
 def _answer(request: dict[str, Any], file: Path) -> dict[str, Any]:
+    since = time.monotonic()
     job = jobfile.load(file)
     called, name = job.name, job_name(request["name"] or job.name)
     job.name = name
@@ -66,8 +71,9 @@ def _answer(request: dict[str, Any], file: Path) -> dict[str, Any]:
     session.set_state(spark, config, changes.parallelism or point.manifest.parallelism)
     number = max([0, *generations.numbers(store, name)]) + 1
     live = Live(store, name, Generation(number))
-    made = replan.make(job, spark, live, point, changes, Mode.ALIGNED).plan
-    if not request.get("accept_duplicates"):
+    whole = replan.make(job, spark, live, point, changes, Mode.ALIGNED)
+    made, to = whole.plan, request.get("to")
+    if not to and not request.get("accept_duplicates"):
         why = "it has delivered more since, and can't take it back: that would come twice"
         stuck = restore.ahead(store, name, point.manifest)
         made = made.refusing(dict.fromkeys(stuck, Refused(why, "to accept that: --accept-duplicates")))
@@ -78,6 +84,7 @@ def _answer(request: dict[str, Any], file: Path) -> dict[str, Any]:
         "plan": made.model_dump(mode="json"),
         "text": plan_text.text(made),
         "code": made.exit_code,
+        "path": convert(spark, whole, to, source_of(job), since) if to and not made.exit_code else "",
     }
 
 

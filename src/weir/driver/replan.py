@@ -85,10 +85,15 @@ class Replan:
         """Whether what it delivers goes to another place than before."""
         return any(Verdict.NEW in part.verdicts for part in self.plan.query(query).of("sink"))
 
+    @property
+    def changed(self) -> frozenset[QueryName]:
+        """The queries whose files must be made anew."""
+        return frozenset(name for name in self.planned if self._work(name) is not None)
+
     def target(self, generation: Path) -> Callable[[str], Path | None]:
         """Where each file of the point goes."""
         wanted = {query.name for query in self.plan.queries if query.wanted}
-        aside = {name for name in self.planned if self._work(name) is not None}
+        aside = self.changed
 
         def to(path: str) -> Path | None:
             kind, name, *_ = path.split("/")

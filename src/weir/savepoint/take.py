@@ -312,16 +312,27 @@ def _query(name: str, cut: QueryCut, facts: QueryFacts, shape: Shape | None, kep
     own = {f.path.removeprefix(folder): f for f in cut.files if f.path.startswith(folder)}
     if not own:
         return query
-    read = partial(_content, kept, own)
-    version, header, *ends = read(f"offsets/{cut.batch}").decode().split("\n")
-    operators = described({path: file.bytes for path, file in own.items()}, read)
-    unique = b'"stateUniqueIds"' in read(f"commits/{cut.batch}")
+    sizes = {path: file.bytes for path, file in own.items()}
+    return with_files(query, sizes, partial(_content, kept, own), facts.sources, facts.rows)
+
+
+def with_files(
+    query: SavedQuery,
+    sizes: Mapping[str, int],
+    read: Callable[[str], bytes],
+    sources: tuple[str, ...],
+    rows: Mapping[int, int],
+) -> SavedQuery:
+    """A query with what its files at its batch tell; `sources` and `rows` are as in `QueryFacts`."""
+    version, header, *ends = read(f"offsets/{query.batch}").decode().split("\n")
+    operators = described(sizes, read)
+    unique = b'"stateUniqueIds"' in read(f"commits/{query.batch}")
     return query.model_copy(
         update={
             "conf": json.loads(header).get("conf", {}),
             "state_format": (2 if unique else 1) if operators else None,
-            "sources": _sources(version, ends, facts.sources),
-            "operators": tuple(_counted(one, facts.rows) for one in operators),
+            "sources": _sources(version, ends, sources),
+            "operators": tuple(_counted(one, rows) for one in operators),
         }
     )
 

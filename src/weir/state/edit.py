@@ -2,7 +2,8 @@
 
 The edited operator is written anew as `spark/rewrite.py` writes state: read back and compared. All else
 is copied. The old savepoint stays as it is. What a kind of operator does not allow is refused by name,
-before anything is written.
+before anything is written. An operator that the savepoint has not, and a changed job file has, comes by
+`weir savepoint convert`.
 """
 
 from __future__ import annotations
@@ -14,22 +15,19 @@ from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from weir.clock import Clock
 from weir.errors import StateNotRewritableError
 from weir.ids import BatchId
 from weir.protocol.operators import Operator
-from weir.savepoint.manifest import SavedFile, Savepoint
+from weir.savepoint.manifest import Savepoint
 from weir.savepoint.operators import operators
 from weir.savepoint.place import Place
-from weir.savepoint.writing import Writing, begin
+from weir.savepoint.remake import remake
 from weir.spark import cut
-from weir.spark.closure import closure
 from weir.spark.refusals import PARTITIONS, backend_of
 from weir.spark.rewrite import Rewritten, rewrite
 from weir.state.changes import Changes
 from weir.state.point import Point, find
 from weir.state.read import scratch
-from weir.storage import files
 
 
 @dataclass(frozen=True)
@@ -92,11 +90,8 @@ def edit(
             changes=wanted,
         )
         new = _with(savepoint, point, operator, made, folder / point.query)
-        writing = begin(str(target), f"{savepoint.name}-edited", savepoint.lineage)
-        try:
-            done = _write(writing, place, new, point, folder / point.query, begun)
-        finally:
-            writing.give_up()
+        made_anew = {point.query: folder / point.query}
+        done = remake(place, new, str(target), f"{savepoint.name}-edited", made_anew, begun)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return Edited(done, changes.before, made.rows)
@@ -118,33 +113,3 @@ def _rows(operator: Operator, edited: int, made: Rewritten, before: dict[int, in
     if operator.id == edited:
         return made.rows if plain else None
     return before.get(operator.id)
-
-
-def _write(
-    writing: Writing, place: Place, savepoint: Savepoint, point: Point, root: Path, begun: float
-) -> str:
-    """Everything of the old savepoint but the query's files, and those that were made."""
-    below = f"queries/{point.query}/"
-    others = [file for file in savepoint.files if not file.path.startswith(below)]
-    copied = files.parallel(lambda file: writing.add(file.path, place.chunks(file)), others)
-
-    def add(name: str) -> SavedFile:
-        if cut.is_operator(name):
-            return writing.add(below + name, [_relative((root / name).read_text(), below).encode()])
-        return writing.add(below + name, files.pieces(root / name))
-
-    written = files.parallel(add, closure(root, point.batch).files)
-    finished = savepoint.model_copy(
-        update={
-            "files": (*copied, *written),
-            "taken_at": Clock().now().isoformat(),
-            "seconds": round(time.monotonic() - begun, 3),
-        }
-    )
-    return writing.finish(finished)
-
-
-def _relative(operator_metadata: str, below: str) -> str:
-    """Where Spark wrote a place in full, it is written as it is below the savepoint."""
-    told = cut.described(operator_metadata, Path(below.rstrip("/")))
-    return told.replace(f'"file:{below}', f'"{below}')

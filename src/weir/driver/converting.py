@@ -1,0 +1,105 @@
+"""A savepoint as a changed job needs it, made without starting the job.
+
+What a restore would do to the files of the queries is done beforehand, into a new savepoint: operators
+are where the job file has them, new ones are there without rows, state has the parallelism and backend
+that are asked for. From there its state can be edited (`weir state edit --seed`), and a restore only
+copies.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weir.checkpoint.edits import edit_of
+from weir.driver.about import JobSource
+from weir.driver.replan import Replan
+from weir.ids import BatchId, QueryName
+from weir.protocol.shapes import Shape
+from weir.savepoint.manifest import SavedFile, SavedQuery, Savepoint
+from weir.savepoint.place import Place
+from weir.savepoint.plan import QueryPlan
+from weir.savepoint.remake import remake
+from weir.savepoint.restoring import facts
+from weir.savepoint.shapes import before
+from weir.savepoint.take import with_files
+from weir.spark.closure import closure
+from weir.state.read import scratch
+from weir.storage import files
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def convert(spark: SparkSession, made: Replan, target: str, source: JobSource, since: float) -> str:
+    """Carry a plan that fits out on the files of its savepoint, into a new one below `target`; its place.
+
+    The old savepoint stays as it is; when it raises, nothing is left in `target`. "" when every query goes
+    on as it is, and there is nothing to make.
+    """
+    changed = made.changed
+    if not changed and all(query.wanted for query in made.plan.queries if query.there):
+        return ""
+    place = Place(made.point.name)
+    old = place.read()
+    folder = scratch(spark, Path(target))
+    try:
+        generation = folder / "generation"
+        _bring(place, old, made, generation, changed)
+        made.carry_out(spark, generation)
+        roots = {str(name): generation / "queries" / name for name in changed}
+        return remake(place, _told(old, made, roots, source), target, f"{old.name}-converted", roots, since)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _bring(
+    place: Place, old: Savepoint, made: Replan, generation: Path, changed: frozenset[QueryName]
+) -> None:
+    """The files of the queries that change, aside; positions stay, for the restore sets readers back."""
+    manifest, to = facts(old), made.target(generation)
+    cuts = {name: cut.model_copy(update={"set_back": {}}) for name, cut in manifest.queries.items()}
+    manifest = manifest.model_copy(update={"queries": cuts})
+    own = [file for name in changed for file in old.files_of(name).values()]
+    targets = {file.path: target for file in own if (target := to(file.path)) is not None}
+    for folder in {target.parent for target in targets.values()}:
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def bring(file: SavedFile) -> None:
+        place.bring(file, targets[file.path], edit_of(manifest, file.path, generation))
+
+    files.parallel(bring, own)
+
+
+def _told(old: Savepoint, made: Replan, roots: dict[str, Path], source: JobSource) -> Savepoint:
+    """What the new savepoint says of itself."""
+    wanted = {query.name for query in made.plan.queries if query.wanted}
+    channels = {name: channel for name, channel in old.channels.items() if name in wanted}
+    queries = {name: query for name, query in old.queries.items() if name in wanted}
+    for name, root in roots.items():
+        shape = made.planned[QueryName(name)].shape.model_copy(update={"job": source.version})
+        queries[name] = _described(queries[name], made.plan.query(name), shape, root)
+    return old.model_copy(
+        update={
+            "queries": queries,
+            "channels": channels,
+            "trigger": "convert",
+            "job_file": source.name,
+            "job_version": source.version,
+            "backend": made.plan.backend or old.backend,
+            "parallelism": made.plan.parallelism or old.parallelism,
+        }
+    )
+
+
+def _described(old: SavedQuery, plan: QueryPlan, shape: Shape, root: Path) -> SavedQuery:
+    """A query as its new files have it; it still delivers where it did, until a restore says otherwise."""
+    sizes = {name: (root / name).stat().st_size for name in closure(root, BatchId(old.batch)).files}
+    counted = {one.id: one.rows for one in old.operators if one.rows is not None}
+    kept = {new: counted[at] for at, new in plan.moves.items() if at in counted}
+    descriptions = {at: source.description for at, source in enumerate(old.sources)}
+    said = tuple("" if at is None else descriptions.get(at, "") for at in plan.sources)
+    told = old.model_copy(update={"shape": shape.model_copy(update={"sink": before(old).shape.sink})})
+    rows = kept | dict.fromkeys(plan.added, 0)
+    return with_files(told, sizes, lambda name: (root / name).read_bytes(), said, rows)
