@@ -26,9 +26,10 @@ from weir.checkpoint import manifest as mf
 from weir.checkpoint.flight import Flight, Held, Outside, Wish, words_of
 from weir.checkpoint.manifest import Manifest
 from weir.checkpoint.snapshots import Snapshots
+from weir.checkpoint.triggers import Triggers, alignment_of
 from weir.checkpoint.vertex import Found, Vertex
 from weir.clock import Clock
-from weir.config import CheckpointingMode, Settings, changed
+from weir.config import Settings, changed
 from weir.errors import CheckpointsFailedError, ExternalError, FencedError
 from weir.ids import BatchId, CheckpointId, QueryName
 from weir.job.live import Live
@@ -97,8 +98,7 @@ class Coordinator:
         self._wishes: list[Wish] = []
         self._held: set[CheckpointId] = set()
         """Completed checkpoints that somebody copies: they are not dropped."""
-        self._records = 0
-        self._triggered_at = clock.monotonic()
+        self._triggers = Triggers(clock.monotonic())
         self._ended_at: float | None = None
         self._swept_at = clock.monotonic()
         self._failures = 0
@@ -172,7 +172,7 @@ class Coordinator:
         vertex = self._vertices.get(QueryName(committed.query))
         if vertex is not None and not vertex.inputs:
             with self._changed:
-                self._records += committed.rows
+                self._triggers.records += committed.rows
 
     def offsets(self, name: QueryName) -> list[str] | None:
         """The offsets of a query in every retained checkpoint; None while the first one is pending."""
@@ -286,8 +286,8 @@ class Coordinator:
                 self._abort(flight, AbortReason.DECLINED, words_of(error))
         if self._wishes:
             self._grant(self._wishes[0], now)
-        elif self._due(now):
-            self._try_periodic(now)
+        elif (due := self._triggers.due(self._settings, now)) is not None:
+            self._try_due(due, now)
 
     def _went_wrong(self, error: Exception) -> None:
         for flight in list(self._flights.values()):
@@ -295,20 +295,8 @@ class Coordinator:
         self._outside.report(m.Noted(f"the coordinator stumbled: {words_of(error)}"))
 
     def _rest(self) -> float:
-        interval = self._settings.execution_checkpointing_interval
-        if interval is None:
-            return _REST
-        left = self._triggered_at + interval.total_seconds() - self._clock.monotonic()
-        return min(_REST, max(left, _LOOK))
-
-    def _due(self, now: float) -> bool:
-        settings = self._settings
-        every, limit = (
-            settings.execution_checkpointing_interval,
-            settings.execution_checkpointing_interval_records,
-        )
-        by_time = every is not None and now - self._triggered_at >= every.total_seconds()
-        return by_time or (limit is not None and self._records >= limit)
+        left = self._triggers.left(self._settings, self._clock.monotonic())
+        return _REST if left is None else min(_REST, max(left, _LOOK))
 
     # 1 trigger
 
@@ -327,25 +315,14 @@ class Coordinator:
             min_pause=settings.execution_checkpointing_min_pause.total_seconds(),
         )
 
-    def _alignment(self) -> Alignment:
-        settings = self._settings
-        if settings.execution_checkpointing_mode is CheckpointingMode.AT_LEAST_ONCE:
-            return Alignment.AT_LEAST_ONCE
-        first_aligned = bool(settings.execution_checkpointing_aligned_checkpoint_timeout)
-        unaligned = settings.execution_checkpointing_unaligned_enabled and not first_aligned
-        return Alignment.UNALIGNED if unaligned else Alignment.ALIGNED
-
-    def _try_periodic(self, now: float) -> None:
-        alignment = self._alignment()
-        if may_trigger(self._facts(now, alignment)) is not None:
-            return
-        interval = self._settings.execution_checkpointing_interval
-        due = interval is not None and now - self._triggered_at >= interval.total_seconds()
-        full = not self._settings.execution_checkpointing_incremental
-        self._begin(alignment, "interval" if due else "records", full, [], now)
+    def _try_due(self, trigger: str, now: float) -> None:
+        alignment = alignment_of(self._settings)
+        if may_trigger(self._facts(now, alignment)) is None:
+            full = not self._settings.execution_checkpointing_incremental
+            self._begin(alignment, trigger, full, [], now)
 
     def _grant(self, wish: Wish, now: float) -> None:
-        alignment = Alignment.UNALIGNED if wish.final else self._alignment()
+        alignment = Alignment.UNALIGNED if wish.final else alignment_of(self._settings)
         refusal = may_trigger(replace(self._facts(now, alignment), last_ended_at=None))
         if refusal is Refusal.TOO_MANY:
             return
@@ -368,7 +345,7 @@ class Coordinator:
 
     def _begin(self, alignment: Alignment, trigger: str, full: bool, wishes: list[Wish], now: float) -> None:
         self._lease.check()
-        self._triggered_at, self._records = now, 0
+        self._triggers.triggered(now)
         self._last_id = id = CheckpointId(self._last_id + 1)
         begun_at = self._clock.now().isoformat()
         flight = Flight(Pending(id, alignment, now, frozenset(self._order)), trigger, full, begun_at, wishes)

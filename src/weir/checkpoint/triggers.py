@@ -1,0 +1,44 @@
+"""When the next checkpoint of a job is due, and what kind it is. Plain data: no clock, no threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from weir.config import CheckpointingMode, Settings
+from weir.protocol.checkpoints import Alignment
+
+
+@dataclass
+class Triggers:
+    """What has come since the last trigger. All times are on the monotonic clock."""
+
+    triggered_at: float
+    """The last trigger; at first the beginning."""
+    records: int = 0
+    """So many have come from outside since then."""
+
+    def triggered(self, now: float) -> None:
+        self.triggered_at, self.records = now, 0
+
+    def due(self, settings: Settings, now: float) -> Literal["interval", "records"] | None:
+        """What makes a checkpoint due, if anything does."""
+        every = settings.execution_checkpointing_interval
+        if every is not None and now - self.triggered_at >= every.total_seconds():
+            return "interval"
+        limit = settings.execution_checkpointing_interval_records
+        return "records" if limit is not None and self.records >= limit else None
+
+    def left(self, settings: Settings, now: float) -> float | None:
+        """Seconds until the interval is over; None when there is none."""
+        every = settings.execution_checkpointing_interval
+        return None if every is None else self.triggered_at + every.total_seconds() - now
+
+
+def alignment_of(settings: Settings) -> Alignment:
+    """How the next checkpoint begins; an aligned one may turn unaligned later."""
+    if settings.execution_checkpointing_mode is CheckpointingMode.AT_LEAST_ONCE:
+        return Alignment.AT_LEAST_ONCE
+    first_aligned = bool(settings.execution_checkpointing_aligned_checkpoint_timeout)
+    unaligned = settings.execution_checkpointing_unaligned_enabled and not first_aligned
+    return Alignment.UNALIGNED if unaligned else Alignment.ALIGNED
