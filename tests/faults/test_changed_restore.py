@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -70,3 +72,34 @@ def stop_with_savepoint(process: JobProcess, dir: Path) -> Path:
     answer = requests.answer_to(asked)
     assert answer is not None and answer["done"], answer
     return Path(answer["path"])
+
+
+def test_a_savepoint_is_converted_from_the_command_line_and_then_only_copied(
+    quick: Mapping[str, str], tmp_path: Path
+) -> None:
+    folder, out = tmp_path / "in", tmp_path / "out"
+    add(folder, *range(6))
+    with JobProcess(JOB, tmp_path / "weir", args=(folder, out, "before"), settings=quick) as process:
+        process.wait_for(
+            "the first rows", lambda: newest(out) == {"a": (3, None), "b": (5, None), "c": (7, None)}
+        )
+        place = stop_with_savepoint(process, tmp_path / "saved")
+    command = [sys.executable, "-m", "weir", "savepoint", "convert", str(JOB), str(folder), str(out), "after"]
+    command += ["-s", str(place), "--to", str(tmp_path / "converted"), "--parallelism", "3", "--json"]
+    command += ["-D", f"execution.checkpointing.dir={tmp_path / 'weir'}", "--master", "local[1]"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["plan"]["overall"] == "fits" and answer["path"] == str(
+        tmp_path / "converted/changed-1-converted"
+    )
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert "a savepoint of this name is there" in json.loads(again.stdout)["error"]["why"]
+    add(folder, 6, 6, 7)
+    args, options = (folder, out, "after"), ("-s", answer["path"], "--parallelism", "3")
+    with JobProcess(JOB, tmp_path / "weir", args=args, options=options, settings=quick) as process:
+        there = {"a": (9, 1), "b": (12, 1), "c": (7, None)}
+        process.wait_for("the rest", lambda: newest(out) == there)
+        assert not process.events("plan"), "nothing was left to be changed"
+        process.terminate()
+        assert process.wait().exit_code == 0
