@@ -26,9 +26,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.faults]
 JOB = Path(__file__).parent / "jobs" / "kafka_counts.py"
 RECORDS = 200
 POINTS = [*(f"{point}#1" for point in (*STARTS, *BATCH, "kafka.fenced")), "kafka.sent#3"]
+"""Where the sink takes part; occurrences are counted anew in each attempt; a start sends twice at most."""
 OWN = ["kafka.fenced#1", "sink.committing#1", "kafka.sent#3", "sink.committed#1", "batch.committed#1"]
 """Where it does other things than any sink; `test_every_point.py` has the rest."""
-"""Where the sink takes part; occurrences are counted anew in each attempt; a start sends twice at most."""
 
 
 @pytest.fixture
