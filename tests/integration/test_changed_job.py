@@ -488,7 +488,8 @@ def test_a_source_of_files_goes_on_where_the_user_says(spark: SparkSession, tmp_
     assert [row["sum"] for row in rows if row["k"] == "a"][-1] == 3 + 32 + 64
 
 
-def test_sources_that_have_names_come_and_go(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", [True, False], ids=["named", "by what they read"])
+def test_sources_come_and_go(named: bool, spark: SparkSession, tmp_path: Path) -> None:
     def add(name: str, *values: int) -> None:
         for v in values:
             (tmp_path / name).mkdir(exist_ok=True)
@@ -500,10 +501,12 @@ def test_sources_that_have_names_come_and_go(spark: SparkSession, tmp_path: Path
 
         @made.pipeline
         def pipeline(env: weir.Env) -> None:
-            env.spark.conf.set("spark.sql.streaming.queryEvolution.enableSourceEvolution", "true")
-            readers = [(name, env.spark.readStream.name(name).schema("k string, v long")) for name in names]
-            first, *others = [reader.json(str(tmp_path / name)) for name, reader in readers]
-            frame = reduce(DataFrame.union, others, first)
+            env.spark.conf.set("spark.sql.streaming.queryEvolution.enableSourceEvolution", str(named).lower())
+            frames = []
+            for name in names:
+                reader = env.spark.readStream.name(name) if named else env.spark.readStream
+                frames.append(reader.schema("k string, v long").json(str(tmp_path / name)))
+            frame = reduce(DataFrame.union, frames)
             env.sink("counts", sums(frame), weir.sinks.files(str(tmp_path / "out")), output_mode="update")
 
         return made
