@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from pyspark.sql import functions as F
 
 import weir
 from tests.diamond import wait
+from weir.channel.pressure import Pressure
 from weir.checkpoint import manifest as mf
 from weir.checkpoint import restore
 from weir.clock import Clock
@@ -21,7 +23,7 @@ from weir.testing import ScriptedSource, committed_rows, folded
 from weir.testing.script import EndOfInput, Pause, Rows, write_script
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -174,6 +176,44 @@ def test_a_bounded_writer_of_sparks_begins_when_its_stream_has_ended(
     with bench.job.start(spark) as run:
         assert run.wait(120)
     assert sorted(map(tuple, spark.read.parquet(str(tmp_path / "out")).collect())) == [("a", 1), ("b", 2)]
+
+
+def test_a_stream_waits_for_its_slowest_reader_and_loses_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, held = threading.Event(), threading.Event()
+    seen: list[int] = []
+    ask = Pressure.full
+
+    def full(pressure: Pressure) -> bool:
+        answer = ask(pressure)
+        if answer:
+            held.set()
+        return answer
+
+    def slow(frame: DataFrame, batch: int) -> None:
+        assert go_on.wait(240)
+        seen.extend(row["v"] for row in frame.collect())
+
+    def pipeline(env: weir.Env) -> None:
+        rows = env.stream("rows", env.source("input", ScriptedSource(tmp_path / "in.jsonl", SCHEMA)))
+        env.sink("slow", rows, weir.sinks.function(slow))
+        env.sink("quick", rows, weir.sinks.files(str(tmp_path / "quick")))
+
+    monkeypatch.setattr(Pressure, "full", full)
+    bench = Bench(pipeline, tmp_path, **{"channel.max-segments-ahead": 2})
+    for number in range(6):  # a batch each
+        bench.add(("a", number))
+
+    def quick() -> list[int]:
+        return sorted(row["v"] for row in committed_rows(str(tmp_path / "quick")))
+
+    with bench.job.start(spark) as run:
+        wait(run, "the stream to be held", held.is_set)
+        wait(run, "the quick reader", lambda: quick() == [0, 1])
+        go_on.set()
+        run.process_all()
+    assert (sorted(seen), quick()) == ([*range(6)], [*range(6)])
 
 
 def test_a_stream_is_computed_once_for_all_its_readers(spark: SparkSession, tmp_path: Path) -> None:
