@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 import weir
@@ -159,6 +160,33 @@ def test_sinks_for_looking_show_the_rows(spark: SparkSession, tmp_path: Path) ->
         test.run(Start(), AddRows(("a-row-to-see", 1)), ProcessAll())
         assert [(row.k, row.v) for row in sessions[-1].table("kept").collect()] == [("a-row-to-see", 1)]
         assert {b.query for b in test.live.batches} == {"shown", "kept"}
+
+
+def test_a_driver_that_died_while_spark_planned_the_first_batch_is_of_no_harm(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark alone never begins again beside what that left; pinned here, so that we see when it does."""
+
+    def die(location: Path) -> Path:
+        log = location / "offsets"
+        log.mkdir(parents=True)
+        name = ".0.85ea7e7c-b431-4f79-a56c-151c17170cb9.tmp"
+        (log / f".{name}.crc").touch()
+        (log / name).touch()
+        return log
+
+    die(tmp_path / "plain")
+    rows = spark.readStream.format("rate").load().writeStream.format("noop")
+    query = rows.option("checkpointLocation", str(tmp_path / "plain")).start()
+    with pytest.raises(StreamingQueryException, match="STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY"):
+        query.awaitTermination(60)
+
+    log = die(tmp_path / "weir/test/generations/0001/queries/counts")
+    write_script(tmp_path / "in.jsonl", Rows([("a", 1)]))
+    with job(counting(tmp_path), tmp_path).start(spark) as run:
+        run.process_all()
+    assert committed_rows(str(tmp_path / "out")) == [{"k": "a", "sum": 1}]
+    assert not [path.name for path in log.iterdir() if path.name.endswith(".tmp")]
 
 
 def test_a_query_that_is_started_past_weir_is_refused_and_stopped(

@@ -361,6 +361,7 @@ class QueryRun:
 
     def _begin(self, began: Callable[[str], None]) -> None:
         with alone:
+            self.files.clear_beginning()
             self._query = self._writer().start()
         if self.error is not None:  # it was failed meanwhile
             self._query.stop()

@@ -1,6 +1,7 @@
 """What weir reads of a query's checkpointLocation. Spark's live files are Spark's: read only.
 
-The one exception, `renew_id`, is for files that are not live yet.
+Two exceptions: `renew_id` is for files that are not live yet, `clear_beginning` for what Spark itself has
+given up.
 
 `commits/<n>` is the decision record: its existence decides that batch n happened. With state
 checkpoint format 2 it also names the state that the deciding run wrote. The facts behind this file
@@ -10,18 +11,22 @@ are proven in the project's experiments on Spark 4.3; a test per Spark version p
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from weir.ids import NO_BATCH, BatchId
 from weir.storage import Store
-from weir.storage.open import spark_url
+from weir.storage.open import is_local, local_path, spark_url
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 HASHMAP = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 BACKENDS = {ROCKSDB: "rocksdb", HASHMAP: "hashmap"}
 
+_UNFINISHED = re.compile(r"\.?\.\d+\.[0-9a-f-]{36}\.tmp(\.crc)?")
+"""What Spark calls an entry of a log until it is whole, and Hadoop the checksum of it."""
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _PARTITIONS = "spark.sql.shuffle.partitions"
 
@@ -60,6 +65,20 @@ class QueryFiles:
         if self._store.exists(f"{self._prefix}/metadata"):
             self._store.delete(f"{self._prefix}/.metadata.crc")  # Hadoop's checksum of the old one
             self._store.put(f"{self._prefix}/metadata", json.dumps({"id": str(uuid.uuid4())}).encode())
+
+    def clear_beginning(self) -> None:
+        """Before a query that has planned nothing yet is started: delete what is left of a try to.
+
+        A driver that dies while it writes `offsets/0` leaves the temporary file, and beside that Spark
+        refuses to begin, for ever (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY). Behind the first entry it does
+        not mind them, and they stay.
+        """
+        if self.last_planned() == NO_BATCH:
+            for log in ("offsets", "commits"):
+                folder = f"{self._prefix}/{log}"
+                for name in self._hidden_too(folder):
+                    if _UNFINISHED.fullmatch(name):
+                        self._store.delete(f"{folder}/{name}")
 
     def last_committed(self) -> BatchId:
         return max(self._batches("commits"), default=NO_BATCH)
@@ -144,6 +163,12 @@ class QueryFiles:
 
     def _batches(self, log: str) -> list[BatchId]:
         return [BatchId(int(name)) for name in self._names(f"{self._prefix}/{log}") if name.isdigit()]
+
+    def _hidden_too(self, folder: str) -> list[str]:
+        if not is_local(self._store.url):
+            return self._names(folder)
+        place = Path(local_path(self._store.url)) / folder
+        return [path.name for path in place.iterdir()] if place.is_dir() else []
 
     def _names(self, folder: str) -> list[str]:
         return [key.rsplit("/", 1)[1] for key in self._store.list(folder)]
