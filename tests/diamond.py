@@ -165,9 +165,12 @@ class Diamond:
 def wait_for(what: str, there: Callable[[], Any], seconds: float = 120.0) -> None:
     """Wait until something holds."""
     until = time.monotonic() + seconds
-    while not there():
+    while True:
+        since = time.monotonic()
+        if there():
+            return
         assert time.monotonic() < until, f"waited {seconds:g} s in vain for {what}"
-        time.sleep(0.02)
+        time.sleep(max(0.02, 4 * (time.monotonic() - since)))  # looking must not slow down what is looked for
 
 
 def wait(run: Run, what: str, there: Callable[[], Any]) -> None:

@@ -43,6 +43,8 @@ QUICK: Mapping[str, str] = {
 """Settings that let a small job start, end and come back soon."""
 
 _LOOK = 0.05
+_SPARING = 4.0
+"""Looking takes this part of a wait at most: what is waited for needs the processor more."""
 _ALL = 1_000_000
 
 
@@ -172,12 +174,15 @@ class JobProcess:
     def wait_for(self, what: str, there: Callable[[], Any], seconds: float = 120.0) -> None:
         """Wait until something holds; raises when the run ends or the time is over before."""
         until = time.monotonic() + seconds
-        while not there():
+        while True:
+            since = time.monotonic()
+            if there():
+                return
             if self._process.poll() is not None and not there():
                 raise AssertionError(self._words(f"ended with {self._process.returncode} before {what}"))
             if time.monotonic() > until:
                 raise TimeoutError(self._words(f"waited {seconds:g} s in vain for {what}"))
-            time.sleep(_LOOK)
+            time.sleep(max(_LOOK, _SPARING * (time.monotonic() - since)))
 
     def wait_for_state(self, state: JobState, seconds: float = 120.0) -> None:
         """Wait until this run of the job is in a state."""
