@@ -152,13 +152,14 @@ def convert(
     config: SettingsFile = None,
     json: AsJson = False,
 ) -> None:
-    """Make a savepoint as a changed job file needs it, without starting the job.
+    """Make a savepoint as a changed job file needs it.
 
-    What 'weir run -s' would do to the state is done here, into a new savepoint: operators are where
-    the job file has them, those that are new are there without rows, and state has the parallelism
-    and backend that are asked for. 'weir state edit --seed' can then give rows to a new operator,
-    and a start from it only copies. The old savepoint stays as it is. Where the plan does not fit,
-    it is shown, nothing is written, and the exit code is that of 'weir plan'.
+    The job is not started for it. What 'weir run -s' would do to the state is done here, into a new
+    savepoint: operators are where the job file has them, those that are new are there without rows,
+    and state has the parallelism and backend that are asked for. 'weir state edit --seed' can then
+    give rows to a new operator, and a start from it only copies. The old savepoint stays as it is.
+    Where the plan does not fit, it is shown, nothing is written, and the exit code is that of
+    'weir plan'.
 
     \b
     Example: weir savepoint convert orders.py -s saved/orders-7 --to converted
