@@ -19,6 +19,7 @@ from weir.clock import ManualClock
 from weir.config import CheckpointStorage
 from weir.errors import DamagedCheckpointError, NoSuchCheckpointError
 from weir.ids import CheckpointId, Generation
+from weir.savepoint.manifest import MANIFEST, decode, encode
 from weir.savepoint.records import record
 from weir.savepoint.take import Facts, take
 from weir.storage import Store, files, generations, paths
@@ -190,6 +191,25 @@ def test_latest_is_no_savepoint_that_the_job_was_taken_back_behind_nor_one_of_an
     other = KeptJob(tmp_path / "other life")
     saved(other, three(other)[2], tmp_path / "saved")
     assert latest(job, tmp_path / "saved") == "chk-42"
+
+
+@pytest.mark.parametrize("trigger", ["edit", "convert"])
+def test_latest_is_no_savepoint_that_was_made_of_another_one(
+    job: KeptJob, tmp_path: Path, trigger: str
+) -> None:
+    older, newer = (Path(saved(job, one, tmp_path / "saved")) for one in three(job)[1:])
+    made = tmp_path / "saved" / "made"
+    shutil.copytree(older, made)
+    told = decode((made / MANIFEST).read_bytes(), str(made))
+    told = told.model_copy(update={"trigger": trigger, "taken_at": "2999-01-01T00:00:00+00:00"})
+    (made / MANIFEST).write_bytes(encode(told))
+    lost = KeptJob(tmp_path / "lost", lineage=False)
+    assert latest(lost, tmp_path / "saved") == str(newer), "not the one that was written last"
+    for place in (older, newer):
+        shutil.rmtree(place)
+    with pytest.raises(NoSuchCheckpointError):
+        latest(lost, tmp_path / "saved")
+    assert restore.find(lost.store, lost.job, str(made)).point == str(made), "by its name it is found"
 
 
 def test_a_job_that_lost_its_directory_comes_back_from_the_savepoint_that_was_taken_last(

@@ -382,6 +382,8 @@ def _latest(store: Store, job: JobName, passed_over: PassedOver, savepoint_dir: 
 def _newest_first(store: Store, job: JobName, savepoint_dir: str) -> list[str]:
     """The checkpoints and savepoints that the live files descend from; a checkpoint before its copy.
 
+    A savepoint that was edited or converted is none of them: it must be named.
+
     By number, which grows with every checkpoint. Where there are no live files, as of a job that comes
     back from its savepoints, numbers of several lives may be there, and it goes by time.
     """
@@ -393,8 +395,10 @@ def _newest_first(store: Store, job: JobName, savepoint_dir: str) -> list[str]:
         points[f"chk-{id}"] = (time, id, True)
     for place in dict.fromkeys([*recorded(store, job), *below(savepoint_dir)]):
         with suppress(NotASavepointError):
-            manifest = saved.facts(Place(place).read())
-            if manifest.job != job or (way is not None and not _is_ours(store, way, job, manifest)):
+            savepoint = Place(place).read()
+            manifest = saved.facts(savepoint)
+            elsewhere = way is not None and not _is_ours(store, way, job, manifest)
+            if savepoint.derived or manifest.job != job or elsewhere:
                 continue
             points[place] = (manifest.completed_at if way is None else "", manifest.id, False)
     return sorted(points, key=lambda point: points[point], reverse=True)

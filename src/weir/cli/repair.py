@@ -56,7 +56,8 @@ def repair(
         _say(json, f"{job} goes on from {origin.restored_from} at its next start: that is written down", job)
         say.note(f"to take that back: {command('restore', job, place, ' --withdraw')}")
         return
-    places = [one.place for one in known(place, job, savepoint_dir(config, define)) if one.savepoint]
+    there = known(place, job, savepoint_dir(config, define))
+    places = [one.place for one in there if one.savepoint and not one.savepoint.derived]
     with say.waiting(f"checking the files of {job}"):
         found = plan(store, name, list(reversed(places)))
     if found is None:

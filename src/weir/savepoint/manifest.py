@@ -32,6 +32,9 @@ JOURNALS = "sources"
 FOLDERS = ("queries", "channels", "user-state", JOURNALS)
 """All files are below one of these."""
 
+DERIVED = ("edit", "convert")
+"""The triggers of a savepoint that was made of another one."""
+
 _SAFE = re.compile(r"[^/\\\0]+")
 """One part of a path."""
 
@@ -126,7 +129,7 @@ class Savepoint(_Frozen):
     taken_by: str
     """user@host"""
     trigger: str
-    """Why: request, stop, schedule, application."""
+    """Why: request, stop, schedule, application; or edit, convert."""
     job_file: str
     job_version: str
     """The beginning of the SHA-256 of the job file; "" for a job without one."""
@@ -182,6 +185,11 @@ class Savepoint(_Frozen):
     @property
     def bytes(self) -> int:
         return sum(file.bytes for file in self.files)
+
+    @property
+    def derived(self) -> bool:
+        """Whether it was made of another one by hand; the job itself never had this state."""
+        return self.trigger in DERIVED
 
     def files_of(self, query: str) -> dict[str, SavedFile]:
         """The files of a query, by their paths in its checkpointLocation."""
