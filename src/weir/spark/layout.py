@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from weir.ids import NO_BATCH, BatchId
-from weir.storage import Store
+from weir.storage import Store, files
 from weir.storage.open import is_local, local_path, spark_url
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -168,7 +168,10 @@ class QueryFiles:
         if not is_local(self._store.url):
             return self._names(folder)
         place = Path(local_path(self._store.url)) / folder
-        return [path.name for path in place.iterdir()] if place.is_dir() else []
+        try:
+            return [path.name for path in place.iterdir()] if place.is_dir() else []
+        except OSError as error:
+            raise files.failed("list", place, error, self._store.url) from error
 
     def _names(self, folder: str) -> list[str]:
         return [key.rsplit("/", 1)[1] for key in self._store.list(folder)]
