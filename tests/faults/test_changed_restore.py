@@ -36,16 +36,22 @@ def newest(out: Path) -> dict[str, tuple[int, int | None]]:
     return {row["k"]: (row["sum"], row.get("n")) for row in committed_rows(str(out))}
 
 
+def saved_before(folder: Path, out: Path, settings: Mapping[str, str]) -> Path:
+    """Run the job as it was over its first rows, and stop it with a savepoint."""
+    add(folder, *range(6))
+    beside = folder.parent
+    with JobProcess(JOB, beside / "weir", args=(folder, out, "before"), settings=settings) as process:
+        process.wait_for(
+            "the first rows", lambda: newest(out) == {"a": (3, None), "b": (5, None), "c": (7, None)}
+        )
+        return stop_with_savepoint(process, beside / "saved")
+
+
 def test_a_restore_into_changed_code_is_killed_at_each_step_and_is_exact(
     quick: Mapping[str, str], tmp_path: Path
 ) -> None:
     folder, out = tmp_path / "in", tmp_path / "out"
-    add(folder, *range(6))
-    with JobProcess(JOB, tmp_path / "weir", args=(folder, out, "before"), settings=quick) as process:
-        process.wait_for(
-            "the first rows", lambda: newest(out) == {"a": (3, None), "b": (5, None), "c": (7, None)}
-        )
-        place = stop_with_savepoint(process, tmp_path / "saved")
+    place = saved_before(folder, out, quick)
     add(folder, 6, 6, 7)
     faults = [f"restore.{step}#1:kill" for step in STEPS]
     args, options = (folder, out, "after"), ("-s", place, "--parallelism", "3")
@@ -78,12 +84,7 @@ def test_a_savepoint_is_converted_from_the_command_line_and_then_only_copied(
     quick: Mapping[str, str], tmp_path: Path
 ) -> None:
     folder, out = tmp_path / "in", tmp_path / "out"
-    add(folder, *range(6))
-    with JobProcess(JOB, tmp_path / "weir", args=(folder, out, "before"), settings=quick) as process:
-        process.wait_for(
-            "the first rows", lambda: newest(out) == {"a": (3, None), "b": (5, None), "c": (7, None)}
-        )
-        place = stop_with_savepoint(process, tmp_path / "saved")
+    place = saved_before(folder, out, quick)
     command = [sys.executable, "-m", "weir", "savepoint", "convert", str(JOB), str(folder), str(out), "after"]
     command += ["-s", str(place), "--to", str(tmp_path / "converted"), "--parallelism", "3", "--json"]
     command += ["-D", f"execution.checkpointing.dir={tmp_path / 'weir'}", "--master", "local[1]"]

@@ -13,8 +13,8 @@ from weir.clock import Clock
 from weir.ids import BatchId
 from weir.savepoint.manifest import JOURNALS, SavedFile, Savepoint
 from weir.savepoint.place import Place
+from weir.savepoint.take import relative
 from weir.savepoint.writing import Writing, begin
-from weir.spark import cut
 from weir.spark.closure import closure
 from weir.storage import files
 
@@ -55,17 +55,10 @@ def _stays(file: SavedFile, told: Savepoint, made: Mapping[str, Path]) -> bool:
 
 
 def _written(writing: Writing, told: Savepoint, query: str, root: Path) -> list[SavedFile]:
-    below = f"queries/{query}/"
-
     def add(name: str) -> SavedFile:
-        if cut.is_operator(name):
-            return writing.add(below + name, [_relative((root / name).read_text(), below).encode()])
-        return writing.add(below + name, files.pieces(root / name))
+        path = f"queries/{query}/{name}"
+        edit = relative(path)
+        content = files.pieces(root / name) if edit is None else [edit((root / name).read_bytes())]
+        return writing.add(path, content)
 
     return files.parallel(add, closure(root, BatchId(told.queries[query].batch)).files)
-
-
-def _relative(operator_metadata: str, below: str) -> str:
-    """Where Spark wrote a place in full, it is written as it is below the savepoint."""
-    told = cut.described(operator_metadata, Path(below.rstrip("/")))
-    return told.replace(f'"file:{below}', f'"{below}')

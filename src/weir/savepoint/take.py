@@ -159,7 +159,7 @@ class _Copying:
     def _copy(self, file: File) -> SavedFile:
         faults.point("savepoint.copying")
         self._check()
-        edit = _edit(file.path)
+        edit = relative(file.path)
         if edit is None and (copied := self._from_pin(file)) is not None:
             return copied
         data = self._kept.content(file)
@@ -247,8 +247,11 @@ class _Read:
             yield piece
 
 
-def _edit(path: str) -> Callable[[bytes], bytes] | None:
-    """Where Spark wrote a place in full, write it as it is below the savepoint."""
+def relative(path: str) -> Callable[[bytes], bytes] | None:
+    """What must become of a file of a savepoint: where Spark wrote a place in full, it is one below it.
+
+    None for most.
+    """
     found = _OPERATOR.fullmatch(path)
     if found is None:
         return None

@@ -44,7 +44,7 @@ QUICK: Mapping[str, str] = {
 
 _LOOK = 0.05
 _SPARING = 4.0
-"""Looking takes this part of a wait at most: what is waited for needs the processor more."""
+"""So many times as long as a look took, it rests before the next: what is waited for needs the processor."""
 _ALL = 1_000_000
 
 
