@@ -48,6 +48,7 @@
     |   |-- NoAnswerError           a running job has not done what it was asked, so far
     |   |-- NotDoneError            a running job could not do what it was asked
     |   |-- PreflightError          Java, Python or a package is missing or too old
+    |   |-- JvmNotStartedError      Spark's JVM ended before it was up
     |   |-- NoCheckpointError       a checkpoint that was asked for was refused or aborted
     |   |-- NoSavepointError        a savepoint that was asked for was not taken
     |   |-- CheckpointsFailedError  more checkpoints failed in a row than are tolerable
@@ -524,6 +525,16 @@ class PreflightError(ExternalError):
     what_form = "{what}"
     why_form = "{why}"
     hint_form = "{todo}"
+
+
+class JvmNotStartedError(ExternalError):
+    """Spark's JVM ended before it was up; what it said is in the driver's output alone."""
+
+    what_form = "Spark's JVM ended before it was up"
+    hint_form = (
+        "'weir logs {job}' shows what it said: an option that it does not take (spark.driver.extraJavaOptions), "
+        "more memory than there is (spark.driver.memory), or packages that can't be had (spark.jars.packages)"
+    )
 
 
 class PortTakenError(ExternalError):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.inputs import FILES, Feed
-from weir.errors import UserError
+from weir.errors import ExternalError, UserError
 from weir.testing import JobProcess, committed_rows, run_job
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
@@ -65,3 +65,17 @@ def test_a_driver_may_print_megabytes(quick: Mapping[str, str], tmp_path: Path) 
     assert re.search(r"\|\s*k0\|\s*0\|", run.stdout), "what the console sink prints is shown"
     kept = sum(file.stat().st_size for file in (tmp_path / "weir/noisy/logs").iterdir())
     assert 16 * 2**20 < kept < 4 * 17 * 2**20, "the newest output is kept, and not without bounds"
+
+
+def test_a_jvm_that_does_not_start_is_told_with_where_to_look(
+    quick: Mapping[str, str], tmp_path: Path
+) -> None:
+    wrong = {"spark.driver.extraJavaOptions": "-XX:NewSize=much", "restart-strategy.type": "none"}
+    args = (Feed(tmp_path / "in").folder, tmp_path / "out")
+    run = run_job(JOBS / "counts.py", tmp_path / "weir", args=args, settings={**quick, **wrong})
+    assert run.exit_code == ExternalError.exit_code
+    assert [f["error"] for f in run.failures] == ["JvmNotStartedError"]
+    assert "Spark's JVM ended before it was up" in run.stderr
+    assert "'weir logs counts'" in run.stderr
+    logs = "".join(file.read_text() for file in (tmp_path / "weir/counts/logs").iterdir())
+    assert "NewSize=much" in logs

@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from weir.config import Config
+from weir.errors import JvmNotStartedError
 from weir.spark.defaults import state_defaults
 
 if TYPE_CHECKING:
@@ -26,15 +27,21 @@ _BASE = {
 
 
 def build(config: Config, app: str) -> SparkSession:
-    """Start the JVM and its session."""
+    """Start the JVM and its session; raises `JvmNotStartedError` when it can't even begin."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415  takes a second; not before it is needed
 
     builder = SparkSession.builder.appName(app)
     for key, value in builder_settings(config).items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    try:
+        return builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        raise JvmNotStartedError(job=app) from error
 
 
 def builder_settings(config: Config) -> dict[str, str]:
