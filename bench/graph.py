@@ -35,7 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--records", type=int, default=5_000_000, help="of the chain")
     parser.add_argument("--files", type=int, default=20, help="a file is a batch of the source")
-    parser.add_argument("--costly", type=int, default=400_000, help="records of the costly function")
+    parser.add_argument("--costly", type=int, default=1_200_000, help="records of the costly function")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--only", choices=PARTS, help="the rest of the result file stays")
     parser.add_argument("--quick", action="store_true", help="few records, one round; writes no file")
