@@ -10,7 +10,8 @@
 
 weir's copy is forced to the disk, file by file, and each file is summed up; `cp` leaves both out. So `copy`
 also says how long `cp` and a `sync` of its files take. Seconds of a savepoint are its own: from the request
-to the last byte, the checkpoint that it waits for included.
+to the last byte, the checkpoint that it waits for included. Nothing is deleted while the clock runs: ext4
+looks for a new inode one by one among those that were deleted in the last seconds.
 """
 
 from __future__ import annotations
@@ -114,15 +115,14 @@ def copy(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         for number in range(options.rounds + 1):
             taken = job.savepoint()
             began = time.monotonic()
-            subprocess.run(["cp", "-r", taken["path"], folder / "copied"], check=True)
+            copy = folder / f"copied-{number}"
+            subprocess.run(["cp", "-r", taken["path"], copy], check=True)
             copied = time.monotonic() - began
-            names = [one for one in (folder / "copied").rglob("*") if one.is_file()]
+            names = [one for one in copy.rglob("*") if one.is_file()]
             subprocess.run(["sync", *names], check=True)
             synced = time.monotonic() - began
             if number:  # the first one is to warm up
                 rounds.append({"weir": taken["seconds"], "cp": round(copied, 4), "cp_sync": round(synced, 4)})
-            for one in (taken["path"], folder / "copied"):
-                shutil.rmtree(one)
     return {
         "bytes": taken["bytes"],
         "files": len(names),
@@ -149,8 +149,10 @@ def beside(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
                     "seconds": round(ended - began, 2),
                     "records_per_second": round(portion.records / (ended - began)),
                     "cpu_seconds": round(cpu_seconds(job.side) - used, 2),
-                    "savepoints": taking.taken,
+                    "savepoints": len(taking.taken),
                 }
+                for one in taking.taken:
+                    shutil.rmtree(one)
             rounds.append(found)
     del rounds[0]  # warming up
     return {
@@ -170,7 +172,8 @@ def lost(round: dict[str, Any]) -> float:
 class Nothing:
     """No savepoint is taken."""
 
-    taken = 0
+    def __init__(self) -> None:
+        self.taken: list[Path] = []
 
     def __enter__(self) -> Nothing:
         return self
@@ -182,6 +185,7 @@ class Taking(Nothing):
     """Savepoints are taken, one after the other, as long as the block lasts."""
 
     def __init__(self, job: Filled) -> None:
+        super().__init__()
         self._job = job
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._take)
@@ -196,8 +200,7 @@ class Taking(Nothing):
 
     def _take(self) -> None:
         while not self._over.is_set():
-            shutil.rmtree(self._job.savepoint()["path"])
-            self.taken += 1
+            self.taken.append(self._job.savepoint()["path"])
 
 
 def restore(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
