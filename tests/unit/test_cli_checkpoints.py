@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fake_job import Answer, FakeJob, Weir
+from tests.fake_job import FakeJob, Weir
 from tests.kept_job import write
 from weir.checkpoint.manifest import Manifest, QueryCut
 from weir.checkpoint.restore import Changes, From
-from weir.cli import main
 from weir.ids import CheckpointId, Generation
 from weir.protocol.checkpoints import AbortReason, Alignment
 from weir.protocol.messages import CheckpointAborted, CheckpointBegun, CheckpointCompleted, Restored
@@ -30,20 +27,9 @@ PHASES = {"barrier": 0.01, "alignment": 0.25, "commit": 0.1, "listing": 0.02, "p
 
 
 @pytest.fixture
-def weir(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Weir]:
-    for name in [name for name in os.environ if name.startswith("WEIR_")]:
-        monkeypatch.delenv(name)
+def weir(weir: Weir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Weir:
     monkeypatch.setenv("WEIR_EXECUTION_CHECKPOINTING_DIR", str(tmp_path))
-
-    def call(*arguments: str) -> Answer:
-        with pytest.raises(SystemExit) as end:
-            main(list(arguments))
-        said = capsys.readouterr()
-        return Answer(int(end.value.code or 0), said.out, said.err)
-
-    yield call
+    return weir
 
 
 @pytest.fixture

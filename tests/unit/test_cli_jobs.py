@@ -6,13 +6,11 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.fake_job import Answer, FakeJob, Weir
-from weir.cli import main
+from tests.fake_job import FakeJob, Weir
 from weir.clock import Clock
 from weir.ids import job_name
 from weir.protocol.states import JobState
@@ -23,20 +21,9 @@ from weir.supervisor.view import LOST, Alive, true_state
 
 
 @pytest.fixture
-def weir(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Weir]:
-    for name in [name for name in os.environ if name.startswith("WEIR_")]:
-        monkeypatch.delenv(name)
+def weir(weir: Weir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Weir:
     monkeypatch.setenv("WEIR_EXECUTION_CHECKPOINTING_DIR", str(tmp_path))
-
-    def call(*arguments: str) -> Answer:
-        with pytest.raises(SystemExit) as end:
-            main(list(arguments))
-        said = capsys.readouterr()
-        return Answer(int(end.value.code or 0), said.out, said.err)
-
-    yield call
+    return weir
 
 
 @pytest.fixture

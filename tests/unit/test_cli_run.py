@@ -7,14 +7,14 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from weir.cli import detach, main, say
+from tests.fake_job import Weir
+from weir.cli import detach, say
 from weir.cli.watch import Screen, terminal
 from weir.clock import Clock
 from weir.config import Config, resolve
@@ -24,15 +24,6 @@ from weir.protocol.states import JobState
 from weir.supervisor.inputs import Inputs
 from weir.supervisor.telling import Watcher
 
-
-@dataclass(frozen=True)
-class Answer:
-    code: int
-    out: str
-    err: str
-
-
-Weir = Callable[..., Answer]
 FAILURE = Failure("the job failed", "of a reason", "mend it", exit_code=3)
 
 
@@ -64,22 +55,12 @@ class FakeSupervisor:
 
 
 @pytest.fixture
-def weir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Weir:
-    for name in [name for name in os.environ if name.startswith("WEIR_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
+def weir(weir: Weir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Weir:
     monkeypatch.setattr("weir.cli.run.require_java", lambda: None)
     monkeypatch.setattr("weir.cli.run.Supervisor", FakeSupervisor)
     monkeypatch.setattr(FakeSupervisor, "end", (JobState.FINISHED, None))
     (tmp_path / "job.py").touch()
-
-    def call(*arguments: str) -> Answer:
-        with pytest.raises(SystemExit) as end:
-            main(list(arguments))
-        said = capsys.readouterr()
-        return Answer(int(end.value.code or 0), said.out, said.err)
-
-    return call
+    return weir
 
 
 def test_what_the_job_prints_comes_out_and_notes_go_beside_it(weir: Weir) -> None:

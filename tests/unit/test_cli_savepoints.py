@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fake_job import Answer, FakeJob, Weir
+from tests.fake_job import FakeJob, Weir
 from tests.kept_job import KeptJob
-from weir.cli import VERBS, main, say
+from weir.cli import VERBS, say
 from weir.cli.saving import watched
 from weir.clock import Clock
 from weir.ids import CheckpointId
@@ -31,22 +29,10 @@ SAVED = {"id": 8, "path": "/saved/wordcount-8", "seconds": 1.25, "bytes": 3 * 2*
 
 
 @pytest.fixture
-def weir(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Weir]:
-    for name in [name for name in os.environ if name.startswith("WEIR_")]:
-        monkeypatch.delenv(name)
+def weir(weir: Weir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Weir:
     monkeypatch.setenv("WEIR_EXECUTION_CHECKPOINTING_DIR", str(tmp_path / "weir"))
     monkeypatch.setenv("WEIR_EXECUTION_CHECKPOINTING_SAVEPOINT_DIR", str(tmp_path / "saved"))
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> Answer:
-        with pytest.raises(SystemExit) as end:
-            main(list(arguments))
-        said = capsys.readouterr()
-        return Answer(int(end.value.code or 0), said.out, said.err)
-
-    yield call
+    return weir
 
 
 @pytest.fixture

@@ -2,54 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.fake_job import FakeJob
-from weir.cli import VERBS, main, say
+from tests.fake_job import FakeJob, Weir
+from weir.cli import VERBS, say
 from weir.config import describe
 from weir.preflight import Check, Verdict
-
-
-@dataclass(frozen=True)
-class Answer:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> dict[str, Any]:
-        answer: dict[str, Any] = json.loads(self.out)
-        return answer
-
-
-Weir = Callable[..., Answer]
-
-
-@pytest.fixture
-def weir(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Answer]:
-    for name in [name for name in os.environ if name.startswith("WEIR_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> Answer:
-        with pytest.raises(SystemExit) as end:
-            main(list(arguments))
-        said = capsys.readouterr()
-        return Answer(int(end.value.code or 0), said.out, said.err)
-
-    return call
 
 
 def test_alone_it_shows_its_verbs(weir: Weir) -> None:

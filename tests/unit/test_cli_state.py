@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fake_job import Answer, Weir
-from weir.cli import main
+from tests.fake_job import Weir
 from weir.cli import state as verbs
 
 ABOUT = {"query": "counts", "batch": 41, "operator": 0, "kind": "stateStoreSave"}
-
-
-@pytest.fixture
-def weir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Weir:
-    for name in [name for name in os.environ if name.startswith("WEIR_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> Answer:
-        with pytest.raises(SystemExit) as end:
-            main(list(arguments))
-        said = capsys.readouterr()
-        return Answer(int(end.value.code or 0), said.out, said.err)
-
-    return call
 
 
 class Spark:

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.fake_job import Answer, FakeJob, Weir
+from tests.fake_job import FakeJob, Weir
 from tests.kept_job import KeptJob, tree, write
 from weir.checkpoint import restore
 from weir.checkpoint.damage import look
 from weir.checkpoint.repair import carry_out, plan
-from weir.cli import main
 from weir.errors import DamagedError, NotRewindableError
 from weir.ids import CheckpointId, Generation
 from weir.savepoint.take import Facts, take
@@ -157,19 +156,9 @@ def test_output_that_can_not_be_taken_back_is_not_delivered_twice_unasked(job: K
 
 
 @pytest.fixture
-def weir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Weir:
-    for name in [name for name in os.environ if name.startswith("WEIR_")]:
-        monkeypatch.delenv(name)
+def weir(weir: Weir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Weir:
     monkeypatch.setenv("WEIR_EXECUTION_CHECKPOINTING_DIR", str(tmp_path / "weir"))
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> Answer:
-        with pytest.raises(SystemExit) as end:
-            main(list(arguments))
-        said = capsys.readouterr()
-        return Answer(int(end.value.code or 0), said.out, said.err)
-
-    return call
+    return weir
 
 
 def test_the_command_shows_asks_and_writes_down(job: KeptJob, weir: Weir, tmp_path: Path) -> None:

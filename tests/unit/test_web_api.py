@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import threading
@@ -16,11 +15,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
-from tests.fake_job import Answer, FakeJob
+from tests.fake_job import FakeJob, Weir
 from tests.unit.test_cli_savepoints import saved
 from tests.web_site import ASKS, Answering, checkpointed, client, described, failed, site
 from weir.checkpoint.restore import Changes, From
-from weir.cli import main
 from weir.protocol.messages import BatchCommitted
 from weir.web import doing, sampling
 from weir.web.metrics import MEANINGS
@@ -42,17 +40,8 @@ def api(tmp_path: Path, job: FakeJob) -> Iterator[TestClient]:
 
 
 @pytest.fixture
-def weir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    for name in [name for name in os.environ if name.startswith("WEIR_")]:
-        monkeypatch.delenv(name)
-
-    def call(*arguments: str) -> Answer:
-        with pytest.raises(SystemExit) as end:
-            main([*arguments, "--dir", str(tmp_path), "--json"])
-        said = capsys.readouterr()
-        return Answer(int(end.value.code or 0), said.out, said.err)
-
-    return call
+def weir(weir: Weir, tmp_path: Path) -> Weir:
+    return lambda *words: weir(*words, "--dir", str(tmp_path), "--json")
 
 
 def data(answer: Any) -> Any:
