@@ -39,12 +39,12 @@ from weir.supervisor.journal import Event, History
 from weir.supervisor.recovery import timeline
 
 JOB, QUERY = JobName("wordcount-files"), QueryName("counts")
-FILES = 14
+FILES = 12
 """One file a batch."""
 WORDS = 60_000
 """In each file."""
 VOCABULARY = 300_000
-QUICK_JVM = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1"
+QUICK_JVM = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Three drivers that live for seconds: the time goes into starting them, not into peak speed."""
 KILL_BEHIND = ((2, 4), (6, 9))
 """Each kill waits for a batch between these two, then for a moment more."""
