@@ -115,10 +115,10 @@ def copy(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         for number in range(options.rounds + 1):
             taken = job.savepoint()
             began = time.monotonic()
-            copy = folder / f"copied-{number}"
-            subprocess.run(["cp", "-r", taken["path"], copy], check=True)
+            target = folder / f"copied-{number}"
+            subprocess.run(["cp", "-r", taken["path"], target], check=True)
             copied = time.monotonic() - began
-            names = [one for one in copy.rglob("*") if one.is_file()]
+            names = [one for one in target.rglob("*") if one.is_file()]
             subprocess.run(["sync", *names], check=True)
             synced = time.monotonic() - began
             if number:  # the first one is to warm up

@@ -532,7 +532,7 @@ class JvmNotStartedError(ExternalError):
 
     what_form = "Spark's JVM ended before it was up"
     hint_form = (
-        "'weir logs {job}' shows what it said: an option that it does not take (spark.driver.extraJavaOptions), "
+        "{seen}: an option that it does not take (spark.driver.extraJavaOptions), "
         "more memory than there is (spark.driver.memory), or packages that can't be had (spark.jars.packages)"
     )
 

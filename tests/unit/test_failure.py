@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from weir.errors import Domain, LostSegmentError, StorageError
-from weir.spark.failure import from_exception
+from weir.errors import Domain, JvmNotStartedError, LostSegmentError, NoSuchJobError, StorageError
+from weir.spark.failure import from_exception, shows_output
 
 
 class _Java:
@@ -98,3 +98,11 @@ def test_no_password_is_in_a_failure_though_a_line_of_the_job_file_has_it(tmp_pa
     told = f"{failure.what} {failure.why} {failure.hint} {failure.stack}"
     assert "s3cret" not in told
     assert "postgresql://me:***@db:5432/x and password=*** user=me" in failure.stack
+
+
+def test_what_a_jvm_printed_is_shown_where_no_log_keeps_it() -> None:
+    error = JvmNotStartedError(seen="what it said is above")
+    assert "what it said is above" in error.text
+    assert shows_output(error)
+    assert shows_output(ValueError("of nobody's"))
+    assert not shows_output(NoSuchJobError(job="orders", dir="weir-data")), "its own words are enough"

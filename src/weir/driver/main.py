@@ -80,7 +80,7 @@ class _Driver:
         faults.point("start.described")
         config = self._prepared.get()
         since = self._clock.monotonic()
-        spark = session.build(config, job.name)
+        spark = session.build(config, job.name, f"'weir logs {job.name}' shows what it said")
         ready_at = self._clock.monotonic()
         self._link.send(m.StepDone("session", ready_at - since))
         faults.point("start.session")

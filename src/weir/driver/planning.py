@@ -21,13 +21,12 @@ from weir.config import resolve
 from weir.driver import jobfile, replan
 from weir.driver.about import source_of
 from weir.driver.converting import convert
-from weir.errors import WeirError
 from weir.ids import Generation, job_name
 from weir.job.live import Live
 from weir.savepoint import plan_text, points
 from weir.savepoint.plan import Refused
 from weir.spark import session
-from weir.spark.failure import from_exception
+from weir.spark.failure import from_exception, shows_output
 from weir.storage import generations, open_store
 
 
@@ -40,7 +39,7 @@ def main() -> None:
     except Exception as error:
         found = from_exception(error, file.stem)
         told = {"what": found.what, "why": found.why, "hint": found.hint, "exit_code": found.exit_code}
-        answer = {"error": {**told, "log": not isinstance(error, WeirError)}}
+        answer = {"error": {**told, "log": shows_output(error)}}
     result.write_text(json.dumps(answer))
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from weir import errors
-from weir.errors import Domain, FencedError, LostRecordsError, WeirError
+from weir.errors import Domain, FencedError, JvmNotStartedError, LostRecordsError, WeirError
 from weir.protocol.messages import Failure
 from weir.words import without_secrets
 
@@ -98,6 +98,11 @@ def _from_exception(error: BaseException, job: str) -> Failure:
     return Failure(
         f"{type(error).__name__} inside weir", message, logs, error=type(error).__name__, stack=stack
     )
+
+
+def shows_output(error: BaseException) -> bool:
+    """Whether what the process printed tells more than the error's own words."""
+    return isinstance(error, JvmNotStartedError) or not isinstance(error, WeirError)
 
 
 def is_late_worker(error: BaseException | None) -> bool:

@@ -26,8 +26,11 @@ _BASE = {
 }
 
 
-def build(config: Config, app: str) -> SparkSession:
-    """Start the JVM and its session; raises `JvmNotStartedError` when it can't even begin."""
+def build(config: Config, app: str, output: str = "what it said is above") -> SparkSession:
+    """Start the JVM and its session.
+
+    Raises `JvmNotStartedError` when it can't even begin; `output` says where to see what the JVM printed.
+    """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
@@ -41,7 +44,7 @@ def build(config: Config, app: str) -> SparkSession:
     except PySparkRuntimeError as error:
         if error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
-        raise JvmNotStartedError(job=app) from error
+        raise JvmNotStartedError(seen=output) from error
 
 
 def builder_settings(config: Config) -> dict[str, str]:

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from weir.config import resolve
 from weir.errors import WeirError
 from weir.spark import session
-from weir.spark.failure import from_exception
+from weir.spark.failure import from_exception, shows_output
 from weir.state.diff import diff
 from weir.state.edit import edit
 from weir.state.export import export
@@ -170,7 +170,7 @@ def _first_line(error: Exception) -> str:
 def _told(error: Exception) -> dict[str, Any]:
     if isinstance(error, WeirError):
         found = {"what": error.what, "why": error.why, "hint": error.hint}
-        return {**found, "exit_code": error.exit_code}
+        return {**found, "exit_code": error.exit_code, "log": shows_output(error)}
     if isinstance(error, AnalysisException):  # a folder that is there already, files that are not
         return {"what": "Spark refuses it", "why": _first_line(error), "hint": "", "exit_code": 2}
     failure = from_exception(error, "")
