@@ -27,5 +27,5 @@ setup:
 	@scripts/setup
 
 clean: ## .venv and everything that tests and tools left behind
-	@rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
+	@rm -rf .venv build dist src/weir/spark/jvm/*.jar .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import weir
-from sides.processes import MASTER, PARTITIONS, end, end_on_sigterm
+from sides.processes import MASTER, PARTITIONS, end, end_on_sigterm, plain_environment
 from weir.config import resolve
 from weir.spark import session
 
@@ -95,7 +95,7 @@ class Bench:
         config = resolve(file=None, overrides={"spark.master": MASTER})
         spark = session.builder_settings(config) | session.state_settings(config, PARTITIONS)
         command = [sys.executable, str(JOB), str(self._input), str(place / "out"), str(place / "checkpoint")]
-        run(command, os.environ | {"BENCH_SPARK": json.dumps(spark)}, place)
+        run(command, plain_environment(spark), place)
         commits = place / "checkpoint/commits"
         seen = [str(path) for path in (place / "out").glob("*.parquet")]
         return self._rate(commits, seen, (commits / str(self._batches - 1)).stat().st_mtime)

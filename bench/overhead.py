@@ -28,7 +28,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sides.processes import end, end_on_sigterm
+from sides.processes import end, end_on_sigterm, plain_environment
 from weir.config import resolve
 from weir.spark import session
 from weir.supervisor.journal import History
@@ -148,7 +148,7 @@ class Bench:
         config = resolve(file=None, overrides={"spark.master": MASTER})
         spark = session.builder_settings(config) | session.state_settings(config, PARTITIONS)
         command = [sys.executable, str(JOB), str(self._input), str(output), str(checkpoint)]
-        return running(command, os.environ | {"BENCH_SPARK": json.dumps(spark)}, output.parent)
+        return running(command, plain_environment(spark), output.parent)
 
     def _rate(self, checkpoint: Path) -> float:
         """Records per second between the first and the last commit."""

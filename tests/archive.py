@@ -12,12 +12,14 @@ import sys
 import tempfile
 from pathlib import Path
 
+from weir.spark import local_files
 from weir.testing import QUICK
 
 
 def make(target: Path) -> None:
     """Write the archive; raises when the JVM did not."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.update(local_files.environment())
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as F
@@ -31,6 +33,7 @@ def make(target: Path) -> None:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
+        .config(map=dict(local_files.settings("local[2]")))
         .config(
             f"{state}.providerClass",
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",

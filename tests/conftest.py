@@ -23,6 +23,7 @@ import pytest
 
 from tests.kafka_server import KafkaServer, UnavailableError, connector
 from tests.postgres_server import PostgresServer, binaries
+from weir.spark import local_files
 from weir.testing import QUICK
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def quick(jvm_flags: str) -> Mapping[str, str]:
 def spark(jvm_flags: str) -> Iterator[SparkSession]:
     """The one live session of a test process."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.update(local_files.environment())
     from pyspark.sql import SparkSession
 
     session = (
@@ -97,6 +99,7 @@ def spark(jvm_flags: str) -> Iterator[SparkSession]:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
+        .config(map=dict(local_files.settings("local[2]")))
         .getOrCreate()
     )
     yield session

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import psutil
 
 from weir.config import resolve
-from weir.spark import session
+from weir.spark import local_files, session
 from weir.supervisor.journal import Event
 from weir.testing import JobProcess
 
@@ -163,7 +163,7 @@ class Plain:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  closed with this object
         self._process = subprocess.Popen(
             [sys.executable, str(JOBS / f"{job}.py"), *map(str, args), str(folder / "checkpoints")],
-            env=os.environ | {"BENCH_SPARK": json.dumps(spark), "BENCH_PROGRESS": str(self._progress)},
+            env=plain_environment(spark) | {"BENCH_PROGRESS": str(self._progress)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._said,
@@ -201,6 +201,11 @@ class Plain:
                 # an idle trigger repeats the last batch's progress
                 found.setdefault((b["name"], b["batchId"]), Batch(b["name"], b["numInputRows"], ended_at))
         return list(found.values())
+
+
+def plain_environment(spark: Mapping[str, str]) -> dict[str, str]:
+    """What a plain process needs to get these Spark settings, and the classes that they name."""
+    return {**os.environ, **local_files.environment(), "BENCH_SPARK": json.dumps(dict(spark))}
 
 
 def end_on_sigterm() -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from weir.config import Config
 from weir.errors import JvmNotStartedError
+from weir.spark import local_files
 from weir.spark.defaults import state_defaults
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def build(config: Config, app: str, output: str = "what it said is above") -> Sp
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.update(local_files.environment())
     from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415  takes a second; not before it is needed
 
@@ -49,7 +51,8 @@ def build(config: Config, app: str, output: str = "what it said is above") -> Sp
 
 def builder_settings(config: Config) -> dict[str, str]:
     """Everything that is known before the session is there."""
-    return {**_BASE, **_loopback(config), **state_settings(config, None), **config.spark}
+    local = local_files.settings(_master(config))
+    return {**_BASE, **_loopback(config), **local, **state_settings(config, None), **config.spark}
 
 
 def asked_parallelism(config: Config) -> int | None:
@@ -84,7 +87,10 @@ def _defaults(config: Config, cores: int) -> dict[str, str]:
 
 
 def _loopback(config: Config) -> dict[str, str]:
-    master = config.spark.get("spark.master", _BASE["spark.master"])
-    if not master.startswith("local"):
+    if not _master(config).startswith("local"):
         return {}
     return {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+def _master(config: Config) -> str:
+    return config.spark.get("spark.master", _BASE["spark.master"])

@@ -1,0 +1,74 @@
+"""Files of the local disk without a process for each: `jvm/LocalFiles.java`, and how Spark gets it.
+
+PySpark brings Hadoop without its native library, and there each file of the local disk that is made or
+renamed costs a `chmod` or several `readlink` processes: half of the time of a small batch. The classes
+here do that in the JVM, and make a rename that must not replace anything refuse where two writers race
+(`docs/decisions/0023-local-files-without-processes.md`). Spark has them where driver and executors are
+one JVM of this machine; elsewhere, or where the jar was not built, it works with Hadoop's own.
+
+`python -m weir.spark.local_files` builds the jar with Janino, a compiler that Spark brings: it needs
+Java, not a JDK.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+SOURCE = Path(__file__).parent / "jvm" / "LocalFiles.java"
+JAR = SOURCE.with_name("local-files.jar")
+CLASS_PATH = "SPARK_DIST_CLASSPATH"
+"""What Spark's launcher appends to the class path; `spark.driver.extraClassPath` would replace the user's."""
+_COMPILER = "org.codehaus.commons.compiler.samples.CompilerDemo"
+_LONG_AGO = (1980, 1, 1, 0, 0, 0)
+
+
+def settings(master: str) -> dict[str, str]:
+    """The Spark settings that put the classes in Hadoop's place; none where Spark would not find them."""
+    if not (JAR.exists() and re.fullmatch(r"local(\[.*\])?", master)):
+        return {}
+    return {
+        "spark.hadoop.fs.file.impl": "weir.LocalFiles",
+        "spark.hadoop.fs.AbstractFileSystem.file.impl": "weir.LocalFiles$Context",
+    }
+
+
+def environment() -> dict[str, str]:
+    """What a process that starts a JVM needs in its environment, so that the JVM finds the classes."""
+    known = [part for part in os.environ.get(CLASS_PATH, "").split(os.pathsep) if part]
+    if not JAR.exists() or str(JAR) in known:
+        return {}
+    return {CLASS_PATH: os.pathsep.join([*known, str(JAR)])}
+
+
+def build() -> Path:
+    """Compile the classes and put the jar in its place; the same source makes the same jar."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise SystemExit("pyspark is not installed")
+    jars = sorted(map(str, (Path(spec.origin).parent / "jars").glob("*.jar")))
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java") or "java"
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.pathsep.join(jars)
+        command = [java, "-cp", path, _COMPILER, "-g", "-d", folder, "-classpath", path, str(SOURCE)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        classes = sorted(Path(folder).rglob("*.class"))
+        if done.returncode or not classes:
+            raise SystemExit(f"{SOURCE.name} does not compile:\n{done.stdout}{done.stderr}")
+        made = JAR.with_suffix(".new")
+        with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as jar:
+            for one in classes:
+                jar.writestr(zipfile.ZipInfo(str(one.relative_to(folder)), _LONG_AGO), one.read_bytes())
+        made.replace(JAR)
+    return JAR
+
+
+if __name__ == "__main__":
+    print(build())
