@@ -7,11 +7,12 @@
                  duration of a checkpoint at --keys over that at --few-keys           wanted <= 2
                  new bytes of a checkpoint over its full size at --keys, median       wanted <= 0.03
 
-Both sides of a throughput ratio are portions of input that one and the same driver works off in
-turns: `weir configure` turns its checkpoints on and off. So they share the JVM and the state, and see
-the same noise. Before the clock starts, all keys are in the state, and one portion of each kind was
-worked off. The clock runs from the moment at which a portion is there to the end of the batch that
-has read its last record. The two jobs of `incremental` run side by side and take turns.
+Both sides of a throughput ratio are windows of some seconds, in turns, of one and the same driver that
+works off one long input; its checkpoints are turned on and off as `weir configure` does it. So they share the JVM
+and the state, and see the same noise: batches that compact RocksDB, one in forty, take twice as long as others, and
+whole minutes of a shared machine may be slow. The ratio is that of all windows together. What counts is what
+the last query gets done, from the end of the first batch in a window to that of the last. Before the first
+window all keys are in the state. The two jobs of `incremental` run side by side and take turns.
 """
 
 from __future__ import annotations
@@ -51,9 +52,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--few-keys", type=int, default=10_000)
-    parser.add_argument("--portion", type=int, default=400_000, help="records of a portion of the diamond")
+    parser.add_argument(
+        "--window", type=float, default=10, help="seconds with, or without; two of it for the diamond"
+    )
+    parser.add_argument("--rate", type=int, default=60_000, help="records a second that are there to be read")
     parser.add_argument("--file", type=int, default=20_000, help="records of a batch of the source")
-    parser.add_argument("--rounds", type=int, default=3, help="portions with, and without checkpoints")
+    parser.add_argument("--rounds", type=int, default=12, help="windows with, and without checkpoints")
     parser.add_argument("--concurrent", type=int, default=1, help="checkpoints that may be under way at once")
     parser.add_argument("--changed", type=int, default=10_000, help="keys changed between two checkpoints")
     parser.add_argument("--taken", type=int, default=40, help="checkpoints at each number of keys")
@@ -62,7 +66,7 @@ def main() -> None:
     options = parser.parse_args()
     end_on_sigterm()
     if options.quick:
-        options.keys, options.portion, options.rounds, options.taken = 50_000, 60_000, 1, 4
+        options.keys, options.window, options.rounds, options.taken = 50_000, 3, 1, 4
     report = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     for part in options.only or PARTS:
         load = os.getloadavg()[0]
@@ -83,60 +87,41 @@ def main() -> None:
 
 
 def throughput(folder: Path, part: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Portions worked off in turns, with checkpoints and without."""
+    """Checkpoints on and off in turns, while one and the same driver works off one long input."""
     shape = "single" if part == "single" else "diamond"
-    factor = 1 if shape == "single" else 2
+    window = options.window * (1 if shape == "single" else 2)
     feed = Feed(folder, keyed(options.keys))
     fill = feed.prepare(options.keys, 4)
-    files = options.portion // options.file
-    portions = [feed.prepare(options.portion, files) for _ in range(2 * (1 + options.rounds))]
+    supply = feed.prepare(*supplied(options, shape, window))
     settings = {
         f"{CHECKPOINTING}.interval": "off",
         f"{CHECKPOINTING}.max-concurrent-checkpoints": str(options.concurrent),
         **STEADY,
         **(UNALIGNED if part == "unaligned" else {}),
     }
+    factor = 1 if shape == "single" else 2  # in the diamond each record comes twice
     rounds: list[dict[str, dict[str, Any]]] = []
     with Weir("diamond", folder, [feed.folder, folder / "out", shape], settings) as side:
         feed.hand_over(fill)
-        rows = factor * fill.records
-        worked_off(side, {"sums": rows})
+        worked_off(side, {"sums": factor * fill.records})
+        feed.hand_over(supply)
         for number in range(1 + options.rounds):
             order = ("off", "on") if number % 2 == 0 else ("on", "off")
-            found: dict[str, dict[str, Any]] = {}
-            for kind in order:
-                portion = portions.pop(0)
-                interval = f"{INTERVAL:g} s" if kind == "on" else "off"
-                side.configure(**{f"{CHECKPOINTING}.interval": interval})
-                settle(side)
-                used, began = cpu_seconds(side), feed.hand_over(portion)
-                rows += factor * portion.records
-                ended = worked_off(side, {"sums": rows}, began)
-                found[kind] = {
-                    "records_per_second": round(portion.records / (ended - began)),
-                    "cpu_seconds": round(cpu_seconds(side) - used, 2),
-                }
-                found[kind]["batches"] = {
-                    name: sum(b.ended_at > began for b in side.batches() if b.query == name)
-                    for name in sorted({b.query for b in side.batches()})
-                }
-                if kind == "on":
-                    found[kind] |= taken(side, began, ended)
-            rounds.append(found)
+            rounds.append({kind: during(side, kind, window, factor) for kind in order})
+        read = sum(b.rows for b in side.batches() if b.query == "sums") // factor
+        if read >= fill.records + supply.records or side.failed(0):
+            raise SystemExit("bench: the input was used up, or something failed; see --rate")
     del rounds[0]  # warming up
-    ratios = [r["on"]["records_per_second"] / r["off"]["records_per_second"] for r in rounds]
-    by_cpu = [r["off"]["cpu_seconds"] / r["on"]["cpu_seconds"] for r in rounds]
     return {
         "keys": options.keys,
-        "records": options.portion,
         "records_a_batch": options.file,
         "max_concurrent": options.concurrent,
-        "on": round(statistics.median(r["on"]["records_per_second"] for r in rounds)),
-        "off": round(statistics.median(r["off"]["records_per_second"] for r in rounds)),
-        "ratio": round(statistics.median(ratios), 3),
-        "ratios": [round(ratio, 3) for ratio in ratios],
-        "ratio_by_cpu": round(statistics.median(by_cpu), 3),
-        "ratios_by_cpu": [round(ratio, 3) for ratio in by_cpu],
+        "window_seconds": window,
+        "on": round(pooled(rounds, "on")),
+        "off": round(pooled(rounds, "off")),
+        "ratio": round(pooled(rounds, "on") / pooled(rounds, "off"), 3),
+        "ratios": [round(pooled([one], "on") / pooled([one], "off"), 3) for one in rounds],
+        "ratio_by_cpu": round(pooled(rounds, "on", "cpu_seconds") / pooled(rounds, "off", "cpu_seconds"), 3),
         "triggers": {
             word: sum(r["on"]["triggers"][word] for r in rounds) for word in ("due", "begun", "completed")
         },
@@ -144,9 +129,43 @@ def throughput(folder: Path, part: str, options: argparse.Namespace) -> dict[str
     }
 
 
-def settle(side: Weir) -> None:
-    """Wait until no checkpoint is under way from before."""
+def supplied(options: argparse.Namespace, shape: str, window: float) -> tuple[int, int]:
+    """So many records, in so many files, that they are not used up in all the windows."""
+    rate = options.rate * (1 if shape == "single" else 0.6)
+    files = round(rate * 2 * (1 + options.rounds) * (window + 5) / options.file)
+    return files * options.file, files
+
+
+def during(side: Weir, kind: str, window: float, factor: int) -> dict[str, Any]:
+    """What the last query gets done in a window with checkpoints, or without."""
+    side.configure(**{f"{CHECKPOINTING}.interval": f"{INTERVAL:g} s" if kind == "on" else "off"})
+    settle(side, idle=kind == "off")
+    used, began = cpu_seconds(side), time.time()
+    time.sleep(window)
+    ended, spent = time.time(), cpu_seconds(side) - used
+    batches = [b for b in side.batches() if began <= b.ended_at <= ended]
+    sums = sorted((b for b in batches if b.query == "sums"), key=lambda b: b.ended_at)
+    found: dict[str, Any] = {
+        "records": sum(b.rows for b in sums[1:]) // factor,
+        "seconds": round(sums[-1].ended_at - sums[0].ended_at, 3),  # from the end of a batch to that of one
+        "cpu_seconds": round(spent, 2),
+        "batches": {
+            name: sum(b.query == name for b in batches) for name in sorted({b.query for b in batches})
+        },
+    }
+    return found | (taken(side, began, ended) if kind == "on" else {})
+
+
+def pooled(rounds: Sequence[Mapping[str, Any]], kind: str, by: str = "seconds") -> float:
+    """Records a second, of the clock or of the processors, over all rounds together."""
+    return float(sum(r[kind]["records"] for r in rounds) / sum(r[kind][by] for r in rounds))
+
+
+def settle(side: Weir, *, idle: bool = True) -> None:
+    """Let what was before go by: a second, and the checkpoint that is still under way if none is to come."""
     time.sleep(INTERVAL)
+    if not idle:
+        return
     side.wait_for("the end of the last checkpoint", lambda: not pending(side.events(*CHECKPOINTS)))
 
 

@@ -23,9 +23,13 @@ from typing import Any, Protocol
 
 import psutil
 
+from weir.cli.asking import ask
+from weir.cli.configure import CONFIGURE
+from weir.clock import Clock
 from weir.config import resolve
 from weir.spark import local_files, session
 from weir.supervisor.journal import Event
+from weir.supervisor.view import look
 from weir.testing import JobProcess
 
 MASTER = "local[2]"
@@ -141,13 +145,11 @@ class Weir:
         return self._process.events(*kinds)
 
     def configure(self, **settings: str) -> None:
-        """Change settings of the running job, as its user would."""
-        changes = [word for key, value in settings.items() for word in ("-D", f"{key}={value}")]
-        subprocess.run(
-            [sys.executable, "-m", "weir", "configure", self.job, "--dir", str(self.dir), *changes],
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
+        """Change settings of the running job. From here: a command would take its share of the cores."""
+        dir = str(self.dir)
+        answer = ask(dir, look(dir, self.job, Clock()), CONFIGURE, {"settings": settings}, PATIENCE)
+        if not answer["done"]:
+            raise SystemExit(f"bench: {answer}")
 
     def wait_for(self, what: str, there: Callable[[], Any]) -> None:
         self._process.wait_for(what, there, PATIENCE)
