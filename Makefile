@@ -12,7 +12,7 @@ test: setup ## all tests but the long ones; ARGS="-k name" for some of them
 	@scripts/browser
 	@$(PY) -m pytest -n 2 --dist worksteal --durations=30 --durations-min=10 $(ARGS)
 
-test-long: setup ## the long tests only
+test-long: setup ## the long tests only; ARGS="-m 'long and not seeds'" without those that take hours
 	@$(PY) -m pytest -m long $(ARGS)
 
 check: setup ## lint, format and types

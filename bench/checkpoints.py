@@ -8,11 +8,12 @@
                  new bytes of a checkpoint over its full size at --keys, median       wanted <= 0.03
 
 Both sides of a throughput ratio are windows of some seconds, in turns, of one and the same driver that
-works off one long input; its checkpoints are turned on and off as `weir configure` does it. So they share the JVM
-and the state, and see the same noise: batches that compact RocksDB, one in forty, take twice as long as others, and
-whole minutes of a shared machine may be slow. The ratio is that of all windows together. What counts is what
-the last query gets done, from the end of the first batch in a window to that of the last. Before the first
-window all keys are in the state. The two jobs of `incremental` run side by side and take turns.
+works off one long input; its checkpoints are turned on and off as `weir configure` does it. So they share
+the JVM and the state, and see the same noise: batches that compact RocksDB, one in forty, take twice as
+long as others, and whole minutes of a shared machine may be slow. The ratio is that of all windows
+together. What counts is what the last query gets done, from the end of the first batch in a window to that
+of the last. Before the first window all keys are in the state. The two jobs of `incremental` run side by
+side and take turns.
 """
 
 from __future__ import annotations

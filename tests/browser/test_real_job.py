@@ -17,6 +17,7 @@ INTERVAL = "execution.checkpointing.interval"
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
 
+@pytest.mark.long
 def test_a_real_job_is_watched_saved_killed_changed_and_taken_back(
     tmp_path: Path, quick: Mapping[str, str], opened: Open, screenshots: Path
 ) -> None:

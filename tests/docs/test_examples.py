@@ -107,6 +107,7 @@ def test_the_readme_names_every_verb_and_example() -> None:
     assert [path.name for path in EXAMPLES if path.name not in text] == []
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_word_count_over_files_counts_every_word_and_goes_on_with_more(
     quick: Mapping[str, str], tmp_path: Path
@@ -168,6 +169,7 @@ def _learnt(batches: list[list[tuple[float, float, float]]]) -> dict[str, float]
     return {"b": b, "w1": w1, "w2": w2}
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.faults
 def test_the_resumable_batch_goes_on_at_its_stage(quick: Mapping[str, str], tmp_path: Path) -> None:

@@ -189,6 +189,7 @@ DOZEN = [
 ]
 
 
+@pytest.mark.minutes
 @pytest.mark.timeout(1200)
 def test_a_dozen_kills_change_nothing(settings: Mapping[str, str], tmp_path: Path) -> None:
     lives(Diamond(tmp_path), [f"{fault}:kill" for fault in DOZEN], settings, rollbacks=1)

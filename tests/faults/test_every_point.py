@@ -1,11 +1,11 @@
 """The driver is killed at every named point; the result is that of a run without any fault.
 
-The job has one query, writes a few files and takes no checkpoint: points on the path of a checkpoint or of a
-restore, of the upkeep of many files (`test_small_files.py`), and of other sinks, are not met here. In
-`make test` the points are killed in a row, each at its first occurrence, so that a driver dies while it makes
-good what the one before left; in `make test-long` at a later one too, and each in a run of its own. A later
-occurrence of a start-up point is one of a job whose driver died with a batch that Spark had committed and
-the sink had not.
+The job has one query, writes a few files and takes no checkpoint: points on the path of a checkpoint or of
+a restore, of the upkeep of many files (`test_small_files.py`), and of other sinks, are not met here.
+`test_three_sinks.py` has them with all sinks at once. Here they are killed in a row, so that a driver dies
+while it makes good what the one before left, and each in a run of its own, at the first occurrence and at a
+later one. A later occurrence of a start-up point is one of a job whose driver died with a batch that Spark
+had committed and the sink had not.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def test_the_quiet_run_counts_right(quiet: list[dict[str, Any]]) -> None:
     assert sum(row["n"] for row in {row["k"]: row for row in quiet}.values()) == FILES * BATCHES * 8
 
 
-@pytest.mark.parametrize("occurrence", [FIRST, pytest.param(AGAIN, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("occurrence", [FIRST, AGAIN])
 @pytest.mark.parametrize("points", [STARTS, BATCH], ids=["starts", "batches"])
 @pytest.mark.timeout(600)
 def test_kills_in_a_row_change_nothing(

@@ -91,8 +91,9 @@ def run_killed(feed: Feed, folder: Path, settings: Mapping[str, str], faults: Se
     return run
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("points", [OWN, pytest.param(POINTS, marks=pytest.mark.long)], ids=["own", "every"])
+@pytest.mark.parametrize("points", [OWN, POINTS], ids=["own", "every"])
 def test_kills_at_the_points_of_the_sink_change_nothing(
     points: Sequence[str], kafka: KafkaServer, settings: Mapping[str, str], tmp_path: Path
 ) -> None:
@@ -105,6 +106,7 @@ def test_kills_at_the_points_of_the_sink_change_nothing(
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
+@pytest.mark.seeds
 @pytest.mark.parametrize("seed", SEEDS)
 def test_kills_by_seed_change_nothing(
     seed: int, kafka: KafkaServer, settings: Mapping[str, str], tmp_path: Path

@@ -105,6 +105,7 @@ def test_what_was_delivered_is_what_the_state_saw_after_a_kill_at(
 
 
 @pytest.mark.long
+@pytest.mark.seeds
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_was_delivered_is_what_the_state_saw_after_kills_by_seed(
     seed: int, once: Once, spark: SparkSession, quick: Mapping[str, str], tmp_path: Path

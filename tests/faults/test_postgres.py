@@ -95,6 +95,7 @@ def no_password(folder: Path) -> None:
     assert not told, f"the password is in {told}"
 
 
+@pytest.mark.long
 def test_every_uuid_in_the_table_is_the_one_that_the_state_kept(
     once: Once, spark: SparkSession, quick: Mapping[str, str], tmp_path: Path, database: str
 ) -> None:
@@ -109,6 +110,7 @@ def test_every_uuid_in_the_table_is_the_one_that_the_state_kept(
     no_password(tmp_path)
 
 
+@pytest.mark.long
 def test_a_database_that_dies_and_comes_back_loses_and_doubles_nothing(
     once: Once,
     spark: SparkSession,
@@ -174,6 +176,7 @@ def test_every_uuid_is_the_kept_one_when_a_checkpoint_makes_it_visible(
 
 
 @pytest.mark.long
+@pytest.mark.seeds
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_uuid_is_the_kept_one_after_kills_by_seed(
     seed: int, once: Once, spark: SparkSession, quick: Mapping[str, str], tmp_path: Path, database: str

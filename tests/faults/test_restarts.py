@@ -19,6 +19,7 @@ POISON = 3 * FILES * 10
 """A value in the first file of batch 3."""
 
 
+@pytest.mark.long
 def test_code_that_fails_at_the_same_batch_again_ends_the_job(
     quick: Mapping[str, str], tmp_path: Path
 ) -> None:
@@ -35,6 +36,7 @@ def test_code_that_fails_at_the_same_batch_again_ends_the_job(
     assert len(committed_rows(str(out / "shaky"))) == 3 * FILES * 8, "the batches before it are delivered"
 
 
+@pytest.mark.long
 def test_a_query_that_fails_is_started_again_alone(quick: Mapping[str, str], tmp_path: Path) -> None:
     feed, out = Feed(tmp_path / "in"), tmp_path / "out"
     feed.add(4)
@@ -56,6 +58,7 @@ def test_a_query_that_fails_is_started_again_alone(quick: Mapping[str, str], tmp
     assert len(committed_rows(str(out / "shaky"))) == 6 * FILES * 8
 
 
+@pytest.mark.long
 def test_a_driver_may_print_megabytes(quick: Mapping[str, str], tmp_path: Path) -> None:
     feed, out = Feed(tmp_path / "in"), tmp_path / "out"
     feed.add(1)

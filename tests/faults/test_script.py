@@ -19,6 +19,7 @@ def batch(number: int) -> Rows:
     return Rows([(f"k{(number + i) % 5}", number * 10 + i) for i in range(10)])
 
 
+@pytest.mark.long
 def test_a_script_with_a_crash_and_pauses_is_counted_exactly(
     quick: Mapping[str, str], tmp_path: Path
 ) -> None:

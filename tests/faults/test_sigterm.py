@@ -78,6 +78,7 @@ def job(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Counted]:
     yield Counted(tmp_path, random.Random(seed))
 
 
+@pytest.mark.long
 def test_no_batch_runs_twice(job: Counted, spark: SparkSession, quick: Mapping[str, str]) -> None:
     for _ in range(5):
         job.in_session(spark, longest=2)

@@ -19,6 +19,7 @@ BATCHES = 40
 FAULTS = [f"{point}#1" for point in POINTS if point.startswith(("ledger.", "files."))]
 
 
+@pytest.mark.long
 def test_a_job_with_tiny_batches_has_few_files_and_a_short_ledger_in_the_end(
     quick: Mapping[str, str], tmp_path: Path
 ) -> None:

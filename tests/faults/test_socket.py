@@ -58,6 +58,7 @@ class Peer:
         return dict(Counter(self.sent))
 
 
+@pytest.mark.long
 def test_every_journaled_line_counts_once_whatever_is_killed(
     quick: Mapping[str, str], tmp_path: Path
 ) -> None:
@@ -88,6 +89,7 @@ def test_every_journaled_line_counts_once_whatever_is_killed(
     assert journaled(weir, "lines") == peer.sent
 
 
+@pytest.mark.long
 def test_the_word_count_goes_on_where_it_was_after_the_supervisor_was_killed(
     quick: Mapping[str, str], tmp_path: Path
 ) -> None:

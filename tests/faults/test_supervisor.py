@@ -25,6 +25,7 @@ def settings(quick: Mapping[str, str]) -> dict[str, str]:
     return {**quick, "heartbeat.interval": "500 ms", "heartbeat.timeout": f"{TIMEOUT * 1000:.0f} ms"}
 
 
+@pytest.mark.long
 def test_no_driver_outlives_its_supervisor_and_the_job_goes_on(
     settings: Mapping[str, str], tmp_path: Path
 ) -> None:
@@ -44,6 +45,7 @@ def test_no_driver_outlives_its_supervisor_and_the_job_goes_on(
     feed.check(out)
 
 
+@pytest.mark.long
 def test_a_driver_whose_supervisor_is_frozen_ends_itself_and_is_started_again(
     settings: Mapping[str, str], tmp_path: Path
 ) -> None:

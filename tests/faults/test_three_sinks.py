@@ -1,9 +1,9 @@
 """Files, PostgreSQL and Kafka in one job, killed at every named point of a start, of a batch and of a sink.
 
-Drivers are dear, so the sinks are killed together where they can be: at a point between two steps of a batch the
-first query that comes there waits, so does the second, and the third brings the kill; then all three have been
-killed at exactly this point. By themselves, at later occurrences and by chance, the sinks are killed in the
-long suite, and what only Kafka's has in `integration/test_kafka_sink.py`.
+Drivers are dear, so the sinks are killed together where they can be: at a point between two steps of a
+batch the first query that comes there waits, so does the second, and the third brings the kill; then all
+three have been killed at exactly this point. By themselves, at later occurrences and by chance, the sinks
+are killed in the long suite, and what only Kafka's has in `integration/test_kafka_sink.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.faults.test_every_point import BATCHES, MET, assert_each_batch_once
 from tests.kafka_server import KafkaServer
 from weir.testing import committed_rows, folded, run_job
 
-pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.minutes, pytest.mark.timeout(900)]
 
 JOB = Path(__file__).parent / "jobs" / "three_sinks.py"
 QUERIES = 3

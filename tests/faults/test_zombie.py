@@ -31,6 +31,7 @@ def ledger(out: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in sorted((out / "_weir/log").glob("[0-9]*.json"))}
 
 
+@pytest.mark.long
 def test_a_job_that_was_taken_over_is_refused_when_it_wakes_up(
     settings: Mapping[str, str], tmp_path: Path
 ) -> None:
@@ -61,6 +62,7 @@ def test_a_job_that_was_taken_over_is_refused_when_it_wakes_up(
     feed.check(out)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("frozen", ["the driver", "its JVM"])
 def test_a_driver_that_is_frozen_is_killed_and_started_again(
     frozen: str, settings: Mapping[str, str], tmp_path: Path

@@ -48,6 +48,7 @@ def full(*_: Any) -> bool:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+@pytest.mark.long
 def test_a_full_disk_and_a_listener_that_raises_end_no_job(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +95,7 @@ def test_a_full_disk_and_a_listener_that_raises_end_no_job(
     diamond.check()
 
 
+@pytest.mark.long
 def test_a_file_of_a_channel_that_was_deleted_by_hand_is_told_and_the_next_start_goes_back(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -132,6 +134,7 @@ def words(env: weir.Env, folder: Path) -> None:
     env.sink("counts", counts, weir.sinks.files(str(folder / "out")), output_mode="update")
 
 
+@pytest.mark.long
 def test_what_is_too_large_for_memory_names_the_way_out(spark: SparkSession, tmp_path: Path) -> None:
     script = tmp_path / "in.jsonl"
     options = {f"{KEY}.dir": str(tmp_path / "weir"), f"{KEY}.storage": "memory", f"{KEY}.interval": "off"}
@@ -167,6 +170,7 @@ def test_what_is_too_large_for_memory_names_the_way_out(spark: SparkSession, tmp
     assert counted() == whole
 
 
+@pytest.mark.long
 def test_in_a_notebook_too_a_job_fails_whose_checkpoints_do(spark: SparkSession, tmp_path: Path) -> None:
     options = {f"{KEY}.dir": str(tmp_path / "weir"), f"{KEY}.interval": "off"}
     job = weir.Job("words", **options, **{f"{KEY}.tolerable-failed-checkpoints": 0})
@@ -268,6 +272,7 @@ def spoil(diamond: Diamond, id: int) -> None:
     pin.write_bytes(data)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("damage", "spoilt", "found"), [(torn_commit, [], 2), (lost_commit, [], 2), (lost_state, [2], 1)]
 )
@@ -325,6 +330,7 @@ def torn_state(live: Path) -> str:
     return str(newest.relative_to(live))
 
 
+@pytest.mark.long
 def test_a_job_without_a_checkpoint_goes_on_from_its_last_whole_batch_when_it_is_repaired(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -358,6 +364,7 @@ def test_a_job_without_a_checkpoint_goes_on_from_its_last_whole_batch_when_it_is
         assert generations.live(store, job.name) == number + 1
 
 
+@pytest.mark.long
 def test_automatic_recovery_does_not_go_behind_what_can_not_be_taken_back(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -399,6 +406,7 @@ def test_automatic_recovery_does_not_go_behind_what_can_not_be_taken_back(
     assert len(seen) > len(set(seen)), "a table that remembers (id, batch) takes what comes again for new"
 
 
+@pytest.mark.long
 def test_a_checkpoint_behind_which_the_job_was_taken_back_is_of_no_use_any_more(
     spark: SparkSession, tmp_path: Path
 ) -> None:

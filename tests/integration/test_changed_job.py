@@ -136,6 +136,7 @@ def verdicts(run: Run, query: str = "counts") -> dict[str, list[str]]:
     return {f"{part['what']} {part['new']}": part["verdicts"] for part in found["parts"]}
 
 
+@pytest.mark.long
 def test_a_dedup_comes_in_front_of_an_aggregation_and_goes_again(changing: Changing) -> None:
     run = changing.goes_on(changing.job(once, sums), changing.saved(sums))
     assert verdicts(run) == {
@@ -153,6 +154,7 @@ def test_a_dedup_comes_in_front_of_an_aggregation_and_goes_again(changing: Chang
     assert changing.newest() == {"a": (13,), "b": (22,), "c": (15,)}
 
 
+@pytest.mark.long
 def test_an_aggregate_gains_a_column_and_a_second_sink_begins(changing: Changing) -> None:
     place = changing.saved(sums)
     changing.raw = "raw"
@@ -163,6 +165,7 @@ def test_an_aggregate_gains_a_column_and_a_second_sink_begins(changing: Changing
     assert len(changing.rows("raw")) == 8, "a new query begins at the beginning"
 
 
+@pytest.mark.long
 def test_a_query_and_its_source_go_and_the_other_keeps_its_state(changing: Changing) -> None:
     changing.raw = "raw"
     place = changing.saved(sums)
@@ -194,6 +197,7 @@ def converted(changing: Changing, job: weir.Job, place: str, to: str, **changes:
     return convert(changing.spark, made, str(changing.folder / to), source_of(job), Clock().monotonic())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["rocksdb", "hashmap"])
 def test_a_new_operator_gets_its_rows_from_a_table_before_the_job_starts(
     changing: Changing, backend: str
@@ -219,6 +223,7 @@ def test_a_new_operator_gets_its_rows_from_a_table_before_the_job_starts(
     assert changing.newest() == {"a": (7,), "b": (12,)}, "3 and 5 had been seen, says the table"
 
 
+@pytest.mark.long
 def test_a_converted_savepoint_has_the_scale_and_the_queries_that_were_asked_for(changing: Changing) -> None:
     changing.raw = "raw"
     old = changing.saved(once, sums)
@@ -233,6 +238,7 @@ def test_a_converted_savepoint_has_the_scale_and_the_queries_that_were_asked_for
     assert changing.newest() == {"a": (4,), "b": (12,), "c": (5,)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["rocksdb", "hashmap"])
 def test_state_is_rescaled_and_converted(changing: Changing, backend: str) -> None:
     other = {"rocksdb": "hashmap", "hashmap": "rocksdb"}[backend]
@@ -245,6 +251,7 @@ def test_state_is_rescaled_and_converted(changing: Changing, backend: str) -> No
     assert changing.newest() == {"a": (4,), "b": (12,), "c": (5,)}
 
 
+@pytest.mark.long
 def test_a_sink_is_swapped_and_gets_what_comes_behind_the_savepoint(changing: Changing) -> None:
     place = changing.saved(sums)
     before = changing.rows("out")
@@ -277,6 +284,7 @@ def test_what_does_not_fit_is_refused_with_nothing_written(changing: Changing) -
     assert changing.newest() == {"a": (10,), "b": (12,), "c": (10,)}, "the live files are as they were"
 
 
+@pytest.mark.long
 def test_swapped_twins_that_spark_would_mix_up_are_refused_at_a_plain_start(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -312,6 +320,7 @@ def pipeline(env):
     assert sorted(row["id"] for row in changing.rows("out")) == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.long
 def test_a_claimed_savepoint_goes_when_checkpoints_have_made_up_for_it(changing: Changing) -> None:
     place = changing.saved(sums)
     wanted = From(place, changes=Changes(claim=True))
@@ -329,6 +338,7 @@ def test_a_claimed_savepoint_goes_when_checkpoints_have_made_up_for_it(changing:
     assert changing.newest() == {"a": (10,), "b": (12,), "c": (10,)}
 
 
+@pytest.mark.long
 def test_a_fork_goes_on_beside_the_original_and_never_into_its_output(changing: Changing) -> None:
     place = changing.saved(sums)
     fork = changing.job(sums)
@@ -357,6 +367,7 @@ def test_a_fork_goes_on_beside_the_original_and_never_into_its_output(changing: 
     assert changing.newest() == {"a": (10,), "b": (12,), "c": (10,), "d": (1,)}
 
 
+@pytest.mark.long
 def test_a_job_goes_on_in_another_directory_only_above_what_it_was_elsewhere(changing: Changing) -> None:
     place = changing.saved(sums)
     changing.add(THEN)
@@ -375,6 +386,7 @@ def test_a_job_goes_on_in_another_directory_only_above_what_it_was_elsewhere(cha
         pass
 
 
+@pytest.mark.long
 def test_a_savepoint_that_is_out_of_reach_is_waited_for(
     changing: Changing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -413,6 +425,7 @@ def test_a_savepoint_that_is_out_of_reach_is_waited_for(
     assert changing.newest() == {"a": (10,), "b": (12,), "c": (10,)}
 
 
+@pytest.mark.long
 def test_a_source_of_files_goes_on_where_the_user_says(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
 

@@ -149,6 +149,7 @@ def end(entry: int, barrier: int, channel: str = "channel") -> dict[str, int | s
     return {"entry": entry, "barrier": barrier, "channel": channel}
 
 
+@pytest.mark.long
 def test_batches_end_exactly_at_barriers(bench: Bench) -> None:
     channel = bench.channel()
     bench.begun(1, 2, 3, 4)
@@ -208,6 +209,7 @@ def test_a_query_that_reads_a_channel_twice_has_two_positions_in_it(bench: Bench
     assert positions_in(log) == {"channel": [Position(3, CheckpointId(1))] * 2}
 
 
+@pytest.mark.long
 def test_a_reader_goes_on_and_a_new_one_starts_where_the_head_was_deleted(bench: Bench) -> None:
     channel = bench.channel()
     for value in range(4):
@@ -248,6 +250,7 @@ def test_what_was_deleted_by_hand_ends_the_query_with_words(bench: Bench, lost: 
     assert not failure.retry
 
 
+@pytest.mark.long
 def test_two_channels_wait_for_each_other_at_a_pending_barrier(bench: Bench) -> None:
     left, right = bench.channel("left"), bench.channel("right")
     bench.checkpoint("begun", 1)
@@ -268,6 +271,7 @@ def test_two_channels_wait_for_each_other_at_a_pending_barrier(bench: Bench) -> 
     assert (before, sorted(after)) == ([1, 10, 11], [2, 12])
 
 
+@pytest.mark.long
 def test_an_abort_releases_who_was_held_back(bench: Bench) -> None:
     left, right = bench.channel("left"), bench.channel("right")
     bench.checkpoint("begun", 1)
@@ -285,6 +289,7 @@ def test_an_abort_releases_who_was_held_back(bench: Bench) -> None:
     assert reading.ends()[2] == [end(4, 1, "left"), end(4, 0, "right")], "an aborted barrier is not reached"
 
 
+@pytest.mark.long
 def test_a_planned_batch_reads_the_same_rows_after_a_crash(bench: Bench) -> None:
     def fail(number: int) -> None:
         if number == 1:
@@ -307,6 +312,7 @@ def test_a_planned_batch_reads_the_same_rows_after_a_crash(bench: Bench) -> None
     assert second.rows[1] + second.rows[2] == [2, 3, 4]
 
 
+@pytest.mark.long
 def test_available_now_ends_with_what_was_there_at_its_start(bench: Bench) -> None:
     channel = bench.channel()
     bench.begun(1)
@@ -440,6 +446,7 @@ def again(frame: DataFrame) -> DataFrame:
     return frame.where("`count` > 0").groupBy(F.window("window", "10 seconds")).agg(F.sum("count"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("first", "second"),
     [pytest.param(kept, windows, marks=pytest.mark.long), (closed, again)],  # kept: test_diamond.py has it

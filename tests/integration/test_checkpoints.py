@@ -73,6 +73,7 @@ def medallion(folder: Path) -> Pipeline:
     return pipeline
 
 
+@pytest.mark.long
 def test_a_job_goes_back_to_a_checkpoint_of_all_its_queries(spark: SparkSession, tmp_path: Path) -> None:
     bench = Bench(medallion(tmp_path), tmp_path)
     bench.add(("a", 1), ("b", 2), ("a", -5))
@@ -124,6 +125,7 @@ def staged(folder: Path) -> Pipeline:
     return pipeline
 
 
+@pytest.mark.long
 def test_queries_that_have_ended_or_not_begun_stop_no_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     bench = Bench(staged(tmp_path), tmp_path, **{"channel.max-segments-ahead": 1})
     go_on = tmp_path / "go-on"
@@ -178,6 +180,7 @@ def test_a_bounded_writer_of_sparks_begins_when_its_stream_has_ended(
     assert sorted(map(tuple, spark.read.parquet(str(tmp_path / "out")).collect())) == [("a", 1), ("b", 2)]
 
 
+@pytest.mark.long
 def test_a_stream_waits_for_its_slowest_reader_and_loses_nothing(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +219,7 @@ def test_a_stream_waits_for_its_slowest_reader_and_loses_nothing(
     assert (sorted(seen), quick()) == ([*range(6)], [*range(6)])
 
 
+@pytest.mark.long
 def test_a_stream_is_computed_once_for_all_its_readers(spark: SparkSession, tmp_path: Path) -> None:
     calls = tmp_path / "calls"
 

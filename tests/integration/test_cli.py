@@ -49,6 +49,7 @@ def answer(done: Done) -> dict[str, Any]:
     return body
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_detached_job_is_started_seen_followed_and_cancelled(
     weir: Weir, tmp_path: Path, quick: Mapping[str, str]
@@ -94,6 +95,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_running_job_is_saved_looked_into_and_stopped_with_a_savepoint(
     weir: Weir, tmp_path: Path, quick: Mapping[str, str]

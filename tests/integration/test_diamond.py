@@ -37,6 +37,7 @@ def aligned(manifest: Manifest) -> bool:
     return manifest.alignment is Alignment.ALIGNED
 
 
+@pytest.mark.long
 def test_every_checkpoint_is_what_the_queries_make_of_the_source(spark: SparkSession, tmp_path: Path) -> None:
     diamond = Diamond(tmp_path)
     job = diamond.job(max_concurrent_checkpoints=3, num_retained=20, aligned_checkpoint_timeout="6 s")
@@ -60,6 +61,7 @@ def test_every_checkpoint_is_what_the_queries_make_of_the_source(spark: SparkSes
     assert_consistent(spark, diamond, manifests, tmp_path / "scratch")
 
 
+@pytest.mark.long
 def test_unaligned_checkpoints_are_consistent_too(spark: SparkSession, tmp_path: Path) -> None:
     diamond = Diamond(tmp_path)
     job = diamond.job(num_retained=20, unaligned=True)
@@ -84,6 +86,7 @@ def test_unaligned_checkpoints_are_consistent_too(spark: SparkSession, tmp_path:
     assert_consistent(spark, diamond, manifests, tmp_path / "scratch")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("shape", "mode", "times"),
     [
@@ -142,6 +145,7 @@ def windows(frame: DataFrame) -> DataFrame:
     return frame.groupBy(F.window("ts", "10 seconds")).count()
 
 
+@pytest.mark.long
 def test_windows_behind_a_stream_close_when_they_do_in_one_query(spark: SparkSession, tmp_path: Path) -> None:
     options = {f"{KEY}.dir": str(tmp_path / "weir"), f"{KEY}.interval": "off", "parallelism.default": 2}
     job = weir.Job("windows", **options)
@@ -199,6 +203,7 @@ def test_what_spark_purges_is_kept_for_the_checkpoints(spark: SparkSession, tmp_
     diamond.check()
 
 
+@pytest.mark.long
 def test_what_nothing_retained_needs_is_deleted(spark: SparkSession, tmp_path: Path) -> None:
     diamond = Diamond(tmp_path)
     job = diamond.job(num_retained=2)
@@ -232,6 +237,7 @@ def names(diamond: Diamond, folder: str) -> list[str]:
     return [path.name for path in diamond.folder_of(folder).iterdir() if not path.name.startswith(".")]
 
 
+@pytest.mark.long
 def test_a_query_that_fails_aborts_what_is_pending_and_nothing_else(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -37,6 +37,7 @@ def archive(folder: Path, out: str, dir: str = "weir") -> weir.Job:
     return job
 
 
+@pytest.mark.long
 def test_spark_s_own_files_move_and_go_back_with_the_job(spark: SparkSession, tmp_path: Path) -> None:
     given: list[str] = []
 

@@ -70,6 +70,7 @@ def everything(folder: Path) -> dict[Path, int]:
     return {file: file.stat().st_mtime_ns for file in sorted(folder.rglob("*")) if file.is_file()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["rocksdb", "hashmap"])
 def test_a_job_goes_on_with_its_state_after_a_restart(
     backend: str, spark: SparkSession, tmp_path: Path
@@ -112,6 +113,7 @@ def test_settings_that_spark_would_ignore_are_refused_and_nothing_is_written(
         test.run(Start(), AddRows(("a", 1)), ProcessAll(), CheckTable(("a", 2), key=["k"]))
 
 
+@pytest.mark.long
 def test_two_queries_of_one_job_have_frames_and_batches_of_their_own(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -239,6 +241,7 @@ def failing(folder: Path, value: int) -> Pipeline:
     return pipeline
 
 
+@pytest.mark.long
 def test_a_failure_in_a_notebook_is_told_and_mended_code_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     with StreamTest(failing(tmp_path, 2), spark, tmp_path) as test:
         test.run(
@@ -283,6 +286,7 @@ def test_a_notebook_that_is_fenced_stops_its_queries_and_tells_so(
     run.stop()
 
 
+@pytest.mark.long
 def test_past_the_time_for_a_clean_end_the_batch_is_cut_off_which_is_said_and_runs_again(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -66,6 +66,7 @@ class Running:
         return [(row["word"], row["count"]) for row in rows]
 
 
+@pytest.mark.long
 def test_a_job_between_two_topics_goes_back_only_when_duplicates_are_accepted(
     kafka: KafkaServer, spark_with_kafka: SparkSession, tmp_path: Path
 ) -> None:
@@ -102,6 +103,7 @@ def test_a_job_between_two_topics_goes_back_only_when_duplicates_are_accepted(
     assert dict(running.seen()) == {"a": 3, "b": 2, "c": 1}
 
 
+@pytest.mark.long
 def test_a_source_goes_on_where_the_user_says(
     kafka: KafkaServer, spark_with_kafka: SparkSession, tmp_path: Path
 ) -> None:
@@ -140,6 +142,7 @@ def test_a_source_goes_on_where_the_user_says(
     assert counts("latest", "d") == {"d": 1}
 
 
+@pytest.mark.long
 def test_a_topic_that_lost_what_a_query_goes_on_with_is_refused(
     kafka: KafkaServer, spark_with_kafka: SparkSession, tmp_path: Path
 ) -> None:

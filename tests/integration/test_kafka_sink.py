@@ -250,6 +250,7 @@ def until(what: Callable[[], bool], seconds: float = 30.0) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_a_broker_that_is_down_at_the_start_is_an_error_that_a_retry_mends(
     target: Target, tmp_path: Path
 ) -> None:
@@ -266,6 +267,7 @@ def test_a_broker_that_is_down_at_the_start_is_an_error_that_a_retry_mends(
     assert sink.commit(target.stage(sink, 0, 2, ["a"])) is Outcome.DONE_NOW
 
 
+@pytest.mark.long
 def test_a_broker_that_is_down_between_stage_and_commit(target: Target) -> None:
     sink = target.opened(1, target.broker(patience=1.0))
     staged = target.stage(sink, 0, 1, ["a", "b"])
@@ -283,6 +285,7 @@ def test_a_broker_that_is_down_between_stage_and_commit(target: Target) -> None:
     assert target.seen() == ["a", "b", "c"]
 
 
+@pytest.mark.long
 def test_a_broker_that_is_killed_in_the_middle_of_a_transaction(target: Target) -> None:
     killed: list[bool] = []
 
@@ -470,6 +473,7 @@ def test_an_older_process_that_wakes_up_in_its_transaction_is_refused(target: Ta
 
 
 @pytest.mark.long
+@pytest.mark.seeds
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(200))
 def test_kills_anywhere_change_nothing(target: Target, seed: int) -> None:

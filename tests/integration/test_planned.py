@@ -172,6 +172,7 @@ def test_chance_and_the_present_time_do_not_count(lines: Lines) -> None:
     assert operator(frame.groupBy("k").count()) == operator(frame.groupBy("k").count())
 
 
+@pytest.mark.long
 def test_a_source_has_a_name_that_does_not_change_with_the_generation(lines: Lines, tmp_path: Path) -> None:
     rows = lines.frame().withWatermark("ts", "10 seconds")
     names = []

@@ -91,6 +91,7 @@ def tables(url: str, name: str) -> list[Any]:
     ]
 
 
+@pytest.mark.long
 def test_tables_go_back_with_the_job_and_come_to_what_a_quiet_run_gives(
     spark: SparkSession, database: str, tmp_path: Path
 ) -> None:
@@ -137,6 +138,7 @@ def test_tables_go_back_with_the_job_and_come_to_what_a_quiet_run_gives(
     assert tables(database, "faulted") == before
 
 
+@pytest.mark.long
 def test_two_tables_are_seen_together_when_a_checkpoint_completes(
     spark: SparkSession, database: str, tmp_path: Path
 ) -> None:

@@ -214,6 +214,7 @@ GAINED = Reshape(
 LOST = Reshape(fields=(0, 4), fresh=(None, None), started=(), lost=("max(id)", "avg(v)"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("before", "after", "reshape", "shape"),
     [

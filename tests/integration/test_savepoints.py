@@ -74,6 +74,7 @@ def whole(place: str) -> dict[str, Any]:
     return dict(savepoint.queries)
 
 
+@pytest.mark.long
 def test_a_savepoint_of_a_running_graph_is_whole_without_the_job(spark: SparkSession, tmp_path: Path) -> None:
     add(tmp_path, ("a", 1), ("b", 2), ("c", 3))
     with job_in(tmp_path).start(spark) as run:
@@ -104,6 +105,7 @@ def test_a_savepoint_of_a_running_graph_is_whole_without_the_job(spark: SparkSes
     assert set(savepoint.channels) == {"clean"}
 
 
+@pytest.mark.long
 def test_a_moved_savepoint_brings_the_whole_job_back(spark: SparkSession, tmp_path: Path) -> None:
     add(tmp_path, ("a", 1), ("b", 2), ("c", 3))
     with job_in(tmp_path).start(spark) as run:
@@ -124,6 +126,7 @@ def test_a_moved_savepoint_brings_the_whole_job_back(spark: SparkSession, tmp_pa
         assert raw == [("a", 1), ("a", 10), ("b", 2), ("c", 3), ("d", 4)]
 
 
+@pytest.mark.long
 def test_a_stop_commits_what_runs_and_saves_exactly_that(spark: SparkSession, tmp_path: Path) -> None:
     add(tmp_path, ("a", 1), ("b", 2))
     job = job_in(tmp_path, **{"execution.checkpointing.savepoint-dir": str(tmp_path / "saved")})

@@ -28,6 +28,7 @@ def journal(folder: Path, job: str, source: str) -> list[dict[str, Any]]:
     return [json.loads(file.read_text()) for file in sorted(log.glob("*.json"))]
 
 
+@pytest.mark.long
 def test_two_queries_read_one_journal_and_a_start_goes_on_where_it_was(
     spark: SparkSession, tmp_path: Path
 ) -> None:

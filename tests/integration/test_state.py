@@ -105,6 +105,7 @@ def made(
 Give = Callable[["Backend"], Made]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["rocksdb", "hashmap"])
 def test_state_is_read_from_a_savepoint_and_compared(
     backend: Backend, made: Give, spark: SparkSession, input: Path, tmp_path: Path
@@ -147,6 +148,7 @@ def test_state_is_read_from_live_files_and_from_a_checkpoint(
         assert rows(state.read(spark, job.folder / path, "totals")) == model(input, range(CUT + 1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["rocksdb", "hashmap"])
 def test_keys_are_deleted_and_begin_anew(
     backend: Backend, made: Give, spark: SparkSession, input: Path, tmp_path: Path
@@ -168,6 +170,7 @@ def test_keys_are_deleted_and_begin_anew(
     assert rows(state.read(spark, location)) == model(input, range(CUT + 1, BATCHES), left)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["rocksdb", "hashmap"])
 def test_values_are_replaced_and_an_empty_operator_is_seeded(
     backend: Backend, made: Give, spark: SparkSession, input: Path, tmp_path: Path
@@ -197,6 +200,7 @@ def test_values_are_replaced_and_an_empty_operator_is_seeded(
     assert rows(state.read(spark, location)) == model(input, range(CUT + 1, BATCHES), table_rows)
 
 
+@pytest.mark.long
 def test_what_cannot_be_read_or_edited_is_refused_by_name(
     made: Give, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -308,6 +312,7 @@ def weir(tmp_path: Path, quick: Mapping[str, str]) -> Callable[..., Any]:
     return call
 
 
+@pytest.mark.long
 def test_the_command_line_shows_state(made: Give, input: Path, weir: Callable[..., Any]) -> None:
     savepoint, totals = str(made("rocksdb").savepoint), model(input, range(CUT + 1))
     shown = weir("show", savepoint, "--where", "key.k = 'k1'")

@@ -202,6 +202,7 @@ def branches(query: Query, *, swapped: bool) -> DataFrame:
     return large.union(small) if swapped else small.union(large)
 
 
+@pytest.mark.long
 def test_twins_that_changed_places_keep_their_own_state(rocksdb: Query) -> None:
     before, after = branches(rocksdb, swapped=False), branches(rocksdb, swapped=True)
     rocksdb.feed(0, 1)
@@ -217,12 +218,8 @@ def test_twins_that_changed_places_keep_their_own_state(rocksdb: Query) -> None:
     assert rocksdb.run(after, "unplanned", "append") != []
 
 
-LONG = [name for name in KINDS if name not in ("join 3", "transformWithState", "global aggregation")]
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in KINDS]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", KINDS)
 def test_an_operator_of_any_kind_begins_with_nothing_in_a_query_without_state(
     name: str, rocksdb: Query
 ) -> None:
@@ -244,6 +241,7 @@ def test_an_operator_of_any_kind_begins_with_nothing_in_a_query_without_state(
     assert given == rocksdb.run(quiet, "quiet", kind.mode) != []
 
 
+@pytest.mark.long
 def test_a_join_whose_schemas_are_named_in_full_is_moved(rocksdb: Query) -> None:
     """A dedup behind it takes its number; the files that its metadata names must be found again."""
     rocksdb.session.conf.set("spark.sql.streaming.join.stateFormatVersion", "3")
@@ -287,6 +285,7 @@ def test_sources_that_changed_places_go_on_where_they_were(rocksdb: Query) -> No
     assert sorted(row[3] for row in given) == sorted(str(row["id"]) for row in expected)
 
 
+@pytest.mark.long
 def test_an_aggregate_column_is_added_behind_a_dedup_that_is_new(rocksdb: Query) -> None:
     """The operators are put in place first, then the values are made anew."""
     from weir.spark.convert import convert_aggregate

@@ -79,6 +79,7 @@ def value(kind: str, draw: random.Random) -> Any:
     return makers[kind]()
 
 
+@pytest.mark.long
 def test_rows_of_every_type_are_packed_and_placed_as_spark_does(spark: SparkSession) -> None:
     from pyspark.sql import functions as F
 

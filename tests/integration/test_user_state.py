@@ -105,6 +105,7 @@ def test_a_query_that_is_restarted_alone_has_the_value_of_its_last_batch(
     assert adding.values() == ['{"total": 1}', '{"total": 11}']
 
 
+@pytest.mark.long
 def test_a_function_sees_each_batch_of_a_stateful_query_whole(spark: SparkSession, tmp_path: Path) -> None:
     seen: list[dict[str, int]] = []
 

@@ -1,7 +1,7 @@
 """One input, counted and summed per key by three queries: into files, a table of PostgreSQL and a topic.
 
-The url of the database is in DATABASE_OF_THE_TEST. Arguments: the input folder, the output folder, the broker,
-and the topic to write.
+The url of the database is in DATABASE_OF_THE_TEST. Arguments: the input folder, the output folder, the
+broker, and the topic to write.
 """
 
 import os
@@ -20,13 +20,12 @@ def three_sinks(env: weir.Env) -> None:
     rows = env.spark.readStream.schema("k string, v long").option("maxFilesPerTrigger", 2).json(folder)
     table = env.source("rows", rows).groupBy("k").agg(F.count("*").alias("n"), F.sum("v").alias("sum"))
     value = F.to_json(F.struct("k", "n", "sum"))
-    sinks = {
-        "files": weir.sinks.files(output),
-        "table": weir.sinks.postgres(os.environ["DATABASE_OF_THE_TEST"], "counts", key="k", create=True),
-        "topic": weir.sinks.kafka(bootstrap, topic, key="k", value=value),
-    }
-    for name, sink in sinks.items():
-        env.sink(name, table, sink, output_mode="update", trigger={"availableNow": True})
+    kept = weir.sinks.postgres(os.environ["DATABASE_OF_THE_TEST"], "counts", key="k", create=True)
+    sent = weir.sinks.kafka(bootstrap, topic, key="k", value=value)
+    now = {"availableNow": True}
+    env.sink("files", table, weir.sinks.files(output), output_mode="update", trigger=now)
+    env.sink("table", table, kept, output_mode="update", trigger=now)
+    env.sink("topic", table, sent, output_mode="update", trigger=now)
 
 
 if __name__ == "__main__":
