@@ -38,7 +38,7 @@ hypothesis.settings.load_profile("any machine")
 
 @pytest.hookimpl(trylast=True)  # behind the choice of tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes minutes comes first: in each half of the tests, since each of two workers begins with one."""
+    """What takes minutes comes first in each half of the tests: each of two workers begins with one."""
     slow = [item for item in items if item.get_closest_marker("minutes")]
     rest = [item for item in items if not item.get_closest_marker("minutes")]
     middle = len(items) // 2 - len(slow[::2])
