@@ -70,6 +70,7 @@ def died(once: Once, rows: Path, quick: Mapping[str, str]) -> Path:
     return once("died", make)
 
 
+@pytest.mark.long
 def test_the_quiet_run_counts_right(quiet: list[dict[str, Any]]) -> None:
     assert sum(row["n"] for row in {row["k"]: row for row in quiet}.values()) == FILES * BATCHES * 8
 

@@ -302,6 +302,7 @@ def test_damaged_live_files_are_replaced_by_the_last_whole_checkpoint_and_it_say
     diamond.check()
 
 
+@pytest.mark.long
 def test_without_a_whole_checkpoint_damaged_files_are_left_as_they_are(
     worked: Path, spark: SparkSession, tmp_path: Path
 ) -> None:

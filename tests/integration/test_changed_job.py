@@ -266,6 +266,7 @@ def test_a_sink_is_swapped_and_gets_what_comes_behind_the_savepoint(changing: Ch
     assert changing.newest()["d"] == (1,)
 
 
+@pytest.mark.long
 def test_what_does_not_fit_is_refused_with_nothing_written(changing: Changing) -> None:
     place = changing.saved(sums)
     job = changing.folder / "weir" / "changing"

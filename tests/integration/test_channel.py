@@ -168,6 +168,7 @@ def test_batches_end_exactly_at_barriers(bench: Bench) -> None:
     assert reading.ends()[-1] == [end(9, 4)]
 
 
+@pytest.mark.long
 def test_a_bound_divides_what_waits_into_batches(bench: Bench) -> None:
     channel = bench.channel()
     for value in range(5):
@@ -197,6 +198,7 @@ def test_at_least_once_ends_at_barriers_and_waits_for_nobody(bench: Bench) -> No
     assert [one[0] for one in reading.ends()] == [end(3, 1, "left"), end(4, 1, "left")]
 
 
+@pytest.mark.long
 def test_a_query_that_reads_a_channel_twice_has_two_positions_in_it(bench: Bench) -> None:
     channel = bench.channel()
     bench.begun(1)

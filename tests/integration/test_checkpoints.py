@@ -163,6 +163,7 @@ def test_queries_that_have_ended_or_not_begun_stop_no_checkpoint(spark: SparkSes
             wait(run, "the live query", lambda: delivered("live") == [("x", 1), ("x", 2)])
 
 
+@pytest.mark.long
 def test_a_bounded_writer_of_sparks_begins_when_its_stream_has_ended(
     spark: SparkSession, tmp_path: Path
 ) -> None:

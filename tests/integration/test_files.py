@@ -122,6 +122,7 @@ def test_a_folder_without_batches_and_columns_that_are_not_there_are_refused(
     assert list(found.pandas().columns) == ["day", "place", "n", "price", "at"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("format", "partition_by"), [("parquet", ("day", "place")), ("orc", ())])
 def test_merged_files_hold_the_same_rows_for_all_readers(
     spark: SparkSession,

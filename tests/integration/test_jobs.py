@@ -93,6 +93,7 @@ def test_a_job_goes_on_with_its_state_after_a_restart(
         )
 
 
+@pytest.mark.long
 def test_settings_that_spark_would_ignore_are_refused_and_nothing_is_written(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -136,6 +137,7 @@ def test_two_queries_of_one_job_have_frames_and_batches_of_their_own(
         )
 
 
+@pytest.mark.long
 def test_a_writer_as_spark_users_have_it_becomes_a_query(spark: SparkSession, tmp_path: Path) -> None:
     def pipeline(env: weir.Env) -> None:
         writer = rows_of(env, tmp_path).writeStream.format("parquet").option("path", str(tmp_path / "native"))

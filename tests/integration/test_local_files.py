@@ -45,6 +45,11 @@ class Files:
             self.path(folder).toUri(), self.configuration
         )
 
+    @property
+    def pid(self) -> int:
+        """The process of the JVM."""
+        return int(self._jvm.java.lang.ProcessHandle.current().pid())
+
     def path(self, path: Path) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path.as_uri())
 
@@ -143,7 +148,7 @@ def test_no_process_is_started_where_hadoop_starts_some(files: Files, hadoops: F
             one.write(tmp_path / f"{name}-{number}", "x")
         return children(java) - before
 
-    java = next(p for p in psutil.Process().children(recursive=True) if p.name() == "java")
+    java = psutil.Process(files.pid)
     assert started(files, "ours") == 0
     assert started(hadoops, "hadoops") > 0, "Hadoop no longer needs our help"
 

@@ -119,6 +119,7 @@ def check(way: Way, spark: SparkSession, input: Path, folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["third"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", FEW, ids=str)
 def test_a_query_goes_on_with_its_state_in_another_shape(
     way: Way, spark: SparkSession, input: Path, tmp_path: Path

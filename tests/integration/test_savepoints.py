@@ -74,7 +74,6 @@ def whole(place: str) -> dict[str, Any]:
     return dict(savepoint.queries)
 
 
-@pytest.mark.long
 def test_a_savepoint_of_a_running_graph_is_whole_without_the_job(spark: SparkSession, tmp_path: Path) -> None:
     add(tmp_path, ("a", 1), ("b", 2), ("c", 3))
     with job_in(tmp_path).start(spark) as run:

@@ -161,6 +161,7 @@ class Model:
                 yield id, key
 
 
+@pytest.mark.long
 def test_a_dedup_is_put_in_front_of_an_aggregation_and_removed_again(query: Query) -> None:
     plain, deduped, model = counted(query.lines()), counted(once(query.lines())), Model()
     query.feed(0, 1)

@@ -65,6 +65,7 @@ class Adding:
         return [file.read_text() for file in sorted(folder.iterdir())]
 
 
+@pytest.mark.long
 def test_the_value_goes_on_over_batches_and_restarts(spark: SparkSession, tmp_path: Path) -> None:
     adding = Adding(tmp_path)
     with StreamTest(adding.pipeline, spark, tmp_path) as test:
@@ -74,6 +75,7 @@ def test_the_value_goes_on_over_batches_and_restarts(spark: SparkSession, tmp_pa
     assert adding.values() == ['{"total": 3}', '{"total": 13}', '{"total": 113}']
 
 
+@pytest.mark.long
 def test_a_batch_that_runs_again_begins_with_the_value_of_the_batch_before(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -87,6 +89,7 @@ def test_a_batch_that_runs_again_begins_with_the_value_of_the_batch_before(
     assert adding.values() == ['{"total": 1}', '{"total": 11}']
 
 
+@pytest.mark.long
 def test_a_query_that_is_restarted_alone_has_the_value_of_its_last_batch(
     spark: SparkSession, tmp_path: Path
 ) -> None:
