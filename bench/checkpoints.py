@@ -148,7 +148,7 @@ def during(side: Weir, kind: str, window: float, factor: int) -> dict[str, Any]:
     sums = sorted((b for b in batches if b.query == "sums"), key=lambda b: b.ended_at)
     found: dict[str, Any] = {
         "records": sum(b.rows for b in sums[1:]) // factor,
-        "seconds": round(sums[-1].ended_at - sums[0].ended_at, 3),  # from the end of a batch to that of one
+        "elapsed": round(sums[-1].ended_at - sums[0].ended_at, 3),  # from the end of a batch to that of one
         "cpu_seconds": round(spent, 2),
         "batches": {
             name: sum(b.query == name for b in batches) for name in sorted({b.query for b in batches})
@@ -157,7 +157,7 @@ def during(side: Weir, kind: str, window: float, factor: int) -> dict[str, Any]:
     return found | (taken(side, began, ended) if kind == "on" else {})
 
 
-def pooled(rounds: Sequence[Mapping[str, Any]], kind: str, by: str = "seconds") -> float:
+def pooled(rounds: Sequence[Mapping[str, Any]], kind: str, by: str = "elapsed") -> float:
     """Records a second, of the clock or of the processors, over all rounds together."""
     return float(sum(r[kind]["records"] for r in rounds) / sum(r[kind][by] for r in rounds))
 
