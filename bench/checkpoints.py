@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=60_000, help="records a second that are there to be read")
     parser.add_argument("--file", type=int, default=20_000, help="records of a batch of the source")
     parser.add_argument("--rounds", type=int, default=12, help="windows with, and without checkpoints")
-    parser.add_argument("--concurrent", type=int, default=1, help="checkpoints that may be under way at once")
+    parser.add_argument("--concurrent", type=int, default=8, help="checkpoints that may be under way at once")
     parser.add_argument("--changed", type=int, default=10_000, help="keys changed between two checkpoints")
     parser.add_argument("--taken", type=int, default=40, help="checkpoints at each number of keys")
     parser.add_argument("--only", choices=PARTS, action="append", help="the rest of the result file stays")
