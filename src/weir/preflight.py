@@ -27,7 +27,6 @@ LITTLE_DISK = 1 << 30
 TOO_LITTLE_DISK = 100 << 20
 _INSTALL_JAVA = "install Java 17 or newer, e.g. apt-get install openjdk-17-jre-headless"
 _PATIENCE = 30.0
-_LOCAL_FILES = Path(__file__).parent / "spark" / "jvm" / "local-files.jar"
 _SHARED_MEMORY = "/dev/shm"
 # On Linux the JVM takes /tmp, whatever TMPDIR says.
 _JVM_TEMP = "/tmp" if sys.platform == "linux" else tempfile.gettempdir()
@@ -77,7 +76,7 @@ def run_checks(dir: str) -> list[Check]:
     """Make every check for a job that keeps its files under `dir`; always returns all of them."""
     checks = [check_java(), check_python(), check_worker_python()]
     checks += [check_package(needed) for needed in NEEDED]
-    return [*checks, check_storage(dir), check_disk(dir), check_local_dir(), check_local_files()]
+    return [*checks, check_storage(dir), check_disk(dir), check_local_dir()]
 
 
 def require_java() -> None:
@@ -88,11 +87,16 @@ def require_java() -> None:
         raise PreflightError(what=check.found, why=why, todo=check.todo)
 
 
-def check_java() -> Check:
-    """Look where Spark looks: JAVA_HOME alone when it is set, else the PATH."""
+def find_java() -> str | None:
+    """The Java that Spark would start: that of JAVA_HOME alone when it is set, else that on the PATH."""
     home = os.environ.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    then = ", then set JAVA_HOME to it or unset it" if home else ""
+    return str(Path(home, "bin", "java")) if home else shutil.which("java")
+
+
+def check_java() -> Check:
+    """Whether the Java that Spark would start runs, and is new enough."""
+    java = find_java()
+    then = ", then set JAVA_HOME to it or unset it" if os.environ.get("JAVA_HOME") else ""
     if java is None:
         return Check("Java", Verdict.FAILED, "no java on the PATH", _INSTALL_JAVA)
     said = _said(java, "-version")
@@ -189,15 +193,6 @@ def check_local_dir() -> Check:
             todo = "remount it with exec, or set state.backend.type to hashmap"
             return Check(name, Verdict.WARNING, f"{place} is mounted noexec: RocksDB may not load", todo)
     return Check(name, Verdict.OK, ", ".join(places))
-
-
-def check_local_files() -> Check:
-    """The classes without which Hadoop starts a process for nearly every file of a local disk."""
-    name = "local files"
-    if _LOCAL_FILES.exists():
-        return Check(name, Verdict.OK, "written by Spark without a process for each")
-    found = f"{_LOCAL_FILES.name} is not there: small batches on a local disk take twice as long"
-    return Check(name, Verdict.WARNING, found, f"{sys.executable} -m weir.spark.local_files")
 
 
 def _trouble(place: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import subprocess
 import sys
@@ -26,6 +27,25 @@ OTHER = {
     "fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.LocalFs",
 }
 """Hadoop's own."""
+
+
+EARLY = """
+import sys
+from pyspark.sql import SparkSession
+SparkSession.builder.master("local[1]").config("spark.driver.host", "127.0.0.1").getOrCreate().stop()
+
+from weir.config import resolve
+from weir.spark import session
+spark = session.build(resolve(file=None, overrides={"spark.master": "local[1]"}), "early")
+rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 2).load()
+writer = rows.writeStream.format("noop").option("checkpointLocation", sys.argv[1] + "/live")
+query = writer.start()
+while query.lastProgress is None and query.isActive:
+    query.awaitTermination(1)
+query.stop()
+spark.stop()
+"""
+"""A process whose JVM runs before weir's session is built."""
 
 
 class Files:
@@ -92,6 +112,16 @@ def test_of_two_writers_of_one_log_entry_one_is_refused_and_the_file_is_the_othe
         assert "already exists" in str(outcomes[1 - winners[0]])
 
 
+def test_a_link_that_was_made_without_an_answer_is_taken_for_what_it_is(files: Files, tmp_path: Path) -> None:
+    stream = files.open(tmp_path / "3")
+    stream.writeBytes("ours")
+    (temporary,) = tmp_path.glob(".3.*.tmp")
+    (tmp_path / "3").hardlink_to(temporary)
+    stream.close()
+    assert (tmp_path / "3").read_text() == "ours"
+    assert not temporary.exists()
+
+
 def test_a_file_that_is_there_is_refused_and_replaced_when_asked(files: Files, tmp_path: Path) -> None:
     target = tmp_path / "3"
     files.write(target, "first")
@@ -153,10 +183,22 @@ def test_no_process_is_started_where_hadoop_starts_some(files: Files, hadoops: F
     assert started(hadoops, "hadoops") > 0, "Hadoop no longer needs our help"
 
 
-def test_the_same_source_makes_the_same_jar_and_it_is_the_one_in_use() -> None:
-    before = local_files.JAR.read_bytes()
-    subprocess.run([sys.executable, "-m", "weir.spark.local_files"], check=True, capture_output=True)
-    assert local_files.JAR.read_bytes() == before, "scripts/setup has not built it anew"
+def test_the_same_source_makes_the_same_jar_and_it_is_the_one_in_use(tmp_path: Path) -> None:
+    # Elsewhere: to the JVMs' archive of classes a jar that is written again is another one.
+    made = local_files.build(tmp_path / "made.jar")
+    assert made.read_bytes() == local_files.JAR.read_bytes(), "scripts/setup has not built it anew"
+
+
+@pytest.mark.long
+def test_a_job_file_that_has_started_a_jvm_of_its_own_goes_on_with_hadoops(tmp_path: Path) -> None:
+    """Its JVM was started without the jar: a session that named the classes could write nothing."""
+    script = tmp_path / "early.py"
+    script.write_text(EARLY)
+    environ = {key: value for key, value in os.environ.items() if key != local_files.CLASS_PATH}
+    command = [sys.executable, str(script), str(tmp_path)]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert (tmp_path / "live" / "commits" / "0").exists()
 
 
 def children(process: psutil.Process) -> float:

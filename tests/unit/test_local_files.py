@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from weir.config import resolve
-from weir.preflight import Verdict, check_local_files
+from weir.preflight import Verdict
 from weir.spark import local_files, session
 
 KEY = "spark.hadoop.fs.file.impl"
@@ -33,14 +33,12 @@ def test_executors_of_their_own_would_not_find_them(jar: Path, master: str) -> N
     assert local_files.settings(master) == {}
 
 
-def test_without_the_jar_hadoops_own_are_used_and_the_doctor_says_so(
-    jar: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_jar_hadoops_own_are_used_and_the_doctor_says_so(jar: Path) -> None:
+    assert local_files.check().verdict is Verdict.OK
     jar.unlink()
-    monkeypatch.setattr("weir.preflight._LOCAL_FILES", jar)
     assert local_files.settings("local") == {}
     assert local_files.environment() == {}
-    check = check_local_files()
+    check = local_files.check()
     assert check.verdict is Verdict.WARNING
     assert check.todo.endswith("-m weir.spark.local_files")
 

@@ -238,5 +238,5 @@ def test_a_local_directory_without_exec_warns(tmp_path: Path, monkeypatch: pytes
 def test_all_checks_are_made_even_if_every_one_fails(on_path: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     checks = preflight.run_checks(str(tmp_path / "file" / "data"))
-    assert len({check.name for check in checks}) == len(checks) == 11
+    assert len({check.name for check in checks}) == len(checks) == 10
     assert all(check.todo for check in checks if check.verdict is Verdict.FAILED)

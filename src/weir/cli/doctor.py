@@ -8,6 +8,7 @@ from rich.table import Table
 from weir.cli import say
 from weir.cli.options import AsJson, Define, Directory, SettingsFile, directory
 from weir.preflight import Check, Verdict, run_checks
+from weir.spark import local_files
 
 _STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold red"}
 
@@ -27,7 +28,7 @@ def doctor(
     Example: weir doctor --dir /mnt/jobs
     """
     place = directory(dir, config, define)
-    checks = run_checks(place)
+    checks = [*run_checks(place), local_files.check()]
     failed = any(check.verdict is Verdict.FAILED for check in checks)
     if json:
         said = [

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
+import sys
 import tempfile
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
+
+from weir.preflight import Check, Verdict, find_java
 
 SOURCE = Path(__file__).parent / "jvm" / "LocalFiles.java"
 JAR = SOURCE.with_name("local-files.jar")
@@ -47,14 +49,22 @@ def environment() -> dict[str, str]:
     return {CLASS_PATH: os.pathsep.join([*known, str(JAR)])}
 
 
-def build() -> Path:
+def check() -> Check:
+    """Whether the jar is there; for `weir doctor`."""
+    name = "local files"
+    if JAR.exists():
+        return Check(name, Verdict.OK, "written by Spark without a process for each")
+    found = f"{JAR.name} is not there: small batches on a local disk take twice as long"
+    return Check(name, Verdict.WARNING, found, f"{sys.executable} -m weir.spark.local_files")
+
+
+def build(target: Path = JAR) -> Path:
     """Compile the classes and put the jar in its place; the same source makes the same jar."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise SystemExit("pyspark is not installed")
     jars = sorted(map(str, (Path(spec.origin).parent / "jars").glob("*.jar")))
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else shutil.which("java") or "java"
+    java = find_java() or "java"
     with tempfile.TemporaryDirectory() as folder:
         path = os.pathsep.join(jars)
         command = [java, "-cp", path, _COMPILER, "-g", "-d", folder, "-classpath", path, str(SOURCE)]
@@ -62,12 +72,12 @@ def build() -> Path:
         classes = sorted(Path(folder).rglob("*.class"))
         if done.returncode or not classes:
             raise SystemExit(f"{SOURCE.name} does not compile:\n{done.stdout}{done.stderr}")
-        made = JAR.with_suffix(".new")
+        made = target.with_suffix(".new")
         with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as jar:
             for one in classes:
                 jar.writestr(zipfile.ZipInfo(str(one.relative_to(folder)), _LONG_AGO), one.read_bytes())
-        made.replace(JAR)
-    return JAR
+        made.replace(target)
+    return target
 
 
 if __name__ == "__main__":

@@ -37,12 +37,18 @@ def build(config: Config, app: str, output: str = "what it said is above") -> Sp
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    os.environ.update(local_files.environment())
+    from pyspark import SparkContext  # noqa: PLC0415
     from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415  takes a second; not before it is needed
 
+    if SparkContext._gateway is None:
+        os.environ.update(local_files.environment())
+    settings = builder_settings(config)
+    if local_files.environment():  # the job file has started a JVM, which does not know the classes
+        ours = local_files.settings(_master(config)).items()
+        settings = {key: value for key, value in settings.items() if (key, value) not in ours}
     builder = SparkSession.builder.appName(app)
-    for key, value in builder_settings(config).items():
+    for key, value in settings.items():
         builder = builder.config(key, value)
     try:
         return builder.getOrCreate()

@@ -99,20 +99,24 @@ public class LocalFiles extends LocalFileSystem {
         }
 
         private boolean linked(Path source, Path target) throws IOException {
-            File from = new File(source.toUri().getPath());
-            if (!Files.isRegularFile(from.toPath(), new LinkOption[] {LinkOption.NOFOLLOW_LINKS})) {
+            java.nio.file.Path from = new File(source.toUri().getPath()).toPath();
+            java.nio.file.Path to = new File(target.toUri().getPath()).toPath();
+            if (!Files.isRegularFile(from, new LinkOption[] {LinkOption.NOFOLLOW_LINKS})) {
                 return false;
             }
             try {
-                Files.createLink(new File(target.toUri().getPath()).toPath(), from.toPath());
+                Files.createLink(to, from);
             } catch (java.nio.file.FileAlreadyExistsException there) {
-                throw new FileAlreadyExistsException("rename destination " + target + " already exists.");
+                // Over a network the first answer may be lost, and the link that is there be our own.
+                if (!Files.isSameFile(to, from)) {
+                    throw new FileAlreadyExistsException("rename destination " + target + " already exists.");
+                }
             } catch (FileSystemException noLinks) {
                 return false;
             } catch (UnsupportedOperationException noLinks) {
                 return false;
             }
-            Files.delete(from.toPath());
+            Files.deleteIfExists(from);
             return true;
         }
     }
