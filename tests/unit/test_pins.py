@@ -174,6 +174,44 @@ def test_names_are_on_the_disk_when_it_returns(job: KeptJob, monkeypatch: pytest
     synced.clear()
     pins.keep(QUERY, job.batch(0), checkpoint=TWO)
     assert not synced
+    pins.keep(QUERY, job.batch(1), checkpoint=THREE)
+    assert synced == {pinned(job) / QUERY / name for name in ("offsets", "commits", "state/0/0")}, (
+        "the folders above them are on the disk"
+    )
+
+
+def test_a_folder_that_was_swept_and_made_again_is_on_the_disk(
+    job: KeptJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pins = job.pins()
+    kept = pins.keep(QUERY, job.batch(0), checkpoint=ONE)
+    pins.remove([file.path for file in kept.files])
+    files.remove_empty(pinned(job))
+    synced: set[Path] = set()
+    monkeypatch.setattr(files, "sync_folder", synced.add)
+    names = [pinned(job) / file.path for file in pins.keep(QUERY, job.batch(0), checkpoint=TWO).files]
+    assert synced == {folder for name in names for folder in files.up_to(name, job.root())}
+
+
+def test_folders_that_are_made_while_others_are_synced_are_synced_by_their_own_checkpoint(
+    job: KeptJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pins = job.pins()
+    other = job.batch(0, query="other")
+    synced: list[Path] = []
+
+    def sync(folder: Path) -> None:
+        if not synced:  # in the midst of the first
+            synced.append(folder)
+            pins.keep("queries/other", other, checkpoint=ONE)
+        synced.append(folder)
+
+    monkeypatch.setattr(files, "sync_folder", sync)
+    pins.keep(QUERY, job.batch(0), checkpoint=ONE)
+    synced.clear()
+    synced.append(job.root())  # nothing in between any more
+    pins.keep(QUERY, job.batch(1), checkpoint=TWO)
+    assert pinned(job) in synced, "what was made meanwhile is no reason to think that all is on the disk"
 
 
 def test_a_snapshot_that_was_written_again_is_not_kept_with_the_files_of_the_first(job: KeptJob) -> None:
@@ -410,3 +448,50 @@ def test_work_that_gives_way_leaves_the_other_threads_their_priority() -> None:
     assert set(files.parallel(niceness, range(3), give_way=True)) == {min(19, before + 10)}
     assert set(files.parallel(niceness, range(3))) == {before} and niceness(0) == before
     assert files.parallel(niceness, [], give_way=True) == []
+
+
+def test_no_more_are_worked_on_at_once_than_allowed() -> None:
+    together = threading.Barrier(2)
+    places = threading.Semaphore(2)
+
+    def work(item: int) -> int:
+        assert places.acquire(blocking=False), "a third one is at work"
+        together.wait(10)
+        places.release()
+        return item
+
+    assert files.parallel(work, range(6), at_once=2, give_way=True) == list(range(6))
+
+
+def test_what_takes_no_time_stays_in_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_ALONE", 60.0)
+    assert set(files.parallel(lambda _item: threading.get_ident(), range(9))) == {threading.get_ident()}
+
+
+def test_what_takes_long_gets_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_ALONE", 0.0)
+    together = threading.Barrier(3)
+
+    def work(item: int) -> int:
+        together.wait(10)
+        return item
+
+    assert files.parallel(work, range(3)) == list(range(3)), "in order, three of them at once"
+
+
+def test_a_failure_is_raised_when_nobody_is_at_work_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_ALONE", 0.0)
+    failing, raised, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def work(item: int) -> None:
+        if item == 0:
+            assert failing.wait(10), "the other one is not at work"
+            raised.set()
+            raise ValueError("item 0")
+        failing.set()
+        assert raised.wait(10)
+        ended.set()
+
+    with pytest.raises(ValueError, match="item 0"):
+        files.parallel(work, range(2))
+    assert ended.is_set()

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from weir.checkpoint.copies import Copies
 from weir.checkpoint.manifest import File, Manifest, kept_at
@@ -89,6 +90,10 @@ class Pins:
         self._lock = threading.Lock()
         self._known: dict[str, _Pin] = {}
         self._inline: dict[tuple[CheckpointId, str], int] = {}
+        self._made = 0
+        """How often a folder was made."""
+        self._durable: set[Path] = set()
+        """Folders that are on the disk with all above them; empty again as soon as one is made."""
 
     @property
     def copied_to(self) -> str:
@@ -216,8 +221,14 @@ class Pins:
                     return False
                 if not source.exists():
                     break
-                target.parent.mkdir(parents=True, exist_ok=True)
+                self._make(target.parent)
         raise GoneError(path)
+
+    def _make(self, folder: Path) -> None:
+        with self._lock:  # before it is there: who finds it there must not take it for one that was before
+            self._made += 1
+            self._durable.clear()
+        folder.mkdir(parents=True, exist_ok=True)
 
     def _torn_zip(self, places: Mapping[str, str]) -> str | None:
         """A snapshot that names files which are not kept with it: it was written again since the listing."""
@@ -255,7 +266,7 @@ class Pins:
             except FileNotFoundError:
                 if not source.exists():
                     break
-                target.parent.mkdir(parents=True, exist_ok=True)
+                self._make(target.parent)
         raise GoneError(path)
 
     def _take_in(self, wanted: Sequence[str], checkpoint: CheckpointId) -> Kept:
@@ -300,8 +311,15 @@ class Pins:
             self._claimed = True
 
     def _sync(self, names: Iterable[str]) -> None:
-        top = self._folder.parent
-        files.sync_folders(folder for name in names for folder in files.up_to(self._folder / name, top))
+        """Force the names to the disk, and once those of the folders that they are in."""
+        with self._lock:
+            made, durable = self._made, set(self._durable)
+        own = {(self._folder / name).parent for name in names}
+        above = {one for folder in own - durable for one in files.up_to(folder, self._folder.parent)}
+        files.sync_folders(own | above)
+        with self._lock:
+            if made == self._made:
+                self._durable |= own
 
 
 def _second_place(store: Store, copy_dir: str, job: JobName, clock: Clock) -> Copies:
