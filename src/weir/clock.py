@@ -23,6 +23,10 @@ class Clock:
         """Seconds that only grow, also while the machine is suspended; meaningful within one process."""
         return time.clock_gettime(_COUNTING)
 
+    def cpu(self) -> float:
+        """Seconds of a core that this thread has used."""
+        return time.thread_time()
+
     def now(self) -> datetime:
         """Wall time in UTC, for people to read."""
         return datetime.now(timezone.utc)
@@ -40,6 +44,9 @@ class ManualClock(Clock):
         self._origin = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
     def monotonic(self) -> float:
+        return self._seconds
+
+    def cpu(self) -> float:
         return self._seconds
 
     def now(self) -> datetime:

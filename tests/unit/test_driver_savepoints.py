@@ -13,7 +13,7 @@ import pytest
 from tests.kept_job import KeptJob
 from weir.checkpoint.flight import Held
 from weir.checkpoint.manifest import Manifest
-from weir.clock import Clock
+from weir.clock import Clock, ManualClock
 from weir.config import resolve
 from weir.driver import savepoints as module
 from weir.driver.savepoints import Outside, Savepoints, Wanted
@@ -30,7 +30,7 @@ LIMIT = 20.0
 class Bench:
     """A job whose coordinator answers as it is told to."""
 
-    def __init__(self, folder: Path, **settings: str) -> None:
+    def __init__(self, folder: Path, clock: Clock | None = None, **settings: str) -> None:
         self.job = KeptJob(folder / "weir")
         self.pins = self.job.pins()
         self.told: list[m.Message] = []
@@ -46,7 +46,7 @@ class Bench:
             self.job.origin.lineage,
             resolve(file=None, overrides=settings).settings,
             Outside(self.report, self.hold, self.hold, self.release, self.facts),
-            Clock(),
+            clock or Clock(),
         )
 
     def report(self, message: m.Message) -> None:
@@ -88,8 +88,8 @@ Made = Callable[..., Bench]
 def bench(tmp_path: Path) -> Iterator[Made]:
     made: list[Bench] = []
 
-    def make(**settings: str) -> Bench:
-        made.append(Bench(tmp_path, **settings))
+    def make(clock: Clock | None = None, **settings: str) -> Bench:
+        made.append(Bench(tmp_path, clock, **settings))
         return made[-1]
 
     yield make
@@ -224,3 +224,54 @@ def test_a_schedule_needs_a_place() -> None:
             resolve(file=None, overrides={"savepoint.retain": text})
     for text, written in {"5": "5", "7 d": "7 d", "5,7d": "5, 7 d", "all": "all"}.items():
         assert resolve(file=None, overrides={"savepoint.retain": text}).text("savepoint.retain") == written
+
+
+class Working(ManualClock):
+    """A file takes no time, and a tenth of a second of a core; what rests is remembered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rests: list[float] = []
+        self._used = threading.local()
+
+    def cpu(self) -> float:
+        self._used.seconds = getattr(self._used, "seconds", 0.0) + 0.1
+        return float(self._used.seconds)
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        self.rests.append(seconds)
+        return event.is_set()
+
+
+def batch(rows: int) -> m.BatchCommitted:
+    return m.BatchCommitted("q", 1, 1, rows, seconds=3.0)
+
+
+def test_copying_leaves_the_cores_to_queries_that_have_work(bench: Made, tmp_path: Path) -> None:
+    clock = Working()
+    one = bench(clock)
+    one.savepoints.start()
+
+    def rests() -> list[float]:
+        clock.rests.clear()
+        place = tmp_path / f"saved-{clock.monotonic()}"
+        one.savepoints.ask(wanted(place, str(place)))
+        one.wait_for(m.Answered, 1 + len([a for a in one.told if isinstance(a, m.Answered)]))
+        return list(clock.rests)
+
+    one.savepoints.batch(batch(rows=0))
+    assert rests() == []
+    one.savepoints.batch(batch(rows=1))
+    clock.advance(5)  # the next batch takes about as long as the last one
+    found = rests()
+    assert found == [pytest.approx(1.0)] * len(found) and found, "a tenth of a core"
+    clock.advance(2)
+    assert rests() == []
+
+
+def test_nobody_is_given_way_to_when_the_queries_have_ended(bench: Made, tmp_path: Path) -> None:
+    clock = Working()
+    one = bench(clock)
+    one.savepoints.batch(batch(rows=1))
+    one.savepoints.take_final(wanted(tmp_path / "saved"))
+    assert clock.rests == []

@@ -517,6 +517,8 @@ class Engine:
     def _progressed(self, message: m.BatchCommitted | m.QueryIdle) -> None:
         if isinstance(message, m.BatchCommitted) and self._coordinator is not None:
             self._coordinator.batch(message)
+            if self._savepoints is not None:
+                self._savepoints.batch(message)
         self._report(message)
 
     def _open_sink(self, run: QueryRun) -> BatchId:

@@ -2,7 +2,8 @@
 
 A savepoint is a checkpoint that is held until its files are copied. It is asked for by a user, by the
 application, or by the schedule; what the schedule took makes room for newer ones. Whatever goes wrong
-ends the savepoint, with a reason, and never the job.
+ends the savepoint, with a reason, and never the job. While the queries have work, the copying leaves
+them most of the cores and of the disk; without, it goes as fast as it can.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ _TELL_EVERY = 0.5
 _AGAIN = 60.0
 """A savepoint of the schedule that failed is tried again after so long, or the schedule's own time."""
 _ENDED = "the job was ended"
+_SHARE = 0.1
+"""While the queries have work, a thread that copies uses so much of a core, and rests else."""
+_STILL = 2
+"""Behind a batch a query is taken to have work for so many times as long as that took."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,8 @@ class Savepoints:
         self._changed = threading.Condition()
         self._wanted: deque[Wanted] = deque()
         self._over = False
+        self._busy_until = 0.0
+        self._alone = False
         self._halted = threading.Event()
         self._thread = threading.Thread(target=self._work, name="weir-savepoints", daemon=True)
 
@@ -99,12 +106,20 @@ class Savepoints:
             self._wanted.append(wanted)
             self._changed.notify_all()
 
+    def batch(self, committed: m.BatchCommitted) -> None:
+        """A batch was committed: while there are some with records, a savepoint takes its time."""
+        if committed.rows:
+            with self._changed:
+                until = self._clock.monotonic() + _STILL * committed.seconds
+                self._busy_until = max(self._busy_until, until)
+
     def check(self, wanted: Wanted) -> None:
         """Raise when it could not be written where it should be."""
         check_target(self._target(wanted), self._store, self._job)
 
     def take_final(self, wanted: Wanted) -> dict[str, Any]:
         """Take one of the ended queries, in this thread; what to answer. Raises when it fails."""
+        self._alone = True
         return self._attempted(wanted, self._outside.final_cut)
 
     def halt(self) -> None:
@@ -225,11 +240,16 @@ class Savepoints:
             facts = self._outside.facts(manifest, wanted)
             tell = _Told(self, wanted.request, self._clock)
             target = self._target(wanted)
-            return take(self._store, manifest, target, facts, self._clock, tell, self._halted.is_set)
+            halted = self._halted.is_set
+            return take(self._store, manifest, target, facts, self._clock, tell, halted, self._rest)
         except HaltedError:
             raise self._none(_ENDED) from None
         finally:
             self._outside.release(CheckpointId(manifest.id))
+
+    def _rest(self, took: float, used: float) -> None:
+        if not self._alone and self._clock.monotonic() < self._busy_until:
+            self._clock.wait(self._halted, used / _SHARE - took)
 
     def _checkpoint(self, cut: Callable[[Held], None]) -> Manifest:
         asked: Future[tuple[Manifest | None, str]] = Future()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from weir import faults
 from weir.checkpoint.edits import relocated
@@ -45,8 +46,11 @@ from weir.storage.open import is_local, local_path
 _ENTRY = re.compile(r"sources/([^/]+)/log/(\d+)\.json")
 _OPERATOR = re.compile(r"(queries/[^/]+)/state/\d+/_metadata/v2/\d+")
 
+Item = TypeVar("Item")
 Progress = Callable[[int, int], None]
 """Told, from several threads, how many bytes are copied, and of how many."""
+Rest = Callable[[float, float], None]
+"""Called by each thread that copies, behind each file: the seconds that it took, and those of a core."""
 
 
 class HaltedError(Exception):
@@ -105,6 +109,7 @@ def take(
     clock: Clock,
     progress: Progress = lambda _done, _total: None,
     halted: Callable[[], bool] = lambda: False,
+    rest: Rest = lambda _took, _used: None,
 ) -> Taken:
     """Copy a completed checkpoint to a new savepoint below `target`, a folder or a URL.
 
@@ -115,7 +120,7 @@ def take(
     check_target(target, store, JobName(manifest.job))
     writing = begin(target, f"{manifest.job}-{manifest.id}", manifest.lineage)
     try:
-        copied = _Copying(store, manifest, writing, progress, halted).run()
+        copied = _Copying(store, manifest, writing, clock, progress, halted, rest).run()
         savepoint = _savepoint(store, manifest, facts, copied, clock)
         return Taken(writing.finish(savepoint), savepoint)
     finally:
@@ -128,8 +133,10 @@ class _Copying:
         store: Store,
         manifest: Manifest,
         writing: Writing,
+        clock: Clock,
         progress: Progress,
         halted: Callable[[], bool],
+        rest: Rest,
     ) -> None:
         self._kept = KeptFiles(store, manifest)
         self._manifest = manifest
@@ -137,15 +144,28 @@ class _Copying:
         self._writing = writing
         self._progress = progress
         self._halted = halted
+        self._clock = clock
+        self._rest = rest
         self._lock = threading.Lock()
         self._done, self._full = 0, manifest.full_bytes
 
     def run(self) -> tuple[SavedFile, ...]:
         largest_first = sorted(self._manifest.files(), key=lambda file: -file.bytes)
         entries = unread_entries(self._store, self._manifest)
-        copied = files.parallel(self._copy, largest_first, give_way=True)  # to the job's own queries
-        unread = files.parallel(self._copy_entry, entries, give_way=True)
+        copied = self._beside(self._copy, largest_first)
+        unread = self._beside(self._copy_entry, entries)
         return tuple(sorted([*copied, *unread], key=lambda file: file.path))
+
+    def _beside(self, copy: Callable[[Item], SavedFile], items: list[Item]) -> list[SavedFile]:
+        """Copy them with what the job's own queries leave of the cores."""
+
+        def copy_and_rest(item: Item) -> SavedFile:
+            since, used = self._clock.monotonic(), self._clock.cpu()
+            saved = copy(item)
+            self._rest(self._clock.monotonic() - since, self._clock.cpu() - used)
+            return saved
+
+        return files.parallel(copy_and_rest, items, at_once=self._writing.at_once, give_way=True)
 
     def _copy_entry(self, path: str) -> SavedFile:
         """An entry of a source's journal: nothing in it changes, and the held checkpoint keeps it."""

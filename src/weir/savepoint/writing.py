@@ -37,6 +37,9 @@ _PAUSES = (0.1, 0.5, 2.0)
 class Writing(Protocol):
     """One savepoint in the making. `add` may be called from several threads at once."""
 
+    at_once: int
+    """So many threads are worth it."""
+
     def add(self, path: str, chunks: Iterable[bytes]) -> SavedFile:
         """Write a file, durably but for its name; what was there of it before is replaced."""
 
@@ -58,6 +61,8 @@ def begin(target: str, savepoint_name: str, lineage: str) -> Writing:
 
 
 class _InFolder:
+    at_once = 2  # more wait for each other: each file is forced to the disk
+
     def __init__(self, folder: Path, name: str, lineage: str) -> None:
         self._folder, self._names = folder, _names(name, lineage)
         self._made: set[Path] = set()
@@ -83,6 +88,7 @@ class _InFolder:
                     size += len(chunk)
                     files.write_all(file.fileno(), chunk)
                 os.fsync(file.fileno())
+                files.forget(file.fileno())
         except OSError as error:
             raise files.failed("copy to", target, error, str(self._folder)) from error
         return SavedFile(path=path, bytes=size, sha256=digest.hexdigest())
@@ -132,6 +138,8 @@ class _InFolder:
 
 
 class _InStore:
+    at_once = 8  # each waits for the network
+
     def __init__(self, store: Store, name: str, lineage: str) -> None:
         self._store = store
         sweep_store(store, lineage)
