@@ -47,7 +47,7 @@ WISH = Wish("savepoint", "taken a savepoint", "it takes longer")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--keys", type=int, default=1_000_000)
-    parser.add_argument("--portion", type=int, default=400_000, help="records of a portion of 'beside'")
+    parser.add_argument("--portion", type=int, default=800_000, help="records of a portion of 'beside'")
     parser.add_argument("--file", type=int, default=20_000, help="records of a batch of the source")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=PARTS, action="append", help="the rest of the result file stays")
@@ -153,6 +153,7 @@ def beside(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
                 }
                 for one in taking.taken:
                     shutil.rmtree(one)
+                os.sync()  # what is deleted is the disk's work, and no window's
             rounds.append(found)
     del rounds[0]  # warming up
     return {
