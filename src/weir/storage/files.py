@@ -218,7 +218,8 @@ def parallel(
 
     One after the other as long as that takes no time: threads that force small files to a disk side by
     side cost three times as much of the cores, and end later. The first failure is raised when nobody is
-    at work any more; what had not begun by then is left. With `give_way` mostly with the time of the cores that nobody else wants.
+    at work any more; what had not begun by then is left. With `give_way` mostly with the time of the
+    cores that nobody else wants.
     """
     todo = list(items)
     done: list[Result] = []
