@@ -42,9 +42,11 @@ class KeptJob:
     def root(self, generation: int = 1) -> Path:
         return self.folder / paths.generation(self.job, Generation(generation))
 
-    def pins(self, generation: int = 1, copy_dir: Path | None = None) -> Pins:
+    def pins(self, generation: int = 1, copy_dir: Path | None = None, inline: int = 0) -> Pins:
         place = str(copy_dir) if copy_dir else None
-        return Pins(self.store, self.job, Generation(generation), copy_dir=place, clock=self.clock)
+        return Pins(
+            self.store, self.job, Generation(generation), copy_dir=place, inline=inline, clock=self.clock
+        )
 
     def batch(self, number: int, *sources: str, generation: int = 1, query: str = "counts") -> list[str]:
         """What Spark leaves when it commits a batch; the closure of the batch."""

@@ -425,6 +425,25 @@ def test_output_that_waits_for_checkpoints_gets_them_by_count_or_by_time() -> No
         by_time.changed({INTERVAL: "off"})
 
 
+INLINE = CHECKPOINTING + "data-inline-threshold"
+
+
+@pytest.mark.parametrize(
+    ("given", "size", "written_as"),
+    [("20 kb", 20480, "20 kb"), ("1MB", 1 << 20, "1 mb"), ("0", 0, "0 b"), (1500, 1500, "1500 b")],
+)
+def test_a_size_is_read_as_flink_writes_it(given: object, size: int, written_as: str) -> None:
+    config = resolve(file=None, job_options={INLINE: given})
+    assert config.settings.execution_checkpointing_data_inline_threshold == size
+    assert config.text(INLINE) == written_as
+    assert resolve(file=None, overrides={INLINE: written_as}).settings == config.settings
+
+
+@pytest.mark.parametrize("given", ["2 mb", "1 gb", "-1", "1.5 kb", "much", True])
+def test_what_is_no_size_is_refused(given: object) -> None:
+    assert "between 0 b and 1 mb" in refused(BadValueError, job_options={INLINE: given})
+
+
 def test_some_settings_can_be_changed_on_a_running_job() -> None:
     before = resolve(file=None, overrides={TIMEOUT: "90 s"})
     texts = {INTERVAL: "off", CHECKPOINTING + "timeout": "1 min", CHECKPOINTING + "min-pause": "2s"}

@@ -556,7 +556,7 @@ def test_an_end_does_not_wait_for_files_that_are_being_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     far = Far(monkeypatch, "put")
-    graph = Graph(tmp_path / "weir", copy_dir=str(tmp_path / "far"))
+    graph = Graph(tmp_path / "weir", copy_dir=str(tmp_path / "far"), data_inline_threshold=0)
     graph.all.run()
     graph.coordinator.wish("one", False)
     graph.coordinator._step()
@@ -569,7 +569,7 @@ def test_an_end_does_not_wait_for_files_that_are_being_copied(
 
 @pytest.mark.parametrize("full", [False, True])
 def test_a_checkpoint_is_copied_whole_and_a_full_one_shares_nothing(tmp_path: Path, full: bool) -> None:
-    graph = Graph(tmp_path / "weir", copy_dir=str(tmp_path / "far"))
+    graph = Graph(tmp_path / "weir", copy_dir=str(tmp_path / "far"), data_inline_threshold=0)
     graph.take(1)
     graph.take(2, full)
     manifest = mf.read(graph.disk, JOB, CheckpointId(2))

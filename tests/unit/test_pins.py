@@ -15,7 +15,9 @@ import pytest
 
 from tests.kept_job import KeptJob, tree, write
 from weir.checkpoint import copies as copies_module
+from weir.checkpoint import restore
 from weir.checkpoint.copies import Copies
+from weir.checkpoint.kept import KeptFiles
 from weir.checkpoint.pins import MEMORY_LIMIT, Pins
 from weir.config import CheckpointStorage
 from weir.errors import BadValueError, CheckpointTooLargeError, CopiesMismatchError, StorageError
@@ -214,7 +216,10 @@ def test_folders_that_are_made_while_others_are_synced_are_synced_by_their_own_c
     assert pinned(job) in synced, "what was made meanwhile is no reason to think that all is on the disk"
 
 
-def test_a_snapshot_that_was_written_again_is_not_kept_with_the_files_of_the_first(job: KeptJob) -> None:
+@pytest.mark.parametrize("inline", [0, 10_000])
+def test_a_snapshot_that_was_written_again_is_not_kept_with_the_files_of_the_first(
+    job: KeptJob, inline: int
+) -> None:
     def snapshot(table: str) -> None:
         write(folder / "SSTs" / table, table)
         with zipfile.ZipFile(folder / "new", "w") as made:
@@ -225,7 +230,7 @@ def test_a_snapshot_that_was_written_again_is_not_kept_with_the_files_of_the_fir
     listed = ["state/0/0/3.zip", "state/0/0/SSTs/a.sst"]
     snapshot("a.sst")
     snapshot("b.sst")
-    pins = job.pins()
+    pins = job.pins(inline=inline)
     with pytest.raises(GoneError, match=r"3\.zip"):
         pins.keep(QUERY, listed, checkpoint=ONE)
     listed = ["state/0/0/3.zip", "state/0/0/SSTs/b.sst"]
@@ -296,6 +301,60 @@ def test_in_memory_the_limit_is_for_the_whole_checkpoint(job: KeptJob) -> None:
     with pytest.raises(CheckpointTooLargeError, match=r"execution\.checkpointing\.storage: filesystem"):
         pins.keep("queries/c", ["small"], checkpoint=TWO)
     pins.keep("queries/c", ["small"], checkpoint=THREE)
+
+
+# small files
+
+
+def large(job: KeptJob) -> str:
+    name = "state/0/0/1.snapshot"
+    write(job.root() / QUERY / name, "x" * 1001)
+    return name
+
+
+def test_small_files_are_in_the_manifest_and_have_no_pin(job: KeptJob, tmp_path: Path) -> None:
+    names = [*job.batch(0), large(job)]
+    second = tmp_path / "second"
+    manifest = job.take(1, job.pins(inline=1000, copy_dir=second), names, 0)
+    assert [file.path for file in manifest.files()] == [f"{QUERY}/{name}" for name in names]
+    assert list(tree(pinned(job))) == list(manifest.kept()) == [f"{QUERY}/{large(job)}"]
+    assert tree(second / "job/generations/0001/pins") == tree(pinned(job))
+    assert manifest.new_bytes == manifest.full_bytes > 1001
+    assert restore.verify(job.store, manifest) == []
+    small = [file for file in manifest.files() if file.within]
+    kept = KeptFiles(job.store, manifest)
+    assert {file.path: kept.content(file) for file in small} == {
+        file.path: (job.root() / file.path).read_bytes() for file in small
+    }
+
+
+def test_a_small_file_is_read_once_and_new_once(job: KeptJob) -> None:
+    first = job.take(1, job.pins(inline=1000), job.batch(0), 0)
+    again = job.pins(inline=1000)
+    again.seed([first])
+    names = job.batch(1)
+    (job.root() / QUERY / "offsets/0").unlink()
+    second = job.take(2, again, names, 1)
+    new = {file.path for file in second.files()} - {file.path for file in first.files()}
+    assert second.new_bytes == sum(file.bytes for file in second.files() if file.path in new)
+    assert restore.verify(job.store, second) == []
+
+
+def test_a_start_with_a_lower_limit_links_what_was_in_the_manifest(job: KeptJob) -> None:
+    first = job.take(1, job.pins(inline=1000), job.batch(0), 0)
+    again = job.pins()
+    again.seed([first])
+    second = job.take(2, again, job.batch(0), 0)
+    assert not any(file.within for file in second.files())
+    assert sorted(tree(pinned(job))) == sorted(second.kept())
+
+
+def test_what_a_dead_checkpoint_linked_is_found_where_the_live_file_is_gone(job: KeptJob) -> None:
+    names = job.batch(0)
+    job.pins().keep(QUERY, names, checkpoint=ONE)
+    (job.root() / QUERY / "offsets/0").unlink()
+    kept = job.pins(inline=1000).keep(QUERY, names, checkpoint=TWO)
+    assert [file.path for file in kept.files if not file.within] == [f"{QUERY}/offsets/0"]
 
 
 # copy-dir

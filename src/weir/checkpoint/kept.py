@@ -31,7 +31,7 @@ class KeptFiles:
 
     def damage(self, file: File) -> str | None:
         """What is wrong with a file, in words that follow its name; None when it is whole somewhere."""
-        if _within(file):
+        if file.within:
             return _wrong(file, sum_of(base64.b64decode(file.inline)))
         pinned = _wrong(file, self._pinned(file))
         if pinned is None or self._copies is None:
@@ -48,7 +48,7 @@ class KeptFiles:
         try:
             if edit is not None:
                 files.write(target, edit(self.content(file)))
-            elif _within(file):
+            elif file.within:
                 files.write(target, self.content(file))
             elif not _is(file, target):
                 target.unlink(missing_ok=True)
@@ -70,7 +70,7 @@ class KeptFiles:
 
     def content(self, file: File) -> bytes:
         """Its whole content, from wherever it is whole; raises `DamagedCheckpointError`."""
-        if _within(file):
+        if file.within:
             data = base64.b64decode(file.inline)
         elif _wrong(file, self._pinned(file)) is None:
             data = self.pin(file).read_bytes()
@@ -99,11 +99,6 @@ class KeptFiles:
         return DamagedCheckpointError(
             job=self._job, checkpoint=self._manifest.id, file=file.path, damage=wrong
         )
-
-
-def _within(file: File) -> bool:
-    """Whether its content is in the manifest itself; nothing is everywhere."""
-    return bool(file.inline) or file.bytes == 0
 
 
 def _wrong(file: File, found: Sum | None) -> str | None:

@@ -31,7 +31,12 @@ class File(_Frozen):
     crc: int
     """CRC-32 of the whole file."""
     inline: str = ""
-    """The content, in base64, where the storage is `memory`."""
+    """The content, in base64: of every file where the storage is `memory`, of small ones anywhere."""
+
+    @property
+    def within(self) -> bool:
+        """Whether its content is in the manifest itself; nothing is everywhere."""
+        return bool(self.inline) or self.bytes == 0
 
 
 class _Part(_Frozen):
@@ -122,7 +127,7 @@ class Manifest(_Frozen):
 
     def kept(self) -> Iterator[str]:
         """Where all its files are kept; nowhere those that are in the manifest itself."""
-        return (self.kept_at(file) for file in self.files() if not file.inline)
+        return (self.kept_at(file) for file in self.files() if not file.within)
 
 
 def kept_at(path: str, id: CheckpointId, *, full: bool) -> str:

@@ -6,7 +6,8 @@
 
 Spark never edits a file, it writes a new one and renames it: so a link keeps the content. A pin is
 summed up once, and only new ones cost anything. Whatever a kill leaves behind is found and used by
-the next checkpoint, or swept (`retention.py`).
+the next checkpoint, or swept (`retention.py`). Small files, most of them entries of logs, get no pin:
+their content goes into the manifest, which is forced to the disk anyway, where each pin is by itself.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import base64
 import os
 import re
 import threading
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,7 +31,7 @@ from weir.ids import CheckpointId, Generation, JobName
 from weir.spark.closure import GoneError
 from weir.spark.zips import members
 from weir.storage import Store, files, paths
-from weir.storage.files import Sum, sum_of
+from weir.storage.files import Sum
 from weir.storage.generations import read_origin
 
 MEMORY_LIMIT = 5 * 1024 * 1024
@@ -76,14 +78,17 @@ class Pins:
         *,
         storage: CheckpointStorage = CheckpointStorage.FILESYSTEM,
         copy_dir: str | None = None,
+        inline: int = 0,
         clock: Clock | None = None,
     ) -> None:
+        """Files of up to `inline` bytes are kept in the manifest."""
         self._store = store
         self._job = job
         self._generation = generation
         self._live = files.folder_of(store) / paths.generation(job, generation)
         self._folder = files.folder_of(store) / paths.pins(job, generation)
         self._in_memory = storage is CheckpointStorage.MEMORY
+        self._small = inline
         self._clock = clock or Clock()
         self._copies = _second_place(store, copy_dir, job, self._clock) if copy_dir else None
         self._claimed = False
@@ -109,7 +114,7 @@ class Pins:
             copied = bool(self._copies) and manifest.copied_to == self.copied_to
             with self._lock:
                 for file in manifest.files():
-                    if not file.inline:
+                    if not file.within or file.bytes <= self._small:
                         self._known[file.path] = _Pin(file, id, id, copied)
 
     def keep(
@@ -163,8 +168,12 @@ class Pins:
     def _pin(self, wanted: Sequence[str], checkpoint: CheckpointId) -> Kept:
         began = self._clock.monotonic()
         known = self._recall(wanted, checkpoint)
-        there = self._there(wanted)
-        fresh = [path for path in wanted if (path not in there and self._link(path)) or path not in known]
+        for path in wanted:
+            if path not in known and (file := self._within(path)) is not None:
+                known[path] = _Pin(file, checkpoint, checkpoint)
+        linked = [path for path in wanted if path not in known or not known[path].file.within]
+        there = self._there(linked)
+        fresh = [path for path in linked if (path not in there and self._link(path)) or path not in known]
         if (torn := self._torn_zip({path: path for path in wanted})) is not None:
             if torn in fresh:
                 (self._folder / torn).unlink(missing_ok=True)
@@ -175,7 +184,7 @@ class Pins:
         self._sync(fresh)
         pinned = self._clock.monotonic()
         pins = {path: known[path] for path in wanted}
-        self._copy_out({path: pin.file for path, pin in pins.items() if not pin.copied})
+        self._copy_out({path: pins[path].file for path in linked if not pins[path].copied})
         with self._lock:
             for pin in pins.values():
                 pin.copied = bool(self._copies)
@@ -201,6 +210,20 @@ class Pins:
                 if pin.brought_by in void:
                     pin.brought_by = checkpoint
         return known
+
+    def _within(self, path: str) -> File | None:
+        """The file with its content, if it is small; None when it must be linked.
+
+        Zips of state are always linked: they are looked into later (`_torn_zip`).
+        """
+        if not self._small or path.endswith(".zip"):
+            return None
+        try:
+            with open(self._live / path, "rb", buffering=0) as live:
+                data = live.read(self._small + 1)
+        except FileNotFoundError:  # there may be a pin of it
+            return None
+        return _inline(path, data) if len(data) <= self._small else None
 
     def _there(self, wanted: Iterable[str]) -> set[str]:
         """Pins that are there already, as far as these folders have any."""
@@ -280,7 +303,7 @@ class Pins:
                 data = (self._live / path).read_bytes()
             except FileNotFoundError as error:
                 raise GoneError(path) from error
-            taken.append(_file(path, sum_of(data), base64.b64encode(data).decode()))
+            taken.append(_inline(path, data))
         return Kept(tuple(taken), size, self._clock.monotonic() - began)
 
     def _admit(self, checkpoint: CheckpointId, whose: str, size: int) -> None:
@@ -334,5 +357,9 @@ def _second_place(store: Store, copy_dir: str, job: JobName, clock: Clock) -> Co
     return copies
 
 
-def _file(path: str, sum: Sum, inline: str = "") -> File:
-    return File(path=path, bytes=sum.bytes, crc=sum.crc, inline=inline)
+def _file(path: str, sum: Sum) -> File:
+    return File(path=path, bytes=sum.bytes, crc=sum.crc)
+
+
+def _inline(path: str, data: bytes) -> File:
+    return File(path=path, bytes=len(data), crc=zlib.crc32(data), inline=base64.b64encode(data).decode())

@@ -41,6 +41,7 @@ class Snapshots:
             live.generation,
             storage=settings.execution_checkpointing_storage,
             copy_dir=self._copy_dir,
+            inline=settings.execution_checkpointing_data_inline_threshold,
             clock=clock,
         )
         self._removing = threading.Lock()

@@ -24,6 +24,7 @@ from weir.config.values import (
     Duration,
     DurationOrOff,
     Factor,
+    InlineSize,
     Keep,
     KeepOrAll,
     Ports,
@@ -162,6 +163,12 @@ class Settings(BaseModel):
         alias="execution.checkpointing.storage",
         description="filesystem: files are kept beside the live ones; "
         "memory: inside the checkpoint's manifest, 5 MB at most",
+    )
+    execution_checkpointing_data_inline_threshold: InlineSize = Field(
+        2048,
+        alias="execution.checkpointing.data-inline-threshold",
+        description="files up to this size are inside the checkpoint's manifest, "
+        "which costs less than a file for each; 0 b = none",
     )
     execution_checkpointing_copy_dir: TextOrUnset = Field(
         None,

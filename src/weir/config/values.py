@@ -56,6 +56,26 @@ def format_duration(duration: timedelta) -> str:
     return "0 s"
 
 
+_LARGEST_INLINE = 1 << 20
+_SIZES = {"mb": 1 << 20, "kb": 1 << 10, "b": 1}
+
+
+def _inline_size(value: object) -> int:
+    """Read "20 kb", "1 mb", or a plain number of bytes."""
+    written = "" if isinstance(value, bool) else str(value)
+    found = re.fullmatch(r"\s*([0-9]{1,9})\s*(b|kb|mb|)\s*", written.lower(), re.ASCII)
+    size = int(found[1]) * _SIZES[found[2] or "b"] if found else _LARGEST_INLINE + 1
+    if size > _LARGEST_INLINE:
+        raise ValueError("it should be a size between 0 b and 1 mb, like 2 kb")
+    return size
+
+
+def _format_size(size: int) -> str:
+    """Write a size with the largest unit that leaves a whole number."""
+    name = next(name for name, unit in _SIZES.items() if size % unit == 0 and (size or unit == 1))
+    return f"{size // _SIZES[name]} {name}"
+
+
 def _boolean(value: object) -> bool:
     words = {"true": True, "false": False}
     if isinstance(value, bool):
@@ -204,6 +224,12 @@ PortsOrOff = Annotated[
     BeforeValidator(_ports_or_off),
     PlainSerializer(lambda value: "off" if value is None else str(value), when_used="json"),
     Words("port, range of ports, 0 for any free one, or off"),
+]
+InlineSize = Annotated[
+    int,
+    BeforeValidator(_inline_size),
+    PlainSerializer(_format_size, when_used="json"),
+    Words("size, at most 1 mb"),
 ]
 Boolean = Annotated[bool, BeforeValidator(_boolean), Words("true or false")]
 Text = Annotated[str, Field(min_length=1), Words("text")]

@@ -180,7 +180,7 @@ class _Copying:
         faults.point("savepoint.copying")
         self._check()
         edit = relative(file.path)
-        if edit is None and (copied := self._from_pin(file)) is not None:
+        if edit is None and not file.within and (copied := self._from_pin(file)) is not None:
             return copied
         data = self._kept.content(file)
         saved = self._writing.add(file.path, [data if edit is None else edit(data)])

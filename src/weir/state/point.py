@@ -143,7 +143,7 @@ def _kept(kept: KeptFiles, manifest: checkpoints.Manifest, query: str) -> Files:
             if file.path.startswith(below):
                 target = root / file.path.removeprefix(below)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                if kept.pin(file).exists():
+                if not file.within and kept.pin(file).exists():
                     target.symlink_to(kept.pin(file))
                 else:
                     kept.bring_back(file, target, None)
