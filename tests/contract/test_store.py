@@ -16,7 +16,7 @@ import pytest
 from obstore.exceptions import GenericError
 
 from weir.errors import ExternalError, OutcomeUnknownError, StorageError
-from weir.storage import Created, DenseLog, Store
+from weir.storage import Created, DenseLog, Store, local
 from weir.storage.local import LocalStore
 from weir.storage.objects import ObjectStore
 from weir.storage.unreliable import UnreliableStore
@@ -139,7 +139,7 @@ def test_what_can_not_be_read_is_an_error_and_never_absent(
         monkeypatch.setattr(obstore, verb, refuses)
     for verb in ("scandir", "stat"):
         monkeypatch.setattr(os, verb, no_answer(getattr(os, verb)))
-    monkeypatch.setattr(Path, "read_bytes", no_answer(Path.read_bytes))
+    monkeypatch.setattr(local, "open", no_answer(open), raising=False)
     with pytest.raises(StorageError, match="list"):
         store.list("j/commits")
     with pytest.raises(StorageError, match="look for"):

@@ -296,7 +296,7 @@ def trim(store: Store, low: int) -> None:
 
 
 def _delete_folder(store: Store, folder: str) -> None:
+    if is_local(store.url):  # with Spark's checksums, which no store lists, and the folder itself
+        shutil.rmtree(Path(local_path(store.url)) / folder, ignore_errors=True)
     for key in list(store.list(folder)):
         store.delete(key)
-    if is_local(store.url):  # Spark's checksums, which no store lists, and the folder itself
-        shutil.rmtree(Path(local_path(store.url)) / folder, ignore_errors=True)

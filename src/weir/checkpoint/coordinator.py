@@ -84,6 +84,7 @@ class Coordinator:
         self._vertices = {vertex.name: vertex for vertex in vertices}
         self._origin = origin
         self._spark = spark
+        self._version = version("weir")
         self._settings = settings
         self._purge = purge
         self._lease = lease
@@ -555,7 +556,7 @@ class Coordinator:
             backend=self._origin.backend,
             parallelism=self._origin.parallelism,
             spark=self._spark,
-            weir=version("weir"),
+            weir=self._version,
             copied_to=self._snapshots.copied_to,
             queries=flight.cuts({name: vertex.inputs for name, vertex in self._vertices.items()}),
             channels={name: future.result() for name, future in flight.channels.items()},

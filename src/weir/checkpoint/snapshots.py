@@ -80,12 +80,12 @@ class Snapshots:
             except GoneError:  # where Spark purged a file, a newer snapshot may have taken its place
                 if not more:
                     raise
-        positions = vertex.positions(found.batch)
+        planned = vertex.planned(found.batch)
         return cut.model_copy(
             update={
-                "offsets": tuple(vertex.offsets(found.batch)[2:]),
-                "positions": {name: (p.entry, p.barrier) for name, p in positions.items()},
-                "watermark_ms": vertex.watermark_ms(found.batch),
+                "offsets": planned.ends,
+                "positions": {name: (p.entry, p.barrier) for name, p in planned.positions.items()},
+                "watermark_ms": planned.watermark_ms,
                 "files": kept.files,
                 "new_bytes": kept.new_bytes,
                 "phases": {**vertex.waited(found, id), "listing": listed - began, **kept.seconds},

@@ -25,6 +25,17 @@ class Found:
     """The number behind the last entry of its channel that belongs to the checkpoint."""
 
 
+@dataclass(frozen=True)
+class Planned:
+    """What Spark planned for a batch, as its offset log says."""
+
+    ends: tuple[str, ...]
+    """The end offset of each source."""
+    positions: Mapping[QueryName, Position]
+    """Where each channel that the query reads stood behind it."""
+    watermark_ms: int | None
+
+
 def no_files(_batch: BatchId) -> Sequence[str]:
     """For a query without user state."""
     return ()
@@ -108,24 +119,28 @@ class Vertex:
         cut = self.writer.here()
         return Found(cut.batch, behind=cut.entry)
 
-    def offsets(self, batch: BatchId) -> list[str]:
-        """The lines of `offsets/<n>`: version, metadata, then one a source."""
-        if batch == NO_BATCH:
-            return []
-        try:
-            return (self.root / "offsets" / str(batch)).read_text().split("\n")
-        except FileNotFoundError as error:
-            raise GoneError(f"offsets/{batch} of query {self.name}") from error
+    def planned(self, batch: BatchId) -> Planned:
+        """What `offsets/<n>` says: version, metadata, then a line for each source."""
+        text = self._offsets(batch)
+        lines = text.split("\n")
+        watermark = json.loads(lines[1]).get("batchWatermarkMs") if len(lines) > 1 else None
+        return Planned(tuple(lines[2:]), self._positions(text), watermark or None)
 
     def positions(self, batch: BatchId) -> Mapping[QueryName, Position]:
         """Where each channel stood behind a batch; the beginning before the first."""
-        lines = self.offsets(batch)
-        found = positions_in("\n".join(lines))
+        return self._positions(self._offsets(batch))
+
+    def _positions(self, text: str) -> Mapping[QueryName, Position]:
+        found = positions_in(text) if self.inputs else {}
         return {name: min(found.get(name) or [Position()], key=lambda p: p.entry) for name in self.inputs}
 
-    def watermark_ms(self, batch: BatchId) -> int | None:
-        lines = self.offsets(batch)
-        return (json.loads(lines[1]).get("batchWatermarkMs") or None) if len(lines) > 1 else None
+    def _offsets(self, batch: BatchId) -> str:
+        if batch == NO_BATCH:
+            return ""
+        try:
+            return (self.root / "offsets" / str(batch)).read_text()
+        except FileNotFoundError as error:
+            raise GoneError(f"offsets/{batch} of query {self.name}") from error
 
     def waited(self, found: Found, id: CheckpointId) -> dict[str, float]:
         """Seconds of alignment and commit, from the times of Spark's own files; for showing only."""

@@ -10,6 +10,7 @@ experiments on Spark 4.3 (117 of 117 copies restarted exactly).
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -61,15 +62,15 @@ class _Reader:
         if self._batch > 0:
             yield f"offsets/{self._batch - 1}"
         yield from self._sources()
-        for operator in sorted(self._folders("state"), key=int):
+        for operator in sorted(self._numbers("state"), key=int):
             yield from self._operator(operator)
 
     def _sources(self) -> Iterator[str]:
         ends = dict(self._ends())
-        for source in sorted(p.name for p in self._list("sources") if p.is_dir()):
+        for source in sorted(self._list("sources")):
             end = ends.get(source, "-")
             last = json.loads(end).get("logOffset") if end.startswith("{") else None
-            for name in _source_log([p.name for p in self._list(f"sources/{source}")], last):
+            for name in _source_log(self._list(f"sources/{source}"), last):
                 yield f"sources/{source}/{name}"
 
     def _ends(self) -> Iterator[tuple[str, str]]:
@@ -90,23 +91,22 @@ class _Reader:
             for path in store.get("stateSchemaFilePaths", []):
                 yield f"{folder}/_stateSchema/" + path.split("/_stateSchema/")[1]
         limit = int(self._conf.get(_PARTITIONS, 2**31))
-        for partition in sorted(map(int, self._folders(folder))):
+        for partition in sorted(map(int, self._numbers(folder))):
             if partition < limit:
                 for number, store in enumerate(stores):
                     yield from self._store(operator, partition, number, store["storeName"])
 
     def _metadata(self, folder: str) -> str:
-        if (self._root / folder / "_metadata" / "metadata").exists():
+        if self._exists(f"{folder}/_metadata/metadata"):
             return f"{folder}/_metadata/metadata"
-        batches = [int(p.name) for p in self._list(f"{folder}/_metadata/v2") if p.name.isdigit()]
-        usable = [b for b in batches if b <= self._batch]
+        usable = [b for b in map(int, self._numbers(f"{folder}/_metadata/v2")) if b <= self._batch]
         if not usable:
             raise GoneError(f"{folder}/_metadata")
         return f"{folder}/_metadata/v2/{max(usable)}"
 
     def _store(self, operator: str, partition: int, number: int, name: str) -> Iterator[str]:
         folder = f"state/{operator}/{partition}" + ("" if name == "default" else f"/{name}")
-        names = {p.name for p in self._list(folder)}
+        names = set(self._list(folder))
         ids = self._ids.get(operator)
         if ids is not None and partition >= len(ids):
             return
@@ -114,7 +114,7 @@ class _Reader:
             yield f"{folder}/{file}"
             if f"{file}.crc" in names:
                 yield f"{folder}/{file}.crc"
-        if (self._root / folder / "_metadata" / "schema").exists():
+        if self._exists(f"{folder}/_metadata/schema"):
             yield f"{folder}/_metadata/schema"
 
     def _versions(self, folder: str, names: set[str], uid: str | None) -> Iterator[str]:
@@ -157,12 +157,17 @@ class _Reader:
         except FileNotFoundError as error:
             raise GoneError(path) from error
 
-    def _list(self, folder: str) -> list[Path]:
-        path = self._root / folder
-        return [p for p in path.iterdir() if not p.name.startswith(".")] if path.is_dir() else []
+    def _exists(self, path: str) -> bool:
+        return os.path.exists(f"{self._root}/{path}")
 
-    def _folders(self, folder: str) -> list[str]:
-        return [p.name for p in self._list(folder) if p.name.isdigit()]
+    def _list(self, folder: str) -> list[str]:
+        try:
+            return [name for name in os.listdir(f"{self._root}/{folder}") if not name.startswith(".")]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def _numbers(self, folder: str) -> list[str]:
+        return [name for name in self._list(folder) if name.isdigit()]
 
 
 def _newest(names: set[str], pattern: str, limit: int) -> int:

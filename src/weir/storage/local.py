@@ -22,11 +22,11 @@ class LocalStore:
     """A folder of this machine, or one that it has mounted."""
 
     def __init__(self, root: str | Path) -> None:
-        self._root = Path(root).absolute()
+        self._root = str(Path(root).absolute())
 
     @property
     def url(self) -> str:
-        return str(self._root)
+        return self._root
 
     def create(self, key: str, data: bytes) -> Created:
         path = self._path(key)
@@ -38,7 +38,7 @@ class LocalStore:
                 return Created.EXISTS
             finally:
                 os.unlink(temporary)
-            sync_folder(path.parent)
+            sync_folder(os.path.dirname(path))
         except OSError as error:
             raise self._failed("create", key, error) from error
         return Created.NOW
@@ -48,13 +48,14 @@ class LocalStore:
         try:
             temporary = self._write_beside(path, data)
             os.replace(temporary, path)
-            sync_folder(path.parent)
+            sync_folder(os.path.dirname(path))
         except OSError as error:
             raise self._failed("write", key, error) from error
 
     def get(self, key: str) -> bytes | None:
         try:
-            return self._path(key).read_bytes()
+            with open(self._path(key), "rb") as file:
+                return file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -74,8 +75,9 @@ class LocalStore:
         found = []
         try:
             for folder, names in walk(top):
-                inner = Path(folder).relative_to(self._root)
-                found += [str(inner / name) for name in names if not name.startswith(".")]
+                inner = os.path.relpath(folder, self._root)
+                inner = "" if inner == "." else f"{inner}/"
+                found += [inner + name for name in names if not name.startswith(".")]
         except OSError as error:
             raise self._failed("list", prefix, error) from error
         return iter(sorted(found))
@@ -83,19 +85,19 @@ class LocalStore:
     def delete(self, key: str) -> None:
         try:
             with suppress(FileNotFoundError, NotADirectoryError):
-                self._path(key).unlink()
+                os.unlink(self._path(key))
         except OSError as error:
             raise self._failed("delete", key, error) from error
 
-    def _path(self, key: str) -> Path:
-        path = self._root / key
-        if os.path.isabs(key) or ".." in Path(key).parts:
+    def _path(self, key: str) -> str:
+        if key.startswith("/") or ".." in key.split("/"):
             raise StorageError(verb="use", path=key, reason="a key must stay below the root", root=self.url)
-        return path
+        return f"{self._root}/{key}"
 
-    def _write_beside(self, path: Path, data: bytes) -> Path:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    def _write_beside(self, path: str, data: bytes) -> str:
+        folder, name = os.path.split(path)
+        os.makedirs(folder, exist_ok=True)
+        temporary = f"{folder}/.{name}.{secrets.token_hex(6)}.tmp"
         try:
             with open(temporary, "xb") as file:
                 file.write(data)
@@ -103,12 +105,12 @@ class LocalStore:
                 os.fsync(file.fileno())
         except OSError:
             with suppress(OSError):
-                temporary.unlink()
+                os.unlink(temporary)
             raise
         return temporary
 
     def _failed(self, verb: str, key: str, error: OSError) -> StorageError:
-        return StorageError(verb=verb, path=str(self._root / key), reason=reason(error), root=self.url)
+        return StorageError(verb=verb, path=f"{self._root}/{key}", reason=reason(error), root=self.url)
 
 
 def walk(top: str | Path) -> Iterator[tuple[str, list[str]]]:
@@ -132,7 +134,7 @@ def reason(error: OSError) -> str:
     return words.get(error.errno or 0, error.strerror or str(error))
 
 
-def sync_folder(folder: Path) -> None:
+def sync_folder(folder: str | Path) -> None:
     """Force the names in a folder to the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
