@@ -5,183 +5,23 @@ It is stepped by hand; only the snapshots are taken in threads of their own.
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kept_job import CONF, tree, write
-from weir.channel.position import Position
-from weir.channel.writer import ChannelWriter
+from tests.kept_job import tree, write
+from tests.played_graph import JOB, KEY, Far, Graph, finish, waited_for
 from weir.checkpoint import manifest as mf
 from weir.checkpoint import restore
-from weir.checkpoint.coordinator import Coordinator
-from weir.checkpoint.copies import Copies
-from weir.checkpoint.flight import Outside
 from weir.checkpoint.snapshots import Snapshots
-from weir.checkpoint.vertex import Vertex
-from weir.clock import ManualClock
-from weir.config import Settings
-from weir.errors import CheckpointsFailedError, StorageError, WeirError
-from weir.ids import Attempt, BatchId, CheckpointId, QueryName, Run, Token, job_name
-from weir.job.live import Live
-from weir.lease import Lease
+from weir.errors import CheckpointsFailedError, StorageError
+from weir.ids import BatchId, CheckpointId, QueryName
 from weir.protocol import messages as m
 from weir.protocol.checkpoints import AbortReason, Refusal
-from weir.protocol.ledger import Staged
-from weir.storage import Created
-from weir.storage.generations import FIRST, open_origin
-from weir.storage.local import LocalStore
-
-JOB = job_name("job")
-TOKEN = Token(Attempt(1), Run(1))
-KEY = "execution.checkpointing"
-
-
-class Disk(LocalStore):
-    """A store that does what a test wants when a key is created."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.on_create: Callable[[str], None] = lambda key: None
-
-    def create(self, key: str, data: bytes) -> Created:
-        self.on_create(key)
-        return super().create(key, data)
-
-
-class Query:
-    """One query as its files show it."""
-
-    def __init__(self, live: Live, name: str, inputs: tuple[str, ...], writes: bool) -> None:
-        self.root = Path(live.query(QueryName(name)).removeprefix("file://"))
-        self.inputs = inputs
-        self.writer = None
-        self.batch = -1
-        write(self.root / "metadata", "{}")
-        if writes:
-            self.writer = ChannelWriter(name, live.channel(QueryName(name)), live.query(QueryName(name)))
-            self.writer.open(f"{JOB}/{name}", "lineage", TOKEN)
-        self.vertex = Vertex(
-            QueryName(name),
-            live.files(QueryName(name)),
-            self.root,
-            [QueryName(one) for one in inputs],
-            self.writer,
-            rewindable=True,
-        )
-
-    def run(self, **ends: tuple[int, int]) -> None:
-        """A batch that ends at these positions of its channels is planned, committed and entered."""
-        self.batch += 1
-        at = [Position(entry, CheckpointId(k)).offset(name) for name, (entry, k) in ends.items()]
-        lines = ["v1", json.dumps({"batchWatermarkMs": 0, "conf": CONF}), *map(json.dumps, at)]
-        write(self.root / f"offsets/{self.batch}", "\n".join(lines if at else [*lines, "-"]))
-        write(self.root / f"commits/{self.batch}", 'v1\n{"nextBatchWatermarkMs":0}')
-        if self.writer is not None:
-            staged = Staged(BatchId(self.batch), TOKEN)
-            self.writer.record(staged)
-            self.writer.commit(staged)
-
-    def purge(self, batch: int) -> None:
-        for log in ("offsets", "commits"):
-            (self.root / log / str(batch)).unlink()
-
-
-class Graph:
-    """A job whose queries are played by the test: all -> fast, slow."""
-
-    def __init__(self, folder: Path, purge: int = 100, **settings: Any) -> None:
-        self.disk = Disk(folder)
-        self.clock = ManualClock()
-        self.live = Live(self.disk, JOB, FIRST)
-        origin = open_origin(
-            self.disk, JOB, FIRST, backend="rocksdb", parallelism=1, spark="4.3.0", clock=self.clock
-        )
-        self.all = Query(self.live, "all", (), True)
-        self.fast = Query(self.live, "fast", ("all",), False)
-        self.slow = Query(self.live, "slow", ("all",), False)
-        self.said: list[m.Message] = []
-        self.failures: list[WeirError] = []
-        given = {f"{KEY}.interval": "off"} | {f"{KEY}.{k.replace('_', '-')}": v for k, v in settings.items()}
-        self.running = True
-        self.standing: set[str] = set()
-        self.coordinator = Coordinator(
-            self.live,
-            [self.all.vertex, self.fast.vertex, self.slow.vertex],
-            origin,
-            "4.3.0",
-            Settings.model_validate(given),
-            purge,
-            Lease(Attempt(1), 1e9, self.clock),
-            Outside(
-                self.said.append,
-                lambda: self.running,
-                lambda: {QueryName(one) for one in self.standing},
-                lambda id: None,
-                lambda id, reason: None,
-                self.failures.append,
-            ),
-            self.clock,
-        )
-        self.coordinator.prepare()
-
-    def step(self, seconds: float = 0.0) -> None:
-        """One look of the coordinator; snapshots that it has asked for are taken before the next one."""
-        self.clock.advance(seconds)
-        self.coordinator._step()
-        until = time.monotonic() + 30
-        while not all(future.done() for future in self.snapshots()):
-            assert time.monotonic() < until
-            time.sleep(0.001)
-
-    def snapshots(self) -> Iterator[Future[Any]]:
-        for flight in self.coordinator._flights.values():
-            yield from flight.queries.values()
-            yield from flight.channels.values()
-            yield from [flight.exported] if flight.exported is not None else []
-
-    def ask(self, request: str = "one", full: bool = False) -> None:
-        self.coordinator.wish(request, full)
-        self.step()
-
-    def all_read(self, id: int) -> None:
-        """Both readers come to the barrier."""
-        for query in (self.fast, self.slow):
-            query.run(all=(self.entry(), id))
-
-    def take(self, id: int, full: bool = False) -> None:
-        """One whole checkpoint."""
-        self.all.run()
-        self.ask(str(id), full)
-        self.all_read(id)
-        finish(self)
-
-    def entry(self) -> int:
-        """The number behind the last entry of the channel."""
-        assert self.all.writer is not None
-        return self.all.writer.here().entry
-
-    def answers(self) -> dict[str, m.Answered]:
-        return {one.request: one for one in self.said if isinstance(one, m.Answered)}
-
-    def begun(self) -> list[m.CheckpointBegun]:
-        return [one for one in self.said if isinstance(one, m.CheckpointBegun)]
-
-    def aborted(self) -> list[tuple[int, str]]:
-        return [(one.id, one.reason) for one in self.said if isinstance(one, m.CheckpointAborted)]
-
-    def cut(self, id: int) -> Mapping[str, int]:
-        """The batch of each query in a completed checkpoint."""
-        manifest = mf.read(self.disk, JOB, CheckpointId(id))
-        assert manifest is not None, f"checkpoint {id} is not completed: {self.said}"
-        return {name: cut.batch for name, cut in manifest.queries.items()}
 
 
 @pytest.fixture
@@ -189,11 +29,6 @@ def graph(tmp_path: Path) -> Iterator[Graph]:
     made = Graph(tmp_path, max_concurrent_checkpoints=2)
     yield made
     made.coordinator.stop()
-
-
-def finish(graph: Graph) -> None:
-    for _ in range(4):
-        graph.step()
 
 
 def test_a_checkpoint_is_the_batch_of_each_query_that_ended_at_its_barrier(graph: Graph) -> None:
@@ -469,32 +304,6 @@ def test_the_oldest_cut_is_that_of_any_checkpoint_that_is_retained_or_pending(gr
 # copies elsewhere, which may be slow
 
 
-class Far:
-    """A copy-dir that gives no answer until it is told to."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *verbs: str) -> None:
-        self.answers = threading.Event()
-        self.asked: list[str] = []
-        for verb in verbs:
-            true = getattr(Copies, verb)
-            monkeypatch.setattr(Copies, verb, self._late(verb, true))
-
-    def _late(self, verb: str, true: Callable[..., Any]) -> Callable[..., Any]:
-        def late(*args: Any, **options: Any) -> Any:
-            self.asked.append(verb)
-            assert self.answers.wait(30)
-            return true(*args, **options)
-
-        return late
-
-
-def waited_for(what: Callable[[], object]) -> None:
-    until = time.monotonic() + 30
-    while not what():
-        assert time.monotonic() < until
-        time.sleep(0.001)
-
-
 def test_nobody_waits_while_a_manifest_is_written_far_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -586,7 +395,11 @@ def test_a_checkpoint_is_copied_whole_and_a_full_one_shares_nothing(tmp_path: Pa
 
 
 def test_leftovers_are_swept_also_while_checkpoints_never_pause(graph: Graph) -> None:
-    left = write(graph.all.root.parents[1] / "pins/queries/all/left", "by a checkpoint that was aborted")
+    pins = graph.all.root.parents[1] / "pins/queries/all"
+    old = write(pins / "old", "by the driver before")
+    graph.step()
+    waited_for(lambda: not old.exists())
+    left = write(pins / "left", "by a checkpoint that was aborted")
     graph.all.run()
     graph.ask()
     assert left.exists()

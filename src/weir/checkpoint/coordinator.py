@@ -9,7 +9,6 @@ reason, and never the job, unless `tolerable-failed-checkpoints` says so.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,6 +24,7 @@ from weir import faults
 from weir.checkpoint import manifest as mf
 from weir.checkpoint.flight import Flight, Held, Outside, Wish, words_of
 from weir.checkpoint.manifest import Manifest
+from weir.checkpoint.records import Records
 from weir.checkpoint.snapshots import Snapshots
 from weir.checkpoint.triggers import Triggers, alignment_of
 from weir.checkpoint.vertex import Found, Vertex
@@ -49,7 +49,7 @@ from weir.protocol.checkpoints import (
     take_ack,
 )
 from weir.spark.closure import GoneError
-from weir.storage import Created, generations
+from weir.storage import generations
 from weir.storage.generations import Origin
 
 _LOOK = 0.02
@@ -59,7 +59,7 @@ _REST = 0.5
 _SWEEP_EVERY = 600.0
 _SMALL_PURGE = 10
 """With fewer batches than this kept by Spark, a query's next batch waits for its snapshot."""
-_WORKERS = 4
+_LEFT_BEHIND = "files of old checkpoints are left behind"
 T = TypeVar("T")
 
 
@@ -90,27 +90,26 @@ class Coordinator:
         self._lease = lease
         self._outside = outside
         self._clock = clock
-        self._store = live.store
+        self._records = Records(live.store, live.job, clock)
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._flights: dict[CheckpointId, Flight] = {}
         self._retained: dict[CheckpointId, Manifest] = {}
-        self._last_id = CheckpointId(0)
         self._wishes: list[Wish] = []
         self._held: set[CheckpointId] = set()
         """Completed checkpoints that somebody copies: they are not dropped."""
         self._triggers = Triggers(clock.monotonic())
         self._ended_at: float | None = None
-        self._swept_at = clock.monotonic()
+        self._swept_at: float | None = None
         self._failures = 0
         self._outlived: list[Flight] = []
         """Checkpoints that expired while snapshots were under way."""
-        self._unmarked: dict[CheckpointId, bytes] = {}
         self._stopping = False
         self._resting = False
-        self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="weir-snapshot")
+        # No query's snapshot waits until the files of another are copied to a place that is slow.
+        self._pool = ThreadPoolExecutor(max(4, 2 * len(vertices)), thread_name_prefix="weir-snapshot")
         self._thread = threading.Thread(target=self._work, name="weir-coordinator", daemon=True)
-        self._snapshots = Snapshots(live, settings, clock)
+        self._snapshots = Snapshots(live, settings, clock, lease)
         self._readers = {
             vertex.name: [one.name for one in vertices if vertex.name in one.inputs]
             for vertex in vertices
@@ -120,20 +119,16 @@ class Coordinator:
     # what others call
 
     def prepare(self) -> None:
-        """Before any query runs: abort what was begun and not finished, sweep, learn the last id."""
-        there = mf.ids(self._store, self._live.job)
-        known = [id for ids in there.values() for id in ids]
-        self._last_id = max([*known, self._origin.checkpoint or CheckpointId(0)])
-        for id in sorted(there["begun"] - there["chk"] - there["aborted"]):
-            self._write_abort(id, AbortReason.RESTARTED, "")
+        """Before any query runs: abort what was begun and not finished, learn the last id."""
+        for id in self._records.learn(self._origin.checkpoint or CheckpointId(0)):
+            self._records.abort(id, AbortReason.RESTARTED, "")
             self._outside.report(m.CheckpointAborted(id, "", "", 0.0, AbortReason.RESTARTED.value))
-        for id in mf.completed(self._store, self._live.job):
+        for id in mf.completed(self._live.store, self._live.job):
             with suppress(ValidationError):  # it is damaged: of no use, and left for whoever looks
-                manifest = mf.read(self._store, self._live.job, id)
+                manifest = mf.read(self._live.store, self._live.job, id)
                 if manifest is not None:
                     self._retained[id] = manifest
         self._snapshots.seed(self._retained.values())
-        self._snapshots.sweep(self._retained.values())
 
     def start(self) -> None:
         self._thread.start()
@@ -236,12 +231,15 @@ class Coordinator:
         """The job was cancelled and keeps no checkpoints; the last id is remembered by its abort."""
         newest = max(self._retained, default=None)
         if newest is not None:
-            self._write_abort(newest, AbortReason.DELETED, "")
+            self._records.abort(newest, AbortReason.DELETED, "")
         dropped = [self._retained.pop(id) for id in sorted(self._retained)]
-        left = self._snapshots.drop(dropped, ())
-        if left is not None:
-            left()
-        self._snapshots.sweep(self._retained.values())
+        try:
+            left = self._snapshots.drop(dropped, ())
+            if left is not None:
+                left()
+            self._snapshots.sweep(self._retained.values())
+        except ExternalError as error:
+            self._outside.report(m.Noted(f"{_LEFT_BEHIND}: {error.text}"))
 
     def _add(self, wish: Wish) -> None:
         with self._changed:
@@ -275,9 +273,9 @@ class Coordinator:
 
     def _step(self) -> None:
         now = self._clock.monotonic()
-        self._mark_aborted()
+        self._records.write_aborts()
         self._take_late_acks()
-        if now - self._swept_at > _SWEEP_EVERY:
+        if self._swept_at is None or now - self._swept_at > _SWEEP_EVERY:
             self._swept_at = now
             self._aside(partial(self._snapshots.sweep, list(self._retained.values())))
         for flight in list(self._flights.values()):
@@ -340,22 +338,18 @@ class Coordinator:
         if wish.held is None:
             self._outside.report(m.Answered(wish.request, manifest is not None, body))
             return
-        if manifest is not None:
-            self._held.add(CheckpointId(manifest.id))
         wish.held(manifest, str(body.get("reason", "")))
 
     def _begin(self, alignment: Alignment, trigger: str, full: bool, wishes: list[Wish], now: float) -> None:
         self._lease.check()
         self._triggers.triggered(now)
-        self._last_id = id = CheckpointId(self._last_id + 1)
         begun_at = self._clock.now().isoformat()
+        begun = self._records.begin({"alignment": alignment.value, "trigger": trigger, "begun_at": begun_at})
+        id = begun.id
         flight = Flight(Pending(id, alignment, now, frozenset(self._order)), trigger, full, begun_at, wishes)
         self._flights[id] = flight
-        body = {"id": id, "alignment": alignment.value, "trigger": trigger, "begun_at": begun_at}
-        try:
-            self._store.create(mf.begun_key(self._live.job, id), json.dumps(body).encode())
-        except ExternalError as error:
-            self._abort(flight, AbortReason.STORAGE, error.text)
+        if begun.refused:
+            self._abort(flight, AbortReason.STORAGE, begun.refused)
             return
         faults.point("checkpoint.begun")
         flight.phases["trigger"] = self._clock.monotonic() - now
@@ -431,7 +425,8 @@ class Coordinator:
         flight.found[vertex.name] = found
         flight.positions[vertex.name] = vertex.positions(found.batch)
         flight.barriers[vertex.name] = self._since(flight)
-        keep = partial(self._snapshots.of_query, full=flight.full)
+        pinned = partial(flight.pinned.add, vertex.name)
+        keep = partial(self._snapshots.of_query, full=flight.full, pinned=pinned)
         flight.queries[vertex.name] = self._submit(keep, flight.id, vertex, found)
 
     def _keep_channels(self, flight: Flight) -> None:
@@ -445,7 +440,7 @@ class Coordinator:
     def _needs(self, flight: Flight, name: QueryName, batch: BatchId) -> bool:
         if name not in flight.found:
             return not self._vertices[name].caught_up(batch)
-        return not flight.queries[name].done()
+        return name not in flight.pinned and not flight.queries[name].done()
 
     def _submit(self, work: Callable[..., T], *args: object) -> Future[T]:
         future = self._pool.submit(work, *args)
@@ -457,7 +452,7 @@ class Coordinator:
 
         def done(future: Future[None]) -> None:
             if not future.cancelled() and (error := future.exception()) is not None:
-                self._outside.report(m.Noted(f"files of old checkpoints are left behind: {words_of(error)}"))
+                self._outside.report(m.Noted(f"{_LEFT_BEHIND}: {words_of(error)}"))
 
         self._pool.submit(work).add_done_callback(done)
 
@@ -519,17 +514,9 @@ class Coordinator:
     def _complete(self, flight: Flight, manifest: Manifest) -> None:
         since = flight.state.begun_at + manifest.seconds
         self._lease.check()
-        data = manifest.model_dump_json().encode()
-        key = mf.completed_key(self._live.job, flight.id)
-        try:
-            if flight.exported is not None:
-                flight.exported.result()
-            created = self._store.create(key, data)
-        except ExternalError as error:
-            self._abort(flight, AbortReason.STORAGE, error.text)
-            return
-        if created is not Created.NOW:
-            self._abort(flight, AbortReason.STORAGE, "its manifest was there already")
+        lost = flight.exported.exception() if flight.exported is not None else None
+        if refused := words_of(lost) if lost is not None else self._records.complete(manifest):
+            self._abort(flight, AbortReason.STORAGE, refused)
             return
         faults.point("checkpoint.completed")
         now = self._clock.monotonic()
@@ -566,18 +553,14 @@ class Coordinator:
 
     def _notify(self, flight: Flight, manifest: Manifest) -> None:
         since = self._clock.monotonic()
-        kept = self._settings.execution_checkpointing_num_retained
-        needed = self._held | {self._wanted()}
-        old = [id for id in subsumed(self._retained, kept) if id not in needed]
-        left = None
+        self._held |= {flight.id for wish in flight.wishes if wish.held is not None}
+        old: list[CheckpointId] = []
         try:
-            left = self._snapshots.drop([self._retained.pop(id) for id in old], self._retained.values())
+            old = self._subsume()
             if all(id > flight.id for id in self._flights):  # an older one may still keep what is behind this
                 self._snapshots.trim(manifest, self._readers)
-        except ExternalError as error:
-            self._outside.report(m.Noted(f"checkpoint {flight.id} is complete, but {error.text}"))
-        if left is not None:
-            self._aside(left)
+        except Exception as error:  # whatever it is, those who wait for this checkpoint are told
+            self._outside.report(m.Noted(f"checkpoint {flight.id} is complete, but {words_of(error)}"))
         flight.phases["notify"] = self._clock.monotonic() - since
         self._outside.report(flight.completed(manifest, old))
         body = {"id": flight.id, "seconds": manifest.seconds}
@@ -586,10 +569,24 @@ class Coordinator:
             self._answer(wish, manifest, body)
         self._outside.completed(flight.id)
 
+    def _subsume(self) -> list[CheckpointId]:
+        """Let go of what is beyond the number to be kept; what fails is tried again behind the next one."""
+        self._lease.check()
+        kept = self._settings.execution_checkpointing_num_retained
+        needed = self._held | {self._wanted()}
+        old = [id for id in subsumed(self._retained, kept) if id not in needed]
+        rest = [one for id, one in self._retained.items() if id not in old]
+        left = self._snapshots.drop([self._retained[id] for id in old], rest)
+        for id in old:
+            del self._retained[id]
+        if left is not None:
+            self._aside(left)
+        return old
+
     def _wanted(self) -> CheckpointId | None:
         """The checkpoint that a restore was asked for and has not used yet."""
-        opening = generations.opening(self._store, self._live.job)
-        origin = generations.read_origin(self._store, self._live.job, opening) if opening else None
+        opening = generations.opening(self._live.store, self._live.job)
+        origin = generations.read_origin(self._live.store, self._live.job, opening) if opening else None
         return origin.checkpoint if origin is not None else None
 
     # aborts and the rest
@@ -599,7 +596,7 @@ class Coordinator:
         self._flights.pop(flight.id, None)
         self._snapshots.release(flight.id)
         self._ended_at = self._clock.monotonic()
-        self._write_abort(flight.id, reason, detail)
+        self._records.abort(flight.id, reason, detail)
         seconds = self._since(flight)
         self._outside.report(
             m.CheckpointAborted(
@@ -628,18 +625,6 @@ class Coordinator:
         self._failures += 1
         if limit is not None and self._failures > limit:
             self._outside.give_up(CheckpointsFailedError(count=self._failures, limit=limit, reason=words))
-
-    def _write_abort(self, id: CheckpointId, reason: AbortReason, detail: str) -> None:
-        body = {"id": id, "reason": reason.value, "detail": detail, "at": self._clock.now().isoformat()}
-        self._unmarked[id] = json.dumps(body).encode()
-        self._mark_aborted()
-
-    def _mark_aborted(self) -> None:
-        """Write what is aborted; what can't be written now (a full disk) is tried again."""
-        for id, body in list(self._unmarked.items()):
-            with suppress(ExternalError):
-                self._store.create(mf.aborted_key(self._live.job, id), body)
-                del self._unmarked[id]
 
     def _since(self, flight: Flight) -> float:
         return self._clock.monotonic() - flight.state.begun_at

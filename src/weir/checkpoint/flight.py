@@ -48,6 +48,8 @@ class Flight:
     positions: dict[QueryName, Mapping[QueryName, Position]] = field(default_factory=dict)
     """Where each query stood in its channels at its cut; read at once, before Spark purges it."""
     queries: dict[QueryName, Future[QueryCut]] = field(default_factory=dict)
+    pinned: set[QueryName] = field(default_factory=set)
+    """Queries whose files are safe from Spark, though they may still be copied."""
     channels: dict[QueryName, Future[ChannelCut]] = field(default_factory=dict)
     manifest: Manifest | None = None
     """Made when all have acked."""

@@ -17,7 +17,7 @@ import os
 import re
 import threading
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,22 +118,28 @@ class Pins:
                         self._known[file.path] = _Pin(file, id, id, copied)
 
     def keep(
-        self, folder: str, names: Sequence[str], *, checkpoint: CheckpointId, full: bool = False
+        self,
+        folder: str,
+        names: Sequence[str],
+        *,
+        checkpoint: CheckpointId,
+        full: bool = False,
+        pinned: Callable[[], None] = lambda: None,
     ) -> Kept:
         """Keep the files `names` below `folder`, itself below the generation; "" is the generation.
 
         When it returns, the files are safe from Spark, their names are on the disk, and they are
-        copied, if there is a copy-dir. Safe to repeat. Raises `GoneError` for a file that vanished
-        or was written again before it was kept, `StorageError` when the storage refuses, and
-        `CheckpointTooLargeError` in storage `memory`.
+        copied, if there is a copy-dir; before that takes its time, `pinned` is told. Safe to repeat.
+        Raises `GoneError` for a file that vanished or was written again before it was kept,
+        `StorageError` when the storage refuses, and `CheckpointTooLargeError` in storage `memory`.
         """
         wanted = [f"{folder}/{name}" if folder else name for name in names]
         try:
             if self._in_memory:
                 return self._take_in(wanted, checkpoint)
             if full:
-                return self._copy_whole(wanted, checkpoint)
-            return self._pin(wanted, checkpoint)
+                return self._copy_whole(wanted, checkpoint, pinned)
+            return self._pin(wanted, checkpoint, pinned)
         except OSError as error:
             raise files.failed(
                 "keep files of a checkpoint in", self._folder, error, self._store.url
@@ -165,7 +171,7 @@ class Pins:
         if self._copies is not None:
             self._copies.remove((self._generation, name) for name in kept)
 
-    def _pin(self, wanted: Sequence[str], checkpoint: CheckpointId) -> Kept:
+    def _pin(self, wanted: Sequence[str], checkpoint: CheckpointId, safe: Callable[[], None]) -> Kept:
         began = self._clock.monotonic()
         known = self._recall(wanted, checkpoint)
         for path in wanted:
@@ -182,6 +188,7 @@ class Pins:
         for path, found in zip(fresh, sums, strict=True):
             known[path] = _Pin(_file(path, found), checkpoint, checkpoint)
         self._sync(fresh)
+        safe()
         pinned = self._clock.monotonic()
         pins = {path: known[path] for path in wanted}
         self._copy_out({path: pins[path].file for path in linked if not pins[path].copied})
@@ -262,7 +269,7 @@ class Pins:
                 return path
         return None
 
-    def _copy_whole(self, wanted: Sequence[str], checkpoint: CheckpointId) -> Kept:
+    def _copy_whole(self, wanted: Sequence[str], checkpoint: CheckpointId, safe: Callable[[], None]) -> Kept:
         began = self._clock.monotonic()
         places = {path: kept_at(path, checkpoint, full=True) for path in wanted}
         sums = dict(
@@ -271,6 +278,7 @@ class Pins:
         if (torn := self._torn_zip(places)) is not None:
             raise GoneError(torn)
         self._sync(places.values())
+        safe()
         pinned = self._clock.monotonic()
         taken = {path: _file(path, found) for path, found in sums.items()}
         self._copy_out({places[path]: file for path, file in taken.items()})

@@ -8,7 +8,7 @@ gone. Nothing here touches a live file of Spark or of a channel.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -53,6 +53,7 @@ def sweep(
     void: Iterable[CheckpointId] = (),
     copy_dir: str | None = None,
     dry_run: bool = False,
+    check: Callable[[], None] = lambda: None,
 ) -> list[str]:
     """Delete what nothing needs, and say what: keys below the store, and URLs of copies.
 
@@ -60,9 +61,10 @@ def sweep(
     `Pins.keep`), temporary files, records of old aborted checkpoints, and what a restore has left
     that was never finished. Safe to repeat, and to be killed in. While a checkpoint is being kept,
     its files must be among the pending ones; from another process only while nobody runs the job.
-    `void` are taken for aborted, though they are not yet.
+    `void` are taken for aborted, though they are not yet. `check` is asked before each deletion here: it
+    raises when another driver may use what lies about.
     """
-    return _Sweep(store, job, list(retained), set(pending), set(void), dry_run).run(copy_dir)
+    return _Sweep(store, job, list(retained), set(pending), set(void), dry_run, check).run(copy_dir)
 
 
 class _Sweep:
@@ -74,11 +76,13 @@ class _Sweep:
         busy: set[str],
         void: set[CheckpointId],
         dry_run: bool,
+        check: Callable[[], None],
     ) -> None:
         self._store = store
         self._job = job
         self._busy = busy
         self._dry_run = dry_run
+        self._check = check
         self._there = mf.ids(store, job)
         self._there["aborted"] |= void
         self._own = self._there["chk"] - self._there["aborted"]
@@ -172,6 +176,7 @@ class _Sweep:
     def _delete(self, keys: list[str], folder: Path | None = None) -> list[str]:
         if not self._dry_run:
             for key in keys:
+                self._check()
                 self._store.delete(key)
             if folder is not None:
                 files.remove_empty(folder)

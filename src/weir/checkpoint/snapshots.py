@@ -20,6 +20,7 @@ from weir.clock import Clock
 from weir.config import Settings
 from weir.ids import NO_BATCH, CheckpointId, QueryName
 from weir.job.live import Live
+from weir.lease import Lease
 from weir.protocol.checkpoints import unreferenced
 from weir.spark.closure import GoneError, closure
 from weir.storage import open_store
@@ -31,8 +32,9 @@ _REMEMBERED = 100
 class Snapshots:
     """The files of the checkpoints of one generation. For use from any thread."""
 
-    def __init__(self, live: Live, settings: Settings, clock: Clock) -> None:
+    def __init__(self, live: Live, settings: Settings, clock: Clock, lease: Lease) -> None:
         self._live = live
+        self._lease = lease
         self._clock = clock
         self._copy_dir = settings.execution_checkpointing_copy_dir
         self._pins = Pins(
@@ -62,8 +64,10 @@ class Snapshots:
         """Learn at the start what is kept already."""
         self._pins.seed(retained)
 
-    def of_query(self, id: CheckpointId, vertex: Vertex, found: Found, *, full: bool) -> QueryCut:
-        """Keep what the query needs to go on from its cut."""
+    def of_query(
+        self, id: CheckpointId, vertex: Vertex, found: Found, *, full: bool, pinned: Callable[[], None]
+    ) -> QueryCut:
+        """Keep what the query needs to go on from its cut; `pinned` is told when Spark's purge may come."""
         faults.point("checkpoint.snapshot")
         cut = QueryCut(batch=found.batch, unaligned=found.unaligned, rewindable=vertex.rewindable)
         if found.batch == NO_BATCH:
@@ -75,7 +79,7 @@ class Snapshots:
                 names += vertex.user_state(found.batch)
                 listed = self._clock.monotonic()
                 self._claim(id, names)
-                kept = self._pins.keep("", names, checkpoint=id, full=full)
+                kept = self._pins.keep("", names, checkpoint=id, full=full, pinned=pinned)
                 break
             except GoneError:  # where Spark purged a file, a newer snapshot may have taken its place
                 if not more:
@@ -137,8 +141,9 @@ class Snapshots:
             gone = [one for one in dropped if one.generation == self._live.generation]
             void = unreferenced((name for one in gone for name in one.kept()), needed)
             self._pins.remove(void)
-            self._void.update(void)
-        if len(gone) == len(dropped) and not any(one.copied_to for one in dropped):
+            if copied := any(one.copied_to for one in dropped):
+                self._void.update(void)
+        if len(gone) == len(dropped) and not copied:
             return None
         return lambda: self._drop_copied(dropped, void, kept)
 
@@ -163,7 +168,14 @@ class Snapshots:
         with self._removing:
             with self._lock:
                 busy = {name for names in self._claims.values() for name in names}
-            retention.sweep(self._live.store, self._live.job, retained, busy, copy_dir=self._copy_dir)
+            retention.sweep(
+                self._live.store,
+                self._live.job,
+                retained,
+                busy,
+                copy_dir=self._copy_dir,
+                check=self._lease.check,
+            )
 
     def _claim(self, id: CheckpointId, names: Sequence[str]) -> None:
         """From now on these files are needed: their pins are left alone."""

@@ -238,14 +238,14 @@ class Engine:
         if self._shown is not None:
             self._shown.to_come(self._check_over)
             self._shown.stop()
+        retention = self._config.settings.execution_checkpointing_externalized_checkpoint_retention
+        delete = cancelled and retention is Retention.DELETE_ON_CANCELLATION
         if self._coordinator is not None:
-            self._coordinator.stop()
+            self._coordinator.stop(wait=delete)
         if self._savepoints is not None:
             self._savepoints.settle()
-        if cancelled and self._coordinator is not None:
-            retention = self._config.settings.execution_checkpointing_externalized_checkpoint_retention
-            if retention is Retention.DELETE_ON_CANCELLATION:
-                self._coordinator.delete_all()
+        if delete and self._coordinator is not None:
+            self._coordinator.delete_all()
         self._listeners.stop()
         self._check_over()
 
@@ -307,7 +307,7 @@ class Engine:
     def settle(self) -> None:
         """After the end: wait a moment for the progress of the last batches, which comes later."""
         if self._coordinator is not None:
-            self._coordinator.stop()
+            self._coordinator.stop(wait=False)
         if self._savepoints is not None:
             self._savepoints.settle()
         if self._shown is not None:

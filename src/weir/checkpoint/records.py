@@ -1,0 +1,81 @@
+"""The records of checkpoints as the coordinator writes them: begun, and then completed or aborted.
+
+    begun-<k> -> chk-<k> | aborted-<k>
+
+Each is created if absent, once. An id is taken by its `begun-<k>`: one that is there already, left by a
+driver that lost its lease in between, is never used again. Whatever is in doubt is aborted: where a
+manifest and an abort are both there, the abort counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from weir.checkpoint import manifest as mf
+from weir.checkpoint.manifest import Manifest
+from weir.clock import Clock
+from weir.errors import ExternalError
+from weir.ids import CheckpointId, JobName
+from weir.protocol.checkpoints import AbortReason
+from weir.storage import Created, Store
+
+
+@dataclass(frozen=True)
+class Begun:
+    """An id, and why it can't be used if the storage has refused it or not answered."""
+
+    id: CheckpointId
+    refused: str = ""
+
+
+class Records:
+    """The records of one job. For use from one thread at a time."""
+
+    def __init__(self, store: Store, job: JobName, clock: Clock) -> None:
+        self._store = store
+        self._job = job
+        self._clock = clock
+        self._last = CheckpointId(0)
+        self._unwritten: dict[CheckpointId, bytes] = {}
+
+    def learn(self, least: CheckpointId) -> list[CheckpointId]:
+        """Find the last id, at least this one; which checkpoints have begun and not ended."""
+        there = mf.ids(self._store, self._job)
+        self._last = max([least, *(id for ids in there.values() for id in ids)])
+        return sorted(there["begun"] - there["chk"] - there["aborted"])
+
+    def begin(self, said: Mapping[str, str]) -> Begun:
+        """Take the next id."""
+        while True:
+            self._last = id = CheckpointId(self._last + 1)
+            try:
+                body = json.dumps({"id": id, **said}).encode()
+                if self._store.create(mf.begun_key(self._job, id), body) is Created.NOW:
+                    return Begun(id)
+            except ExternalError as error:
+                return Begun(id, error.text)
+
+    def complete(self, manifest: Manifest) -> str:
+        """Write the manifest; "" when that makes the checkpoint complete, else why it does not."""
+        key = mf.completed_key(self._job, CheckpointId(manifest.id))
+        try:
+            created = self._store.create(key, manifest.model_dump_json().encode())
+        except ExternalError as error:
+            return error.text
+        return "" if created is Created.NOW else "its manifest was there already"
+
+    def abort(self, id: CheckpointId, reason: AbortReason, detail: str) -> None:
+        """Write that it was aborted; what can't be written now (a full disk) is left to `write_aborts`."""
+        body = {"id": id, "reason": reason.value, "detail": detail, "at": self._clock.now().isoformat()}
+        self._unwritten[id] = json.dumps(body).encode()
+        self.write_aborts()
+
+    def write_aborts(self) -> None:
+        """Write what could not be written before. Safe to repeat."""
+        for id, body in list(self._unwritten.items()):
+            with suppress(ExternalError):
+                self._store.create(mf.aborted_key(self._job, id), body)
+                del self._unwritten[id]
