@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from weir import faults
 from weir.checkpoint import manifest as mf
+from weir.checkpoint import retention
 from weir.checkpoint.flight import Flight, Held, Outside, Wish, words_of
 from weir.checkpoint.manifest import Manifest
 from weir.checkpoint.records import Records
@@ -49,7 +50,6 @@ from weir.protocol.checkpoints import (
     take_ack,
 )
 from weir.spark.closure import GoneError
-from weir.storage import generations
 from weir.storage.generations import Origin
 
 _LOOK = 0.02
@@ -232,11 +232,11 @@ class Coordinator:
         newest = max(self._retained, default=None)
         if newest is not None:
             self._records.abort(newest, AbortReason.DELETED, "")
-        dropped = [self._retained.pop(id) for id in sorted(self._retained)]
+        old = [self._retained.pop(id) for id in sorted(self._retained)]
         try:
-            left = self._snapshots.drop(dropped, ())
-            if left is not None:
-                left()
+            dropped = self._snapshots.drop(old, ())
+            if dropped.left is not None:
+                dropped.left()
             self._snapshots.sweep(self._retained.values())
         except ExternalError as error:
             self._outside.report(m.Noted(f"{_LEFT_BEHIND}: {error.text}"))
@@ -573,21 +573,15 @@ class Coordinator:
         """Let go of what is beyond the number to be kept; what fails is tried again behind the next one."""
         self._lease.check()
         kept = self._settings.execution_checkpointing_num_retained
-        needed = self._held | {self._wanted()}
+        needed = self._held | {retention.wanted(self._live.store, self._live.job)}
         old = [id for id in subsumed(self._retained, kept) if id not in needed]
         rest = [one for id, one in self._retained.items() if id not in old]
-        left = self._snapshots.drop([self._retained[id] for id in old], rest)
-        for id in old:
+        dropped = self._snapshots.drop([self._retained[id] for id in old], rest)
+        for id in dropped.ids:
             del self._retained[id]
-        if left is not None:
-            self._aside(left)
-        return old
-
-    def _wanted(self) -> CheckpointId | None:
-        """The checkpoint that a restore was asked for and has not used yet."""
-        opening = generations.opening(self._live.store, self._live.job)
-        origin = generations.read_origin(self._live.store, self._live.job, opening) if opening else None
-        return origin.checkpoint if origin is not None else None
+        if dropped.left is not None:
+            self._aside(dropped.left)
+        return list(dropped.ids)
 
     # aborts and the rest
 

@@ -25,16 +25,28 @@ ABORTED_KEPT = 100
 _FULL = re.compile(r"full-(\d+)/")
 
 
-def drop(store: Store, job: JobName, ids: Iterable[CheckpointId]) -> None:
-    """Delete the records of completed checkpoints; safe to repeat, and to be killed in.
+def drop(store: Store, job: JobName, ids: Iterable[CheckpointId]) -> list[CheckpointId]:
+    """Delete the records of completed checkpoints; which are gone. Safe to repeat, and to be killed in.
 
     `begun-k` goes before `chk-k`. A reader of a channel that stands at barrier k sees completed, and
     then nothing, which is unknown and holds nobody; the other way round it would see a checkpoint
-    that has begun and not ended, and wait for it for ever.
+    that has begun and not ended, and wait for it for ever. Between the two a restore is looked for: one that
+    was asked for before keeps its checkpoint, one that comes later sees that `begun-k` is gone.
     """
+    gone = []
     for id in ids:
         store.delete(paths.begun(job, id))
-        store.delete(paths.completed(job, id))
+        if id != wanted(store, job):
+            store.delete(paths.completed(job, id))
+            gone.append(id)
+    return gone
+
+
+def wanted(store: Store, job: JobName) -> CheckpointId | None:
+    """The checkpoint that a restore was asked for and has not used yet."""
+    opening = generations.opening(store, job)
+    origin = generations.read_origin(store, job, opening) if opening else None
+    return origin.checkpoint if origin is not None else None
 
 
 def drop_copied(job: JobName, dropped: Iterable[Manifest]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from weir import faults
 from weir.channel.log import cut_files, first_kept, trim
@@ -27,6 +28,15 @@ from weir.storage import open_store
 
 _TRIES = 3
 _REMEMBERED = 100
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """The checkpoints that were let go."""
+
+    ids: Sequence[CheckpointId] = ()
+    left: Callable[[], None] | None = None
+    """What is left to do where they were copied to, if anything; it may take long."""
 
 
 class Snapshots:
@@ -125,15 +135,16 @@ class Snapshots:
             self._claims.pop(id, None)
             self._over = {one for one in self._over if one > id - _REMEMBERED} | {id}
 
-    def drop(self, dropped: Sequence[Manifest], retained: Iterable[Manifest]) -> Callable[[], None] | None:
+    def drop(self, old: Sequence[Manifest], retained: Iterable[Manifest]) -> Dropped:
         """Let go of checkpoints: their records first, then what nothing else refers to.
 
-        Returns what is left to do where they were copied to, if anything; that may take long.
+        One that a restore was asked for meanwhile stays.
         """
-        if not dropped:
-            return None
-        kept = list(retained)
-        retention.drop(self._live.store, self._live.job, [CheckpointId(one.id) for one in dropped])
+        if not old:
+            return Dropped()
+        ids = retention.drop(self._live.store, self._live.job, [CheckpointId(one.id) for one in old])
+        dropped = [one for one in old if one.id in ids]
+        kept = [*retained, *(one for one in old if one.id not in ids)]
         faults.point("checkpoint.subsumed")
         with self._lock:
             needed = [list(one.kept()) for one in kept if one.generation == self._live.generation]
@@ -144,8 +155,8 @@ class Snapshots:
             if copied := any(one.copied_to for one in dropped):
                 self._void.update(void)
         if len(gone) == len(dropped) and not copied:
-            return None
-        return lambda: self._drop_copied(dropped, void, kept)
+            return Dropped(ids)
+        return Dropped(ids, lambda: self._drop_copied(dropped, void, kept))
 
     def _drop_copied(self, dropped: Sequence[Manifest], void: Sequence[str], kept: list[Manifest]) -> None:
         with self._removing:
