@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import os
@@ -15,6 +16,7 @@ from rich.console import Console
 
 from tests.fake_job import Weir
 from weir.cli import detach, say
+from weir.cli.run import run
 from weir.cli.watch import Screen, terminal
 from weir.clock import Clock
 from weir.config import Config, resolve
@@ -294,3 +296,51 @@ def test_the_detached_command_is_understood_as_it_was_meant(weir: Weir, tmp_path
         inputs.settings_file,
     )
     assert given.overrides == overrides
+
+
+OPTIONS: dict[str, list[str]] = {
+    "define": ["-D", "heartbeat.timeout=9s"],
+    "conf": ["--conf", "spark.a=b=c"],
+    "master": ["--master", "local[2]"],
+    "dir": ["--dir", "d"],
+    "config": ["--config", "other.yaml"],
+    "from_savepoint": ["-s", "saved/wordcount-12"],
+    "allow_dropped": ["-n"],
+    "map": ["--map", "counts/0=1", "--map", "counts/@old=none"],
+    "set_offsets": ["--set-offsets", "counts/orders=timestamp:2024-01-01T00:00:00Z"],
+    "parallelism": ["--parallelism", "8"],
+    "state_backend": ["--state-backend", "hashmap"],
+    "accept_duplicates": ["--accept-duplicates"],
+    "claim": ["--claim"],
+    "name": ["--as", "another"],
+    "take_over": ["--take-over", "7"],
+}
+"""For every option of `weir run` that says something of the job: how it is given."""
+OF_ANOTHER_POINT = ("allow_dropped", "map", "set_offsets", "accept_duplicates", "claim")
+"""These go with -s."""
+
+
+def test_every_option_is_tried_with_and_without_detaching() -> None:
+    of_the_command = {"file", "arguments", "detached", "json"}
+    assert set(OPTIONS) == set(inspect.signature(run).parameters) - of_the_command
+
+
+@pytest.mark.parametrize("names", [*([name] for name in OPTIONS), list(OPTIONS)], ids="+".join)
+def test_a_detached_supervisor_is_given_what_an_attached_one_is(
+    names: list[str], weir: Weir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The savepoint is of attempt 3: without --take-over nobody begins far above it."""
+    monkeypatch.setattr("weir.cli.run.attempt_of", lambda _: 3)
+    monkeypatch.setattr("weir.cli.run.randbelow", lambda _: 500)
+    commands: list[list[str]] = []
+    monkeypatch.setattr("weir.cli.run.start_detached", lambda given: commands.append(detach._command(given)))
+    with_point = OPTIONS["from_savepoint"] if set(names) & set(OF_ANOTHER_POINT) else []
+    words = [*with_point, *(word for name in names for word in OPTIONS[name])]
+    assert weir("run", *words, "job.py", "in", "--", "--rate", "-d").code == 0
+    attached = FakeSupervisor.given
+    assert weir("run", "-d", *words, "job.py", "in", "--", "--rate", "-d").code == 0
+    assert weir(*commands[0][3:]).code == 0
+    detached = FakeSupervisor.given
+    assert detached is not attached and detached == attached
+    from_point = 3 if "-s" in words else 0
+    assert detached.above == (1507 if "take_over" in names else from_point)

@@ -146,7 +146,8 @@ def _command(inputs: Inputs) -> list[str]:
     if inputs.settings_file:
         settings += ["--config", str(inputs.settings_file)]
     settings += ["--as", inputs.name] if inputs.name else []
-    settings += ["--take-over", str(inputs.above)] if inputs.above else []
+    # never `above`: it comes from the savepoint too, and would take over what nobody said may be taken
+    settings += ["--take-over", str(inputs.take_over)] if inputs.take_over is not None else []
     settings += _from(inputs.wanted) if inputs.wanted else []
     return [sys.executable, "-m", "weir", "run", *settings, "--", str(inputs.file), *inputs.arguments]
 

@@ -136,6 +136,7 @@ def run(
         wanted,
         job_name(name) if name else "",
         max(_far_above(take_over), attempt_of(wanted.point) if wanted else 0),
+        take_over,
     )
     if ready is not None:
         raise typer.Exit(ready.supervise(inputs))

@@ -24,3 +24,5 @@ class Inputs:
     """The job's name, instead of the one in its file; "": that one."""
     above: int = 0
     """Attempts begin above this one, which the job has had elsewhere."""
+    take_over: int | None = None
+    """The attempt that the user named to take over from, out of which `above` was made; None: none."""
