@@ -1,14 +1,23 @@
-"""weir's command line, called in the test's own process."""
+"""weir's command line, called in the test's own process; and the real supervisor over played drivers."""
 
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.fake_job import Answer, Weir
+from tests.played_driver import Driver, Run, plays_along
+from weir.checkpoint.restore import Changes
 from weir.cli import main
+from weir.clock import Clock
+from weir.errors import NoSuchCheckpointError
+from weir.ids import JobName
+from weir.storage import Store
+from weir.supervisor import loop, restoring
 
 
 @pytest.fixture
@@ -25,3 +34,46 @@ def weir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         return Answer(int(end.value.code or 0), said.out, said.err)
 
     return call
+
+
+@pytest.fixture
+def drivers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Driver]]:
+    before = {number: signal.getsignal(number) for number in loop._SIGNALS.values()}
+    monkeypatch.setattr(loop, "DriverProcess", Driver)
+    monkeypatch.setattr(Driver, "made", [], raising=False)
+    monkeypatch.setattr(Driver, "scripts", [plays_along], raising=False)
+    yield Driver.made
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def points(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
+    """The points that were intended; chk-99 is not there."""
+    found: list[tuple[str, bool]] = []
+
+    def intend(
+        store: Store,
+        job: JobName,
+        point: str,
+        *,
+        accept_duplicates: bool,
+        clock: Clock,
+        why: str,
+        changes: Changes,
+        savepoint_dir: str,
+    ) -> int:
+        if point == "chk-99":
+            raise NoSuchCheckpointError(job=job, point=point, reason="it is not there")
+        found.append((point, accept_duplicates))
+        return 2
+
+    monkeypatch.setattr(restoring, "intend", intend)
+    return found
+
+
+@pytest.fixture
+def run(tmp_path: Path, drivers: list[Driver]) -> Run:
+    return Run(
+        tmp_path, {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "1 h"}
+    )
