@@ -30,7 +30,7 @@ from weir.supervisor.home import Home
 from weir.supervisor.inputs import Inputs
 from weir.supervisor.planning import Made, make_plan
 from weir.supervisor.process import DriverProcess
-from weir.supervisor.recovery import Recovery
+from weir.supervisor.recovery import Recoveries
 from weir.supervisor.requests import Request
 from weir.supervisor.restoring import Intended, Restore, words, write_intention
 from weir.supervisor.stopping import Stopping
@@ -74,8 +74,7 @@ class Supervisor:
         self._serial = 0
         self._strategy: RestartStrategy = NoRestart()
         self._failures: list[FailedAt] = []
-        self._recoveries: dict[str, Recovery] = {}
-        """Those under way: of queries by name, and "" for the whole driver."""
+        self._recoveries = Recoveries()
         self._deploy_at: float | None = clock.monotonic()
         self._start_at = 0.0
         self._restarts: dict[str, float] = {}
@@ -249,7 +248,7 @@ class Supervisor:
             self._over(live)
         elif isinstance(message, m.Described):
             live.described = message
-            self._part("process", self._clock.monotonic() - live.spawned_at)
+            self._recoveries.add("process", self._clock.monotonic() - live.spawned_at)
             i = self._inputs
             config = resolve(
                 file=i.settings_file, job_options=message.options, environ=i.environ, overrides=i.overrides
@@ -260,11 +259,12 @@ class Supervisor:
             if self._home is not None and live.granted and self._beat(self._home):
                 live.process.send(m.Pong(message.number))
         elif isinstance(message, m.StepDone):
-            self._part(message.step, message.seconds, message.query)
+            self._recoveries.add(message.step, message.seconds, message.query)
         elif isinstance(message, m.BatchCommitted):
             self._batch(message)
         elif isinstance(message, m.QueryIdle):
-            self._idle(message.query)
+            for body in self._recoveries.idle(message.query):
+                self._recovered(body, f"{message.query} runs and has nothing to read")
         elif isinstance(message, m.QueryFailed):
             self._query_failed(live, message)
         elif isinstance(message, m.Ended):
@@ -274,8 +274,7 @@ class Supervisor:
             live.failure = message.failure
         elif isinstance(message, m.QueryStarted):
             self._event("query started", asdict(message), message.query)
-            for recovery in self._recoveries_of(message.query):
-                recovery.started(message, self._clock.monotonic())
+            self._recoveries.started(message, self._clock.monotonic())
             if self._state in (JobState.STARTING, JobState.RESTARTING) and not live.leaving:
                 self._move(JobEvent.ALL_RUNNING)
         elif isinstance(message, m.Answered):
@@ -292,22 +291,11 @@ class Supervisor:
         assert self._home is not None
         self._home.journal.batch(self._home.attempt, batch)
         self._watcher.batch(batch)
-        for recovery in self._recoveries_of(batch.query):
-            body = recovery.finish(batch, self._clock.monotonic())
-            self._recovered(recovery, body, f"batch {batch.batch} of {batch.query} is committed")
+        for body in self._recoveries.committed(batch, self._clock.monotonic()):
+            self._recovered(body, f"batch {batch.batch} of {batch.query} is committed")
 
-    def _idle(self, query: str) -> None:
-        for recovery in self._recoveries_of(query):
-            if recovery.running_at:
-                self._recovered(recovery, recovery.finish_idle(), f"{query} runs and has nothing to read")
-
-    def _recoveries_of(self, query: str) -> list[Recovery]:
-        """The driver's and the query's own, as far as they are under way."""
-        return [self._recoveries[name] for name in ("", query) if name in self._recoveries]
-
-    def _recovered(self, recovery: Recovery, body: dict[str, object], how: str) -> None:
-        del self._recoveries[recovery.query]
-        self._event("recovery", body, recovery.query)
+    def _recovered(self, body: dict[str, object], how: str) -> None:
+        self._event("recovery", body, str(body["query"]))
         self._note(f"recovered in {body['seconds']} s: {how}")
 
     def _over(self, live: Driven) -> None:
@@ -375,10 +363,8 @@ class Supervisor:
         )
         self._event("restart", {"delay": delay, "query": where.query or ""}, where.query or "")
         name = where.query or ""
-        if whole:
-            self._recoveries.clear()
-        self._recoveries.setdefault(name, Recovery(name, failure.what, heard_at))
-        self._part("detect", now - heard_at, name)
+        self._recoveries.begin(name, failure.what, heard_at)
+        self._recoveries.add("detect", now - heard_at, name)
         self._move(JobEvent.RESTART)
         if whole:
             self._restarts.clear()
@@ -387,7 +373,7 @@ class Supervisor:
         else:
             assert where.query is not None
             self._restarts[where.query] = now + delay
-            self._part("wait", delay, name)
+            self._recoveries.add("wait", delay, name)
 
     def _give_up(self, failure: m.Failure, reason: str) -> None:
         """End the job as FAILED; its other queries may finish their batches first."""
@@ -575,11 +561,6 @@ class Supervisor:
 
     def _event(self, kind: str, body: Mapping[str, object], query: str = "") -> None:
         self._told.event(kind, body, query)
-
-    def _part(self, name: str, seconds: float, query: str = "") -> None:
-        """A part of the recovery of the query, or else of the driver."""
-        for recovery in self._recoveries_of(query)[-1:]:
-            recovery.add(name, seconds)
 
     def _note(self, text: str) -> None:
         self._told.note(text)

@@ -77,6 +77,44 @@ class Recovery:
         }
 
 
+class Recoveries:
+    """Those under way: of queries by name, and "" for the whole driver."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Recovery] = {}
+
+    def begin(self, query: str, cause: str, began_at: float) -> None:
+        """One of a driver takes the place of all; one of a query that is under way goes on."""
+        if not query:
+            self.clear()
+        self._found.setdefault(query, Recovery(query, cause, began_at))
+
+    def clear(self) -> None:
+        self._found.clear()
+
+    def add(self, part: str, seconds: float, query: str = "") -> None:
+        """A part of the recovery of the query, or else of the driver."""
+        for recovery in self._of(query)[-1:]:
+            recovery.add(part, seconds)
+
+    def started(self, query: QueryStarted, now: float) -> None:
+        for recovery in self._of(query.query):
+            recovery.started(query, now)
+
+    def committed(self, batch: BatchCommitted, now: float) -> list[dict[str, object]]:
+        """The records of those that end with this batch."""
+        return [self._found.pop(one.query).finish(batch, now) for one in self._of(batch.query)]
+
+    def idle(self, query: str) -> list[dict[str, object]]:
+        """The records of those that end because the query runs and has nothing to read."""
+        ready = [one for one in self._of(query) if one.running_at]
+        return [self._found.pop(one.query).finish_idle() for one in ready]
+
+    def _of(self, query: str) -> list[Recovery]:
+        """The driver's and the query's own, as far as they are under way."""
+        return [self._found[name] for name in ("", query) if name in self._found]
+
+
 def timeline(parts: Mapping[str, float], width: int = 40) -> list[tuple[str, float, str]]:
     """The parts as bars of one line each, for a terminal: (part, seconds, bar)."""
     total = sum(parts.values()) or 1.0
