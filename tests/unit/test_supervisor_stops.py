@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.played_driver import Client, Driver, Run, Script, answers, plays_along
 from weir.protocol import messages as m
 from weir.protocol.states import JobState
 
 SAVED: dict[str, Any] = {"id": 8, "path": "/saved/wordcount-8", "seconds": 1.5, "bytes": 900}
+AT_ONCE = {
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.delay": "10 ms",
+    "restart-strategy.fixed-delay.attempts": "5",
+}
 
 
 def stops(*behind: m.Message, done: bool = True, **body: Any) -> Script:
@@ -46,6 +54,76 @@ def test_a_stop_is_answered_with_the_savepoint_when_the_job_has_finished(
     assert "savepoint /saved/wordcount-8 was taken in 1.5 s" in run.told.notes
     assert run.events("restart") == [] and len(run.events("failure")) == 1
     assert run.told.states[-1] == "FINISHED 1"
+
+
+def dies(*before: m.Message, saved: bool) -> Script:
+    """Is asked to stop, and dies before it says that it has ended: behind its answer, or without one."""
+
+    def script(driver: Driver, message: m.Message) -> None:
+        plays_along(driver, message)
+        if isinstance(message, m.Ask) and message.verb == "stop":
+            driver.heard(m.SavepointProgress(message.request, "end"))
+            if saved:
+                driver.heard(m.Answered(message.request, True, SAVED))
+            for report in before:
+                driver.heard(report)
+            driver.heard(None)
+
+    return script
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        [],
+        [m.Failed(m.Failure("it broke"))],
+        [m.Failed(m.Failure("it can't be mended", retry=False))],
+        [m.QueryFailed("counts", 1, 9, m.Failure("the session is gone", redeploy=True))],
+    ],
+)
+def test_a_driver_that_dies_behind_the_savepoint_of_a_stop_ends_the_job_as_stopped(
+    before: list[m.Message], tmp_path: Path, drivers: list[Driver]
+) -> None:
+    run = Run(tmp_path, AT_ONCE)
+    Driver.scripts = [dies(*before, saved=True), plays_along]
+
+    def steps(client: Client) -> None:
+        assert client.call("stop", savepoint=True) == {"done": True, "state": "FINISHED", **SAVED}
+
+    assert run(steps) is JobState.FINISHED
+    assert len(drivers) == 1 and run.events("restart", "gave up") == []
+    assert len(run.events("failure")) == 1
+    assert any(note.endswith("the job was stopped before that, and ends") for note in run.told.notes)
+
+
+def test_a_driver_that_dies_before_the_savepoint_of_a_stop_is_restarted_and_the_job_is_whole_again(
+    tmp_path: Path, drivers: list[Driver]
+) -> None:
+    run = Run(tmp_path, AT_ONCE)
+    Driver.scripts = [dies(saved=False), answers(True, id=9)]
+
+    def steps(client: Client) -> None:
+        refused = {"done": False, "reason": "its driver ended before it could answer"}
+        assert client.call("stop", savepoint=True) == refused
+        client.wait_for(lambda: "RUNNING 2" in run.told.states)
+        assert client.call("checkpoint") == {"done": True, "id": 9}
+
+    assert run(steps) is JobState.CANCELED
+    assert len(drivers) == 2
+
+
+def test_a_detached_stop_whose_driver_dies_before_the_savepoint_is_told(
+    tmp_path: Path, drivers: list[Driver]
+) -> None:
+    run = Run(tmp_path, AT_ONCE)
+    Driver.scripts = [dies(saved=False), plays_along]
+
+    def steps(client: Client) -> None:
+        assert client.call("stop", savepoint=True, detached=True)["done"]
+        client.wait_for(lambda: "RUNNING 2" in run.told.states)
+
+    assert run(steps) is JobState.CANCELED
+    assert "the job was not stopped: its driver ended before it could answer" in run.told.notes
 
 
 def test_a_detached_stop_is_answered_at_once_and_goes_on(run: Run, drivers: list[Driver]) -> None:

@@ -306,10 +306,10 @@ class Supervisor:
         code = live.process.end()
         hung = code == FencedError.exit_code or live.hung
         self._live = None
-        self._answer_all(*OF_THE_DRIVER, reason="its driver ended before it could answer")
+        reason = "its driver ended before it could answer"
+        self._answer_all(*OF_THE_DRIVER, reason=reason)
         if self._stopping is not None and self._stopping.saved is None:
-            self._stopping = None
-            self._answer_all("stop", reason="its driver ended before it could answer")
+            self._not_stopped(self._stopping, {"reason": reason})
         if live.leaving and self._state is JobState.RESTARTING:
             if live.failure is not None:
                 self._event("failure", self._failure_body(FailedAt(None, None, live.failure)))
@@ -324,11 +324,14 @@ class Supervisor:
         if not live.granted and self._home is None:
             self._final, self._state = failure, JobState.FAILED
             return
-        if self._state in (JobState.CANCELLING, JobState.FAILING):
-            self._event("failure", self._failure_body(FailedAt(None, None, failure)))
+        where = FailedAt(None, None, failure)
+        if self._stopping is not None:  # behind its savepoint nothing may run any more, or it is not exact
+            self._note(f"{failure.what}; the job was stopped before that, and ends")
+        if self._stopping is not None or self._state in (JobState.CANCELLING, JobState.FAILING):
+            self._event("failure", self._failure_body(where))
             self._move(JobEvent.ENDED)
             return
-        self._failed(FailedAt(None, None, failure), live.heard_at if hung else noticed_at)
+        self._failed(where, live.heard_at if hung else noticed_at)
 
     # failures and restarts
 
@@ -492,17 +495,21 @@ class Supervisor:
 
     def _stopped(self, stopping: Stopping, message: m.Answered) -> None:
         """The driver has ended its queries as it was asked to, or could not; it ends by itself now."""
-        assert self._home is not None
         if message.done:
             stopping.saved = message.body
             return
-        self._stopping = None
-        if self._home.desk.answer(message.request, False, **message.body) is None:  # nobody waits for it
-            self._note(f"the job was not stopped: {message.body.get('what') or message.body.get('reason')}")
+        self._not_stopped(stopping, message.body)
         if message.body.get("ended") and self._live is not None and not self._ending:
             self._note("the job was not stopped: another driver goes on with it")
             self._live.leaving = True
             self._move(JobEvent.RESTART)
+
+    def _not_stopped(self, stopping: Stopping, body: Mapping[str, object]) -> None:
+        """The stop has failed: who asked is told, and the job takes requests again."""
+        assert self._home is not None
+        self._stopping = None
+        if self._home.desk.answer(stopping.request.id, False, **body) is None:  # nobody waits for it
+            self._note(f"the job was not stopped: {body.get('what') or body.get('reason')}")
 
     @property
     def _ending(self) -> bool:

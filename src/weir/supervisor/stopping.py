@@ -3,7 +3,8 @@
 1 the driver works off what the sources hold, if that was asked for; a query that fails meanwhile is
 started again -> 2 it ends its queries, and none is started any more -> 3 it takes the savepoint and
 answers -> 4 it ends, the job is FINISHED, and that is the answer to who asked. When the savepoint
-fails behind step 2, another driver goes on with the job.
+fails behind step 2, another driver goes on with the job. A driver that dies behind step 3 ends the job all
+the same: what ran on would be missing in the savepoint.
 """
 
 from __future__ import annotations
