@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from weir.checkpoint.restore import From
 from weir.clock import Clock
 from weir.ids import job_name
 from weir.protocol import messages as m
@@ -127,10 +128,12 @@ class Client:
 class Run:
     """One supervised job: the client's steps run beside it, and it is cancelled behind them."""
 
-    def __init__(self, dir: Path, overrides: dict[str, str], clock: Clock | None = None) -> None:
+    def __init__(
+        self, dir: Path, overrides: dict[str, str], clock: Clock | None = None, wanted: From | None = None
+    ) -> None:
         self.dir, self.told = dir, Told()
         settings = {"execution.checkpointing.dir": str(dir), **overrides}
-        inputs = Inputs(dir / "job.py", [], None, {}, settings)
+        inputs = Inputs(dir / "job.py", [], None, {}, settings, wanted)
         self._supervisor = Supervisor(inputs, self.told, clock or Clock())
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,8 @@ from weir.checkpoint.restore import Changes
 from weir.cli import main
 from weir.clock import Clock
 from weir.errors import NoSuchCheckpointError
-from weir.ids import JobName
-from weir.storage import Store
+from weir.ids import Generation, JobName
+from weir.storage import Store, generations
 from weir.supervisor import loop, restoring
 
 
@@ -49,7 +50,7 @@ def drivers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Driver]]:
 
 @pytest.fixture
 def points(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
-    """The points that were intended; chk-99 is not there."""
+    """The points that were intended, each as a new generation; chk-99 is not there."""
     found: list[tuple[str, bool]] = []
 
     def intend(
@@ -62,11 +63,16 @@ def points(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
         why: str,
         changes: Changes,
         savepoint_dir: str,
-    ) -> int:
+    ) -> Generation:
         if point == "chk-99":
             raise NoSuchCheckpointError(job=job, point=point, reason="it is not there")
         found.append((point, accept_duplicates))
-        return 2
+        origin = generations.open_origin(
+            store, job, generations.FIRST, backend="rocksdb", parallelism=4, spark="4", clock=clock
+        )
+        number = Generation(max(generations.numbers(store, job)) + 1)
+        generations.create_origin(store, job, number, replace(origin, restored_from="chk-41", parent=1))
+        return number
 
     monkeypatch.setattr(restoring, "intend", intend)
     return found

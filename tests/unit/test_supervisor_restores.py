@@ -2,17 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.played_driver import RESTORED, Client, Driver, Run, dies_when_asked, plays_along, restores
+from tests.played_driver import (
+    JOB,
+    RESTORED,
+    Client,
+    Driver,
+    Run,
+    Script,
+    dies_when_asked,
+    plays_along,
+    restores,
+)
 from weir.checkpoint.restore import Changes, From
 from weir.config import Config
+from weir.ids import Generation
 from weir.protocol import messages as m
 from weir.protocol.states import JobState
+from weir.storage import generations
+from weir.storage.local import LocalStore
 from weir.supervisor import restoring
+
+MISFIT = m.Failure("it can't go on from there", "an operator is gone", "say what becomes of it", retry=False)
+RESHAPED = From("latest", changes=Changes(parallelism=8)).to_wire()
+GENERATION = Generation(2)
+"""The one that the restore opens."""
+
+
+def fails(failure: m.Failure, before: Callable[[], object] = lambda: None) -> Script:
+    """Is started, and fails; with something that it does before."""
+
+    def script(driver: Driver, message: m.Message) -> None:
+        if isinstance(message, m.Start):
+            before()
+            driver.heard(m.Failed(failure))
+            driver.heard(None)
+
+    return script
 
 
 def test_a_restore_ends_the_driver_and_another_goes_on_at_once(
@@ -38,7 +70,12 @@ def test_a_restore_into_another_shape_gives_the_next_driver_its_settings(
 ) -> None:
     Driver.scripts = [plays_along, restores]
     intended: list[dict[str, Any]] = []
-    monkeypatch.setattr(restoring, "intend", lambda *_args, **given: intended.append(given))
+
+    def intend(*_: object, **given: Any) -> Generation:
+        intended.append(given)
+        return GENERATION
+
+    monkeypatch.setattr(restoring, "intend", intend)
     wanted = From("latest", changes=Changes(parallelism=8, allow_dropped=True))
 
     def steps(client: Client) -> None:
@@ -67,13 +104,7 @@ def test_a_restore_whose_driver_fails_answers_with_the_failure(
     run: Run, drivers: list[Driver], points: list[tuple[str, bool]]
 ) -> None:
     failure = m.Failure("a file is gone", "somebody deleted it", "bring it back")
-
-    def fails(driver: Driver, message: m.Message) -> None:
-        if isinstance(message, m.Start):
-            driver.heard(m.Failed(failure))
-            driver.heard(None)
-
-    Driver.scripts = [plays_along, fails]
+    Driver.scripts = [plays_along, fails(failure)]
 
     def steps(client: Client) -> None:
         answer = client.call("restore", point="latest")
@@ -138,3 +169,142 @@ def test_a_job_cancelled_during_a_restore_ends_and_says_what_the_next_start_does
 
     assert run(steps) is JobState.CANCELED
     assert answers_ == [{"done": False, "reason": "the job ended; the next 'weir run' goes on from there"}]
+
+
+def parallelisms(drivers: list[Driver]) -> list[int | None]:
+    """What each driver was told."""
+    told = (Config.from_wire(one.heard_of(m.Prepare)[0].config) for one in drivers)
+    return [config.settings.parallelism_default for config in told]
+
+
+def at_once(dir: Path, attempts: int = 5) -> Run:
+    key = "restart-strategy.fixed-delay"
+    return Run(
+        dir,
+        {"restart-strategy.type": "fixed-delay", f"{key}.delay": "10 ms", f"{key}.attempts": str(attempts)},
+    )
+
+
+@pytest.mark.parametrize("retry", [False, True])
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_restore_that_can_not_be_done_leaves_the_job_running_where_it_was(
+    dropped: bool, retry: bool, tmp_path: Path, drivers: list[Driver], points: list[tuple[str, bool]]
+) -> None:
+    """The driver drops what can't be done; what only this start can't do is taken up again."""
+    run, store, failure = at_once(tmp_path), LocalStore(tmp_path), replace(MISFIT, retry=retry)
+    stays = dropped or not retry
+
+    def drop() -> None:
+        if dropped:
+            generations.drop(store, JOB, GENERATION, "it can't be")
+
+    Driver.scripts = [plays_along, fails(failure, drop), plays_along if stays else restores]
+
+    def steps(client: Client) -> None:
+        words = {"what": failure.what, "why": failure.why, "hint": failure.hint}
+        assert client.call("restore", **RESHAPED) == {"done": False, **words}
+        client.wait_for(lambda: "RUNNING 3" in run.told.states)
+
+    assert run(steps) is JobState.CANCELED
+    assert parallelisms(drivers) == [None, 8, None if stays else 8]
+    assert (generations.opening(store, JOB) is None) is stays
+    assert len(run.events("failure")) == 1 and run.events("gave up") == []
+    assert (f"{failure.what}; the job goes on where it was" in run.told.notes) is stays
+
+
+def test_a_restore_that_is_taken_up_again_and_can_not_be_done_then_leaves_the_job_running_too(
+    tmp_path: Path, drivers: list[Driver], points: list[tuple[str, bool]]
+) -> None:
+    run = at_once(tmp_path)
+    Driver.scripts = [plays_along, fails(m.Failure("no room")), fails(MISFIT), plays_along]
+
+    def steps(client: Client) -> None:
+        assert client.call("restore", **RESHAPED)["what"] == "no room"
+        client.wait_for(lambda: "RUNNING 4" in run.told.states)
+
+    assert run(steps) is JobState.CANCELED
+    assert parallelisms(drivers) == [None, 8, 8, None]
+
+
+def test_a_job_whose_sinks_are_taken_back_can_not_stay_where_it_was(
+    run: Run, drivers: list[Driver], points: list[tuple[str, bool]]
+) -> None:
+    store = LocalStore(run.dir)
+    rewound = fails(MISFIT, lambda: generations.begin_rewind(store, JOB, GENERATION))
+    Driver.scripts = [plays_along, rewound]
+
+    def steps(client: Client) -> None:
+        assert client.call("restore", **RESHAPED)["what"] == MISFIT.what
+        client.wait_for(lambda: "FAILED 2" in run.told.states)
+
+    assert run(steps) is JobState.FAILED
+    assert len(drivers) == 2 and generations.opening(store, JOB) == GENERATION
+
+
+def test_a_driver_that_dies_when_the_restore_is_live_and_before_it_can_say_so_keeps_its_settings(
+    tmp_path: Path, drivers: list[Driver], points: list[tuple[str, bool]]
+) -> None:
+    run, store = at_once(tmp_path), LocalStore(tmp_path)
+    live = fails(m.Failure("it died"), lambda: generations.mark_live(store, JOB, GENERATION))
+    Driver.scripts = [plays_along, live, plays_along]
+
+    def steps(client: Client) -> None:
+        client.call("restore", **RESHAPED)
+        client.wait_for(lambda: "RUNNING 3" in run.told.states)
+
+    assert run(steps) is JobState.CANCELED
+    assert parallelisms(drivers) == [None, 8, 8]
+
+
+def test_a_failure_behind_the_restore_is_no_failure_of_it(
+    tmp_path: Path, drivers: list[Driver], points: list[tuple[str, bool]]
+) -> None:
+    def breaks(driver: Driver, message: m.Message) -> None:
+        restores(driver, message)
+        if isinstance(message, m.Ask):
+            driver.heard(m.Failed(MISFIT))
+            driver.heard(None)
+
+    run = at_once(tmp_path)
+    Driver.scripts = [plays_along, breaks]
+
+    def steps(client: Client) -> None:
+        assert client.call("restore", **RESHAPED)["done"]
+        client.call("checkpoint")
+        client.wait_for(lambda: "FAILED 2" in run.told.states)
+
+    assert run(steps) is JobState.FAILED
+    assert len(drivers) == 2
+
+
+def test_a_driver_that_was_made_ready_with_other_settings_does_not_carry_out_the_restore(
+    tmp_path: Path, drivers: list[Driver], points: list[tuple[str, bool]]
+) -> None:
+    """It waits for the end of a delay, and has its settings already."""
+    key = "restart-strategy.fixed-delay"
+    run = Run(tmp_path, {"restart-strategy.type": "fixed-delay", f"{key}.delay": "14 s"})
+    Driver.scripts = [dies_when_asked, plays_along, restores]
+
+    def steps(client: Client) -> None:
+        client.call("checkpoint")
+        client.wait_for(lambda: len(drivers) == 2 and drivers[1].heard_of(m.Prepare))
+        assert client.call("restore", **RESHAPED)["done"]
+
+    assert run(steps) is JobState.CANCELED
+    assert parallelisms(drivers) == [None, None, 8]
+    assert drivers[1].heard_of(m.Start) == []
+
+
+def test_a_restore_goes_before_the_point_that_the_job_was_started_from_and_has_not_reached(
+    tmp_path: Path, drivers: list[Driver], points: list[tuple[str, bool]]
+) -> None:
+    run = Run(tmp_path, {}, wanted=From("/saved/wordcount-12"))
+    Driver.scripts = [plays_along, fails(MISFIT), plays_along]
+
+    def steps(client: Client) -> None:
+        assert client.call("restore", point="latest")["done"] is False
+        client.wait_for(lambda: "RUNNING 3" in run.told.states)
+
+    assert run(steps) is JobState.CANCELED
+    told = [one.heard_of(m.Start)[0].wanted.get("point", "") for one in drivers]
+    assert told == ["/saved/wordcount-12", "", "/saved/wordcount-12"]

@@ -77,9 +77,10 @@ def restore(
 
     All queries, the streams between them and what was delivered go back together; the files from
     before are left as they are. A running job finishes its batches, and goes on from the checkpoint
-    at once, with its file as it is now. A job that has ended does so at its next 'weir run'; until
-    then --withdraw takes that back. 'weir checkpoints' shows where a job can go back to, and 'weir
-    plan' what becomes of the state of a job that has changed.
+    at once, with its file as it is now; if that can't be done, it goes on where it was. A job that
+    has ended goes back at its next 'weir run'; until then --withdraw takes that back. 'weir
+    checkpoints' shows where a job can go back to, and 'weir plan' what becomes of the state of a job
+    that has changed.
 
     \b
     Example: weir restore wordcount chk-41

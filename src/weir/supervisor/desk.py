@@ -51,6 +51,11 @@ class Desk:
                 self._write()
         return request
 
+    def refuse(self, *verbs: str, reason: str) -> None:
+        """Answer the requests with these verbs that wait: it was not done."""
+        for request in self.open(*verbs):
+            self.answer(request.id, False, reason=reason)
+
     def _write(self) -> None:
         for identity, (request, body) in list(self._answers.items()):
             self._requests.answer(request, **body)

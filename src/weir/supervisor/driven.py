@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from weir.errors import WeirError
 from weir.protocol import messages as m
+from weir.protocol.decide import FailedAt
 from weir.supervisor.process import DriverProcess
 
 STARTING = 120.0
@@ -56,6 +57,11 @@ def failure_of(error: WeirError) -> m.Failure:
         "",
         error.exit_code,
     )
+
+
+def failure_body(where: FailedAt) -> dict[str, object]:
+    """A failure, and where it happened, as the journal keeps it."""
+    return {**asdict(where.failure), "batch": where.batch}
 
 
 def exit_words(code: int) -> str:

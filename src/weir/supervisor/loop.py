@@ -25,14 +25,14 @@ from weir.protocol.restart import NoRestart, RestartStrategy
 from weir.protocol.states import JOB, JobEvent, JobState, move
 from weir.storage.attempts import AttemptRecord
 from weir.supervisor.backoff import strategy
-from weir.supervisor.driven import Driven, Heard, exit_words, failure_of
+from weir.supervisor.driven import Driven, Heard, exit_words, failure_body, failure_of
 from weir.supervisor.home import Home
 from weir.supervisor.inputs import Inputs
 from weir.supervisor.planning import Made, make_plan
 from weir.supervisor.process import DriverProcess
 from weir.supervisor.recovery import Recoveries
 from weir.supervisor.requests import Request
-from weir.supervisor.restoring import Intended, Restore, words, write_intention
+from weir.supervisor.restoring import Intended, Restore, Underway, words, write_intention
 from weir.supervisor.stopping import Stopping
 from weir.supervisor.telling import Telling, Watcher
 
@@ -82,6 +82,7 @@ class Supervisor:
         self._changes: dict[str, str] = {}
         """Settings that were changed on the running job; the next driver gets them too."""
         self._restoring: Restore | None = None
+        self._underway: Underway | None = None
         self._went_back = False
         self._stopping: Stopping | None = None
         self._final: m.Failure | None = None
@@ -124,7 +125,8 @@ class Supervisor:
             elif isinstance(event, Intended):
                 self._go_back(event)
             elif isinstance(event, Made):
-                self._answer(event.request, event.done, event.body)
+                assert self._home is not None, "a plan was asked for at its desk"
+                self._home.desk.answer(event.request, event.done, **event.body)
             elif self._live is not None and event.serial == self._live.serial:
                 if event.message is not None:
                     self._live.heard_at = self._clock.monotonic()
@@ -276,6 +278,7 @@ class Supervisor:
             self._event("query started", asdict(message), message.query)
             self._recoveries.started(message, self._clock.monotonic())
             if self._state in (JobState.STARTING, JobState.RESTARTING) and not live.leaving:
+                self._underway = None  # it is live, whether that was heard or not
                 self._move(JobEvent.ALL_RUNNING)
         elif isinstance(message, m.Answered):
             self._answered(message)
@@ -285,6 +288,7 @@ class Supervisor:
             self._told.tell(message)
             self._went_back = self._went_back or isinstance(message, m.Restored)
             if isinstance(message, m.Restored) and not live.leaving:
+                self._underway = None
                 self._answer_restore(True, **asdict(message))
 
     def _batch(self, batch: m.BatchCommitted) -> None:
@@ -307,12 +311,13 @@ class Supervisor:
         hung = code == FencedError.exit_code or live.hung
         self._live = None
         reason = "its driver ended before it could answer"
-        self._answer_all(*OF_THE_DRIVER, reason=reason)
+        if self._home is not None:
+            self._home.desk.refuse(*OF_THE_DRIVER, reason=reason)
         if self._stopping is not None and self._stopping.saved is None:
             self._not_stopped(self._stopping, {"reason": reason})
         if live.leaving and self._state is JobState.RESTARTING:
             if live.failure is not None:
-                self._event("failure", self._failure_body(FailedAt(None, None, live.failure)))
+                self._event("failure", failure_body(FailedAt(None, None, live.failure)))
             self._start_at = self._deploy_at = noticed_at
             return
         if live.ended is not None:
@@ -328,10 +333,14 @@ class Supervisor:
         if self._stopping is not None:  # behind its savepoint nothing may run any more, or it is not exact
             self._note(f"{failure.what}; the job was stopped before that, and ends")
         if self._stopping is not None or self._state in (JobState.CANCELLING, JobState.FAILING):
-            self._event("failure", self._failure_body(where))
+            self._event("failure", failure_body(where))
             self._move(JobEvent.ENDED)
             return
-        self._failed(where, live.heard_at if hung else noticed_at)
+        underway, home = self._underway, self._home
+        if underway is not None and home is not None and underway.given_up(home, failure):
+            self._stay(underway, where)
+        else:
+            self._failed(where, live.heard_at if hung else noticed_at)
 
     # failures and restarts
 
@@ -341,14 +350,14 @@ class Supervisor:
             live.failure = message.failure
             self._over(live)
         elif live.leaving or self._ending:
-            self._event("failure", self._failure_body(where), message.query)
+            self._event("failure", failure_body(where), message.query)
         else:
             self._failed(where, self._clock.monotonic())
 
     def _failed(self, where: FailedAt, heard_at: float) -> None:
         now = self._clock.monotonic()
         failure = where.failure
-        self._event("failure", self._failure_body(where), where.query or "")
+        self._event("failure", failure_body(where), where.query or "")
         decision = after_failure(
             where, self._failures, self._settings().restart_strategy_poison_batch_attempts
         )
@@ -431,7 +440,7 @@ class Supervisor:
                 home.desk.answer(self._stopping.request.id, True, **body)
             if self._restoring is not None and self._restoring.intended:
                 self._answer_restore(False, reason="the job ended; the next 'weir run' goes on from there")
-            self._answer_all(*OF_THE_DRIVER, "stop", *OF_THE_SUPERVISOR, reason="the job ended")
+            home.desk.refuse(*OF_THE_DRIVER, "stop", *OF_THE_SUPERVISOR, reason="the job ended")
             home.close()
 
     # requests
@@ -517,28 +526,20 @@ class Supervisor:
         stopping = self._stopping is not None and self._stopping.ending
         return stopping or self._state in (JobState.CANCELLING, JobState.FAILING)
 
-    def _answer(self, request: str, done: bool, body: Mapping[str, object]) -> None:
-        if self._home is not None:
-            self._home.desk.answer(request, done, **body)
-
-    def _answer_all(self, *verbs: str, reason: str) -> None:
-        if self._home is not None:
-            for request in self._home.desk.open(*verbs):
-                self._home.desk.answer(request.id, False, reason=reason)
-
     # restore
 
     def _go_back(self, intended: Intended) -> None:
         """Where to go on is written down, or refused: let the driver end, and start another one at once."""
-        if intended.error is not None:
-            self._answer_restore(False, **words(intended.error))
+        if isinstance(intended.outcome, Exception):
+            self._answer_restore(False, **words(intended.outcome))
             return
         intended.restore.intended = True
         if self._state in (JobState.CANCELLING, JobState.FAILING):
             return
-        point = intended.restore.wanted.point
-        overrides = {**self._inputs.overrides, **intended.restore.settings}
-        self._inputs = replace(self._inputs, overrides=overrides)
+        point, settings = intended.restore.wanted.point, intended.restore.settings
+        before = self._underway.before if self._underway else self._inputs
+        self._underway = Underway(intended.outcome, before)
+        self._inputs = replace(self._inputs, overrides={**self._inputs.overrides, **settings}, wanted=None)
         self._event("restore", {"point": point})
         self._note(f"restore: the running batches finish and commit, then the job goes on from {point}")
         self._failures = []
@@ -546,11 +547,22 @@ class Supervisor:
         self._restarts.clear()
         self._move(JobEvent.RESTORE)
         self._start_at = now = self._clock.monotonic()
+        if self._live is not None and not self._live.granted and settings:  # it was made ready without them
+            self._live.process.end()
+            self._live = None
         if self._live is None:
             self._deploy_at = now
         elif self._live.granted:
             self._live.leaving = True
             self._stop(self._live, cancelled=False)
+
+    def _stay(self, underway: Underway, where: FailedAt) -> None:
+        """The restore can't be done: start another driver at once, which goes on where the job was."""
+        self._event("failure", failure_body(where))
+        self._note(f"{where.failure.what}; the job goes on where it was")
+        self._inputs, self._underway = underway.before, None
+        self._move(JobEvent.RESTART)
+        self._start_at = self._deploy_at = self._clock.monotonic()
 
     def _answer_restore(self, done: bool, **body: object) -> None:
         restore, self._restoring = self._restoring, None

@@ -3,7 +3,8 @@
 1 the point is checked and the intention written, in a thread of its own: that may read every file of
 the checkpoint, and the driver's lease must be renewed meanwhile -> 2 the driver finishes its batches
 and ends -> 3 another one is started, which finds the intention and goes on from there -> 4 its report
-is the answer. Killed anywhere behind step 1, the job goes back at its next start.
+is the answer. Killed anywhere behind step 1, the job goes back at its next start. One that can't be
+done is given up: yet another driver goes on where the job was, with the settings from before.
 """
 
 from __future__ import annotations
@@ -15,8 +16,12 @@ from dataclasses import dataclass, replace
 from weir.checkpoint.restore import Changes, From, intend
 from weir.clock import Clock
 from weir.config import Settings
-from weir.errors import WeirError
+from weir.errors import ExternalError, WeirError
+from weir.ids import Generation
+from weir.protocol.messages import Failure
+from weir.storage import generations
 from weir.supervisor.home import Home
+from weir.supervisor.inputs import Inputs
 from weir.supervisor.requests import Request
 from weir.words import without_secrets
 
@@ -45,10 +50,36 @@ class Restore:
 
 @dataclass(frozen=True)
 class Intended:
-    """Step 1 is over; with the error when it was refused."""
+    """Step 1 is over."""
 
     restore: Restore
-    error: Exception | None = None
+    outcome: Generation | Exception
+    """The generation that it will be, or why it was refused."""
+
+
+@dataclass(frozen=True)
+class Underway:
+    """A restore that is written down, and not known to be live yet."""
+
+    generation: Generation
+    before: Inputs
+    """What the job goes on with when it can't be done."""
+
+    def given_up(self, home: Home, failure: Failure) -> bool:
+        """Behind a driver that failed: whether the job goes on where it was; else as this restore wants it.
+
+        What a driver can't do it drops itself; what no retry can mend is dropped here. Nothing is given
+        up that is live by now, or behind which sinks are taken back already.
+        """
+        try:
+            if generations.live(home.store, home.job) >= self.generation:
+                return False
+            opening = generations.opening(home.store, home.job)
+            if opening is None:
+                return True
+            return not failure.retry and generations.drop(home.store, home.job, opening, failure.what)
+        except ExternalError:  # whoever starts next finds what is written down
+            return False
 
 
 def write_intention(
@@ -59,7 +90,7 @@ def write_intention(
     def work() -> None:
         wanted, saved_to = restore.wanted, settings.execution_checkpointing_savepoint_dir or ""
         try:
-            intend(
+            generation = intend(
                 home.store,
                 home.job,
                 wanted.point,
@@ -72,7 +103,7 @@ def write_intention(
         except Exception as error:
             done(Intended(restore, error))
         else:
-            done(Intended(restore))
+            done(Intended(restore, generation))
 
     threading.Thread(target=work, name="weir-restore", daemon=True).start()
 
