@@ -354,7 +354,7 @@ def test_a_job_without_a_checkpoint_goes_on_from_its_last_whole_batch_when_it_is
             assert [torn in one.text for one in way.damage] == [True]
             (replay,) = way.replays
             assert replay.newest - replay.back_to == (0 if tear is torn_plan else 1)
-            repair.carry_out(store, job.name, way, accept_duplicates=False, clock=Clock())
+            repair.carry_out(store, job.name, way, accept_duplicates=False, clock=Clock(), still=lambda: None)
         for word in ("again", f"only {number}"):
             given.append(word)
             write_script(script, Rows([word]))

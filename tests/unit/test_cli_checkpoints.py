@@ -413,6 +413,44 @@ def test_a_restore_of_a_stopped_job_can_be_withdrawn(weir: Weir, job: FakeJob) -
         assert weir("restore", "wordcount", *wrong).code == 2
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_job_that_was_started_while_its_checkpoint_was_verified_is_left_alone(
+    ended: bool, weir: Weir, job: FakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(job, 41)
+    job.state("CANCELED").end()
+
+    def starts(*_: object) -> list[str]:
+        another = FakeJob(job.dir, session="second").state("RUNNING")
+        if ended:
+            another.state("CANCELED").end()
+        return []
+
+    monkeypatch.setattr("weir.checkpoint.restore.verify", starts)
+    answer = weir("restore", "wordcount", "41")
+    assert answer.code == (1 if ended else 5)
+    words = "its newest attempt was 1 and is 2" if ended else "attempt 2 is held by process"
+    assert words in answer.err
+    assert opening(LocalStore(job.dir), job.name) is None
+
+
+def test_a_restore_is_not_withdrawn_from_a_job_that_was_started_meanwhile(
+    weir: Weir, job: FakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(job, 41)
+    job.state("CANCELED").end()
+    weir("restore", "wordcount", "41")
+
+    def starts(*given: Any) -> Origin | None:
+        FakeJob(job.dir, session="second").state("RUNNING")
+        return read_origin(*given)
+
+    monkeypatch.setattr("weir.cli.restore.read_origin", starts)
+    answer = weir("restore", "wordcount", "--withdraw")
+    assert answer.code == 5 and "already running" in answer.err
+    assert opening(LocalStore(job.dir), job.name) == 2
+
+
 def test_a_restore_that_has_taken_sinks_back_only_goes_on(weir: Weir, job: FakeJob) -> None:
     stored(job, 41)
     job.state("CANCELED").end()

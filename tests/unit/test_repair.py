@@ -13,6 +13,7 @@ from tests.fake_job import FakeJob, Weir
 from tests.kept_job import KeptJob, tree, write
 from weir.checkpoint import restore
 from weir.checkpoint.damage import look
+from weir.checkpoint.pins import Pins
 from weir.checkpoint.repair import carry_out, plan
 from weir.errors import DamagedError, NotRewindableError
 from weir.ids import CheckpointId, Generation
@@ -43,7 +44,7 @@ def opened(job: KeptJob, **facts: Any) -> Generation:
     """Carry the repair out, and let the next start make its files."""
     found = plan(job.store, job.job)
     assert found is not None
-    given = {"accept_duplicates": False, "clock": job.clock, **facts}
+    given = {"accept_duplicates": False, "clock": job.clock, "still": lambda: None, **facts}
     number = carry_out(job.store, job.job, found, **given)
     restore.open_generation(job.store, job.job, number)
     return number
@@ -185,3 +186,49 @@ def test_a_job_that_runs_is_left_alone(job: KeptJob, weir: Weir, tmp_path: Path)
     answer = weir("repair", "job", "--to-last-good", "--yes")
     assert answer.code == 5 and "already running" in answer.err
     assert weir("repair", "nobody").code == 2
+
+
+@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("when", ["plan", "_confirm", "kept"])
+def test_a_job_that_was_started_meanwhile_is_left_alone(
+    when: str,
+    checkpoint: bool,
+    ended: bool,
+    job: KeptJob,
+    weir: Weir,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While files are verified, at the prompt, or while batches are kept; it may have ended again."""
+    FakeJob(tmp_path / "weir", "job").state("RUNNING").state("FAILED").end()
+    if checkpoint:
+        write(job.root() / "channels/clean/log/000000000.json", "{}")
+        job.take(3, job.pins(), job.batch(0), 0)
+    empty(live(job) / "commits/2")
+    before = {name for name in tree(tmp_path / "weir") if "/checkpoints/chk-" in name}
+
+    def starts(*_: object, **__: object) -> None:
+        another = FakeJob(tmp_path / "weir", "job", "second").state("RUNNING")
+        if ended:
+            another.state("CANCELED").end()
+
+    def behind(does: Callable[..., Any]) -> Callable[..., Any]:
+        def both(*given: Any, **named: Any) -> Any:
+            found = does(*given, **named)
+            starts()
+            return found
+
+        return both
+
+    if when == "kept":  # the last thing that takes its time: to keep the batches, or to verify the checkpoint
+        target = "weir.checkpoint.restore.find" if checkpoint else "weir.checkpoint.repair.Pins.keep"
+        monkeypatch.setattr(target, behind(restore.find if checkpoint else Pins.keep))
+    else:
+        monkeypatch.setattr(f"weir.cli.repair.{when}", behind(plan) if when == "plan" else starts)
+    answer = weir("repair", "job", "--to-last-good", "--yes")
+    assert answer.code == (1 if ended else 5)
+    words = "its newest attempt was 1 and is 2" if ended else "attempt 2 is held by process"
+    assert words in answer.err
+    assert generations.numbers(job.store, job.job) == [1]
+    assert {name for name in tree(tmp_path / "weir") if "/checkpoints/chk-" in name} == before

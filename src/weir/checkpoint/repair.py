@@ -15,7 +15,7 @@ would write again. Needs no Spark.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -121,16 +121,25 @@ def plan(store: Store, job: JobName, savepoints: Sequence[str] = ()) -> Repair |
 
 
 def carry_out(
-    store: Store, job: JobName, repair: Repair, *, accept_duplicates: bool, clock: Clock
+    store: Store,
+    job: JobName,
+    repair: Repair,
+    *,
+    accept_duplicates: bool,
+    clock: Clock,
+    still: Callable[[], None],
 ) -> Generation:
     """Write down that the next start goes on as planned; the generation that it will make.
 
-    Raises `NotRewindableError` where that would deliver twice what can't be taken back.
+    Raises `NotRewindableError` where that would deliver twice what can't be taken back. `still` is called
+    before each thing that is written down, and raises when the plan is not of the job as it is any more.
     """
-    point = repair.point or f"chk-{_Live(store, job).keep(repair.live, clock)}"
+    point = repair.point or f"chk-{_Live(store, job).keep(repair.live, clock, still)}"
     words = "; ".join(one.text for one in repair.damage)
     why = f"live files are damaged: {words}"
-    return restore.intend(store, job, point, accept_duplicates=accept_duplicates, clock=clock, why=why)
+    return restore.intend(
+        store, job, point, accept_duplicates=accept_duplicates, clock=clock, why=why, still=still
+    )
 
 
 class _Live:
@@ -167,11 +176,12 @@ class _Live:
     def rewindable(self, name: str) -> bool:
         return _rewindable(name, list(_retained(self._store, self._job)))
 
-    def keep(self, whole: Mapping[str, BatchId], clock: Clock) -> CheckpointId:
+    def keep(self, whole: Mapping[str, BatchId], clock: Clock, still: Callable[[], None]) -> CheckpointId:
         """Keep these batches as one more checkpoint; its id."""
         origin = read_origin(self._store, self._job, self.generation)
         assert origin is not None, "live files with whole batches have an origin"
         begun_at = clock.now().isoformat()
+        still()
         id = self._begin()
         retained = list(_retained(self._store, self._job))
         pins = Pins(self._store, self._job, self.generation, clock=clock)
@@ -193,6 +203,7 @@ class _Live:
             weir=version("weir"),
             queries={name: self._cut(name, batch, id, pins, retained) for name, batch in whole.items()},
         )
+        still()
         self._store.create(paths.completed(self._job, id), manifest.model_dump_json().encode())
         return id
 

@@ -52,6 +52,10 @@ Target = Callable[[str], "Path | None"]
 def _silently(_point: str, _damage: str) -> None: ...
 
 
+def _held() -> None:
+    """Whoever holds the job need not look whether somebody else does."""
+
+
 @dataclass(frozen=True)
 class Found:
     """A point that a job can go on from."""
@@ -202,16 +206,19 @@ def intend(
     changes: Changes | None = None,
     found: Found | None = None,
     savepoint_dir: str = "",
+    still: Callable[[], None] = _held,
 ) -> Generation:
     """Write down, durably, that the next start goes on from a point; the generation it will be.
 
-    The point is verified first, unless it was `found` a moment ago. To ask again for what is
+    The point is verified first, unless it was `found` a moment ago; then, before anything is written,
+    `still` may raise, for a job that somebody has started meanwhile. To ask again for what is
     intended already changes nothing. One of a copy-dir is entered among the job's own checkpoints. One
     of another timeline is refused: the sinks were taken back behind it, and what they hold since is not
     what it knows of.
     """
     changes = changes or Changes()
     found = found or find(store, job, point, forked_from=changes.forked_from, savepoint_dir=savepoint_dir)
+    still()
     point, manifest = found.point, found.manifest
     place = Place(point).url if is_place(point) else ""
     if _ELSEWHERE.fullmatch(point):

@@ -12,12 +12,13 @@ from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, com
 from weir.cli.points import AcceptDuplicates
 from weir.cli.saving import savepoint_dir
 from weir.clock import Clock
-from weir.errors import JobRunningError, NotDoneError
+from weir.errors import NotDoneError
 from weir.ids import job_name
 from weir.storage import generations, open_store
 from weir.storage.generations import read_origin
+from weir.supervisor.idle import Idle
 from weir.supervisor.savepoints import known
-from weir.supervisor.view import Standing, look
+from weir.supervisor.view import look
 
 ToLastGood = Annotated[
     bool,
@@ -48,7 +49,7 @@ def repair(
     """
     place = directory(dir, config, define)
     standing = look(place, job, Clock())
-    _refuse_while_it_runs(standing)
+    idle = Idle.of(place, job, standing)
     store, name = open_store(place), job_name(job)
     if (opening := generations.opening(store, name)) is not None:
         origin = read_origin(store, name, opening)
@@ -73,19 +74,14 @@ def repair(
     if not json:
         _say_plan(json, job, found)
     _confirm(job, place, yes)
-    generation = carry_out(store, name, found, accept_duplicates=accept_duplicates, clock=Clock())
+    generation = carry_out(
+        store, name, found, accept_duplicates=accept_duplicates, clock=Clock(), still=idle.check
+    )
     if json:
         say.say_json({**_as_json(job, found), "generation": generation})
         return
     file = standing.file or "FILE"
     say.say(f"written down: the next 'weir run {file}' goes on from there; the damaged files stay")
-
-
-def _refuse_while_it_runs(job: Standing) -> None:
-    if not job.over:
-        raise JobRunningError(
-            job=job.name, attempt=job.attempt, pid=job.pid, host=job.host, since=job.started_at
-        )
 
 
 def _confirm(job: str, dir: str, yes: bool) -> None:

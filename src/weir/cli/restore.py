@@ -38,11 +38,12 @@ from weir.cli.points import (
 from weir.cli.saving import savepoint_dir
 from weir.clock import Clock
 from weir.config import resolve
-from weir.errors import BadValueError, JobRunningError, NoSuchJobError, NotDoneError
+from weir.errors import BadValueError, NoSuchJobError, NotDoneError
 from weir.ids import job_name
 from weir.storage import generations, open_store
 from weir.storage.generations import read_origin
 from weir.supervisor.asking import RESTORE
+from weir.supervisor.idle import Idle
 from weir.supervisor.restoring import WHY
 from weir.supervisor.view import Standing, look
 
@@ -105,7 +106,8 @@ def restore(
     wanted = From(as_point(point), accept_duplicates, changes)
     standing = _standing(place, job, wanted.point)
     if standing is None or standing.over:
-        _intend(place, job, standing.file if standing else "", wanted, savepoint_dir(config, define) or "")
+        idle = Idle.of(place, job, standing)
+        _intend(idle, standing.file if standing else "", wanted, savepoint_dir(config, define) or "")
         return
     refuse_without_supervisor(standing, place, "restore")
     with say.waiting(f"waiting for {job} to go on from {wanted.point}"):
@@ -129,8 +131,9 @@ def _standing(dir: str, job: str, point: str) -> Standing | None:
         raise
 
 
-def _intend(dir: str, job: str, file: str, wanted: From, saved_to: str) -> None:
+def _intend(idle: Idle, file: str, wanted: From, saved_to: str) -> None:
     """Nobody runs the job: write down where its next start goes on."""
+    dir, job = idle.dir, idle.job
     store, name = open_store(dir), job_name(job)
     with say.waiting(f"checking {wanted.point}"):
         generation = intend(
@@ -142,6 +145,7 @@ def _intend(dir: str, job: str, file: str, wanted: From, saved_to: str) -> None:
             why=WHY,
             changes=wanted.changes,
             savepoint_dir=saved_to,
+            still=idle.check,
         )
     origin = read_origin(store, name, generation)
     checkpoint = origin.checkpoint if origin else None
@@ -167,10 +171,7 @@ def _withdraw(dir: str, job: str, point: str | None, withdraw: bool) -> None:
         reason = "it takes back what was asked for before" if withdraw else "where to go on must be said"
         raise BadValueError(key="POINT", value=point or "", origin="the command line", reason=reason)
     standing = look(dir, job, Clock())
-    if not standing.over:
-        raise JobRunningError(
-            job=job, attempt=standing.attempt, pid=standing.pid, host=standing.host, since=standing.started_at
-        )
+    idle = Idle.of(dir, job, standing)
     store, name = open_store(dir), job_name(job)
     opening = generations.opening(store, name)
     origin = read_origin(store, name, opening) if opening else None
@@ -179,6 +180,7 @@ def _withdraw(dir: str, job: str, point: str | None, withdraw: bool) -> None:
         raise NotDoneError(
             what=what, why="none is written down", hint=f"'weir status {job}' shows how it stands"
         )
+    idle.check()
     if not generations.drop(store, name, opening, "withdrawn by the user"):
         why = f"sinks are taken back to {origin.restored_from} already, so the live files are ahead of them"
         raise NotDoneError(what=what, why=why, hint=f"'weir run {standing.file or 'FILE'}' takes it up again")

@@ -21,6 +21,7 @@ from weir.storage.attempts import whoami
 from weir.storage.generations import read_origin
 from weir.supervisor import asking
 from weir.supervisor.asking import Wish
+from weir.supervisor.idle import Idle
 from weir.supervisor.restoring import WHY
 from weir.supervisor.savepoints import progress_of
 from weir.web import sampling
@@ -95,8 +96,10 @@ def restore(site: Site, operation: Operation) -> Mapping[str, Any]:
     """Of a running job now; of one that nobody runs at its next start, which `live` tells."""
     job, wanted = operation.job, From.from_wire(operation.arguments)
     said = {"job": job, "point": wanted.point}
-    if not site.look(job).over:
+    standing = site.look(job)
+    if not standing.over:
         return {**_ask(site, operation, asking.RESTORE, operation.arguments), **said, "live": True}
+    idle = Idle.of(site.dir, job, standing)
     store, name = open_store(site.dir), job_name(job)
     generation = intend(
         store,
@@ -107,6 +110,7 @@ def restore(site: Site, operation: Operation) -> Mapping[str, Any]:
         why=WHY,
         changes=wanted.changes,
         savepoint_dir=site.savepoint_dir(job) or "",
+        still=idle.check,
     )
     origin = read_origin(store, name, generation)
     checkpoint = origin.checkpoint if origin else None
