@@ -129,14 +129,18 @@ def test_one_that_fails_says_why_and_the_next_is_taken(bench: Made, tmp_path: Pa
     first, second = one.wait_for(m.Answered, 2)
     assert not first.done and "savepoint-dir" in first.body["why"] and "weir stop job" in first.body["hint"]
     assert "the job's own directory" in second.body["why"]
-    one.refuse = "a query of the job is down"
-    one.savepoints.ask(wanted(tmp_path / "saved", "refused"))
-    third = one.wait_for(m.Answered, 3)[-1]
-    assert third.body["reason"] == f"its checkpoint was not taken: {one.refuse}"
-    assert [failed.by for failed in one.wait_for(m.SavepointFailed, 3)] == ["ada@engine"] * 3
+    goes_on, again = "the job goes on; ask for it again", "ask for it again when the job runs again"
+    refusals = {"a query of the job is down": goes_on, "the job is ending": again, "the job was ended": again}
+    for count, (reason, hint) in enumerate(refusals.items(), start=3):
+        one.refuse = reason
+        one.savepoints.ask(wanted(tmp_path / "saved", "refused"))
+        refused = one.wait_for(m.Answered, count)[-1]
+        assert refused.body["reason"] == f"its checkpoint was not taken: {reason}"
+        assert refused.body["hint"] == hint
+    assert [failed.by for failed in one.wait_for(m.SavepointFailed, 5)] == ["ada@engine"] * 5
     one.refuse = ""
     one.savepoints.ask(wanted(tmp_path / "saved", "good"))
-    assert one.wait_for(m.Answered, 4)[-1].done
+    assert one.wait_for(m.Answered, 6)[-1].done
 
 
 def test_the_end_of_the_job_gives_up_what_is_copied_and_refuses_what_waits(
@@ -160,6 +164,7 @@ def test_the_end_of_the_job_gives_up_what_is_copied_and_refuses_what_waits(
     one.savepoints.settle()
     answers = {a.request: a for a in one.wait_for(m.Answered, 2)}
     assert [answers[name].body["reason"] for name in ("first", "second")] == ["the job was ended"] * 2
+    assert answers["first"].body["hint"] == "ask for it again when the job runs again"
     assert list((tmp_path / "saved").iterdir()) == [] and one.held == set()
 
 

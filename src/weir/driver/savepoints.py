@@ -22,6 +22,7 @@ from weir.config import Settings
 from weir.errors import ExternalError, NoSavepointError, SavepointPlaceError, WeirError
 from weir.ids import CheckpointId, JobName
 from weir.protocol import messages as m
+from weir.protocol.checkpoints import AbortReason, Refusal
 from weir.savepoint.catalogue import SCHEDULE, Entry, entries, scheduled, superfluous, taken_at
 from weir.savepoint.copying import dispose
 from weir.savepoint.place import Place
@@ -34,7 +35,7 @@ from weir.words import without_secrets
 _TELL_EVERY = 0.5
 _AGAIN = 60.0
 """A savepoint of the schedule that failed is tried again after so long, or the schedule's own time."""
-_ENDED = "the job was ended"
+_ENDED = AbortReason.STOPPING.value
 _SHARE = 0.1
 """While the queries have work, a thread that copies uses so much of a core, and rests else."""
 _STILL = 2
@@ -243,7 +244,7 @@ class Savepoints:
             halted = self._halted.is_set
             return take(self._store, manifest, target, facts, self._clock, tell, halted, self._rest)
         except HaltedError:
-            raise self._none(_ENDED) from None
+            raise self._none(_ENDED, ended=True) from None
         finally:
             self._outside.release(CheckpointId(manifest.id))
 
@@ -256,7 +257,8 @@ class Savepoints:
         cut(lambda manifest, reason: asked.set_result((manifest, reason)))
         manifest, reason = asked.result()
         if manifest is None:
-            raise self._none(f"its checkpoint was not taken: {reason}")
+            ended = reason in (_ENDED, Refusal.STOPPING.value)
+            raise self._none(f"its checkpoint was not taken: {reason}", ended=ended)
         return manifest
 
     def _target(self, wanted: Wanted) -> str:
@@ -269,8 +271,9 @@ class Savepoints:
             )
         return target
 
-    def _none(self, reason: str) -> NoSavepointError:
-        return NoSavepointError(job=self._job, reason=reason, todo="the job goes on; ask for it again")
+    def _none(self, reason: str, *, ended: bool) -> NoSavepointError:
+        todo = "ask for it again when the job runs again" if ended else "the job goes on; ask for it again"
+        return NoSavepointError(job=self._job, reason=reason, todo=todo)
 
     def _refuse(self, wanted: Wanted, reason: str) -> None:
         self._outside.report(m.SavepointFailed(wanted.path, wanted.trigger, wanted.by, 0.0, reason))
