@@ -14,6 +14,7 @@ from tests.fake_job import FakeJob, Weir
 from tests.kept_job import write
 from weir.checkpoint.manifest import Manifest, QueryCut
 from weir.checkpoint.restore import Changes, From
+from weir.cli.points import as_point
 from weir.ids import CheckpointId, Generation
 from weir.protocol.checkpoints import AbortReason, Alignment
 from weir.protocol.messages import CheckpointAborted, CheckpointBegun, CheckpointCompleted, Restored
@@ -397,6 +398,28 @@ def test_a_stopped_job_keeps_what_changes_on_the_way(weir: Weir, job: FakeJob) -
     assert origin.offsets == {"counts/rows": "latest"}
     bad = weir("restore", "wordcount", "41", "--state-backend", "tape")
     assert bad.code == 2 and "tape" in bad.err
+
+
+@pytest.mark.parametrize(
+    ("given", "point"),
+    [
+        ("41", "chk-41"),
+        ("latest", "latest"),
+        ("/saved/wordcount-8", "/saved/wordcount-8"),
+        ("file:/saved/wordcount-8", "/saved/wordcount-8"),
+        ("file:///saved/wordcount-8", "/saved/wordcount-8"),
+        ("s3://bucket/wordcount-8", "s3://bucket/wordcount-8"),
+    ],
+)
+def test_a_point_is_named_as_the_job_understands_it(given: str, point: str) -> None:
+    assert as_point(given) == point and as_point(point) == point
+
+
+def test_a_savepoint_may_be_named_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wordcount-8").mkdir()
+    for given in ("wordcount-8", "./wordcount-8", "file:wordcount-8"):
+        assert as_point(given) == str(tmp_path / "wordcount-8")
 
 
 def test_a_restore_of_a_stopped_job_can_be_withdrawn(weir: Weir, job: FakeJob) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from weir.cli.options import pairs
 from weir.protocol.offsets import check_form
+from weir.storage.open import is_local, local_path
 
 AcceptDuplicates = Annotated[
     bool,
@@ -62,12 +63,12 @@ def as_point(text: str) -> str:
     """As the job understands it, wherever it runs: a file is named from the root."""
     if text.isdigit():
         return f"chk-{int(text)}"
-    return str(Path(text).absolute()) if elsewhere(text) and "://" not in text else text
+    return str(Path(local_path(text)).absolute()) if elsewhere(text) and is_local(text) else text
 
 
 def elsewhere(point: str) -> bool:
     """Whether it is a place outside of the job: a manifest in a copy-dir, or a savepoint."""
-    return "/" in point or point.endswith(".json") or Path(point).is_dir()
+    return "/" in point or point.startswith("file:") or point.endswith(".json") or Path(point).is_dir()
 
 
 def offsets_of(set_offsets: list[str] | None) -> dict[str, str]:
