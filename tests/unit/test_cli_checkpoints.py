@@ -380,15 +380,15 @@ CHANGES = Changes(
 
 def test_a_running_job_is_told_what_changes_on_the_way(weir: Weir, job: FakeJob) -> None:
     supervisor = Supervisor(job, done=True, **asdict(Restored(41, 2, "asked for", 1.5)))
-    weir("restore", "wordcount", "41", *CHANGING, "--set-offsets", "counts/rows=latest")
+    weir("restore", "wordcount", "latest", *CHANGING, "--set-offsets", "counts/rows=latest")
     ((_, asked),) = supervisor.heard
-    assert From.from_wire(asked) == From("chk-41", changes=CHANGES)
+    assert From.from_wire(asked) == From("latest", changes=CHANGES)
 
 
 def test_a_stopped_job_keeps_what_changes_on_the_way(weir: Weir, job: FakeJob) -> None:
     stored(job, 41)
     job.state("CANCELED").end()
-    answer = weir("restore", "wordcount", "41", *CHANGING, "--set-offsets", "counts/rows=latest")
+    answer = weir("restore", "wordcount", "latest", *CHANGING, "--set-offsets", "counts/rows=latest")
     run = "weir run /jobs/wordcount.py --parallelism 8 --state-backend hashmap"
     assert answer.out == f"the next '{run}' goes on from checkpoint 41\n"
     origin = read_origin(LocalStore(job.dir), job.name, Generation(2))
@@ -398,6 +398,14 @@ def test_a_stopped_job_keeps_what_changes_on_the_way(weir: Weir, job: FakeJob) -
     assert origin.offsets == {"counts/rows": "latest"}
     bad = weir("restore", "wordcount", "41", "--state-backend", "tape")
     assert bad.code == 2 and "tape" in bad.err
+
+
+@pytest.mark.parametrize("point", ["41", "chk-41", "copies/wordcount/checkpoints/chk-41.json"])
+def test_only_a_savepoint_can_be_claimed(point: str, weir: Weir, job: FakeJob) -> None:
+    answer = weir("restore", "wordcount", point, "--claim")
+    assert answer.code == 2 and "--claim can't be" in answer.err
+    assert "a checkpoint is the job's own already" in answer.err
+    assert job.requests.pending() == []
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,8 @@ def test_the_settings_file_is_here_or_beside_the_job_file_or_named(weir: Weir, t
         (["absent.py"], 2, "absent.py is not a job file\n  why: there is no such file"),
         (["job.py", "-D", "nothing"], 2, "-D can't be 'nothing'"),
         (["job.py", "--conf", "heartbeat.timeout=1s"], 2, "--conf can't be 'heartbeat.timeout'"),
+        (["job.py", "--claim"], 2, "--claim can't be 'true'"),
+        (["job.py", "-s", "41", "--claim"], 2, "--claim can't be 'chk-41'"),
         (["job.py", "--set-offsets", "counts/@0=latest"], 2, "--set-offsets counts/@0 can't be used"),
         (
             ["job.py", "-s", "latest", "--set-offsets", "counts/orders=later"],

@@ -298,7 +298,7 @@ def test_a_restore_goes_to_the_supervisor_or_is_written_down(api: TestClient, jo
     answer = {"done": True, "checkpoint": 41, "generation": 2, "seconds": 1.5}
     supervisor = Answering(job, lambda request: answer)
     said = {
-        "point": "41",
+        "point": "/saved/wordcount-41",
         "allow_dropped": True,
         "maps": ["counts/0=1"],
         "offsets": {"counts/@0": "earliest"},
@@ -310,11 +310,14 @@ def test_a_restore_goes_to_the_supervisor_or_is_written_down(api: TestClient, jo
     supervisor.end()
     verb, heard = supervisor.heard[0]
     changes = Changes(("counts/0=1",), True, 5, "hashmap", {"counts/@0": "earliest"}, claim=True)
-    assert (verb, From.from_wire(heard)) == ("restore", From("chk-41", changes=changes))
+    assert (verb, From.from_wire(heard)) == ("restore", From("/saved/wordcount-41", changes=changes))
     assert (done["result"]["checkpoint"], done["result"]["live"]) == (41, True)
     no_place = {"point": "41", "offsets": {"counts/@0": "somewhere"}}
     refused = api.post(f"{API}/jobs/wordcount/restore", json=no_place, headers=ASKS)
     assert refused.status_code == 400 and "somewhere" in refused.text
+    claimed = {"point": "41", "claim": True}
+    own = api.post(f"{API}/jobs/wordcount/restore", json=claimed, headers=ASKS)
+    assert own.status_code == 422 and "a checkpoint is the job's own already" in own.text
     bad = api.post(f"{API}/jobs/wordcount/restore", json={"point": "relative/path"}, headers=ASKS)
     assert bad.status_code == 422
     job.state("CANCELED").end()

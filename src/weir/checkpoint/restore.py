@@ -139,6 +139,11 @@ def is_place(point: str) -> bool:
     return "/" in point and _ELSEWHERE.fullmatch(point) is None
 
 
+def may_be_claimed(point: str) -> bool:
+    """Whether it is a savepoint, or may turn out to be one: a checkpoint is the job's own already."""
+    return point == LATEST or is_place(point)
+
+
 def is_left_behind(store: Store, job: JobName, manifest: Manifest) -> bool:
     """Whether the job was taken back behind a point of its own: then it can't go on from there."""
     return _is_of(store, job, manifest) and not _is_on(_way(store, job), manifest)

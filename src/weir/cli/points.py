@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from weir.checkpoint.restore import may_be_claimed
 from weir.cli.options import pairs
+from weir.errors import BadValueError
 from weir.protocol.offsets import check_form
 from weir.storage.open import is_local, local_path
 
@@ -69,6 +71,15 @@ def as_point(text: str) -> str:
 def elsewhere(point: str) -> bool:
     """Whether it is a place outside of the job: a manifest in a copy-dir, or a savepoint."""
     return "/" in point or point.startswith("file:") or point.endswith(".json") or Path(point).is_dir()
+
+
+def check_claim(claim: bool, point: str | None) -> None:
+    """Refuse to claim what can't be claimed; `point` as `as_point` gives it, None for the live files."""
+    if claim and (point is None or not may_be_claimed(point)):
+        reason = "a checkpoint is the job's own already, and goes when newer ones make up for it"
+        if point is None:
+            reason = "it goes with -s and a savepoint, and here is none"
+        raise BadValueError(key="--claim", value=point or "true", origin="the command line", reason=reason)
 
 
 def offsets_of(set_offsets: list[str] | None) -> dict[str, str]:

@@ -31,6 +31,7 @@ from weir.cli.points import (
     Parallelism,
     SetOffsets,
     as_point,
+    check_claim,
     elsewhere,
     offsets_of,
     shape_of,
@@ -91,6 +92,8 @@ def restore(
     if withdraw or point is None:
         _withdraw(place, job, point, withdraw)
         return
+    wanted_point = as_point(point)
+    check_claim(claim, wanted_point)
     shape = shape_of(parallelism, state_backend)
     settings = resolve(
         file=settings_file(config), environ=os.environ, overrides=overrides(define) | shape
@@ -103,7 +106,7 @@ def restore(
         offsets=offsets_of(set_offsets),
         claim=claim,
     )
-    wanted = From(as_point(point), accept_duplicates, changes)
+    wanted = From(wanted_point, accept_duplicates, changes)
     standing = _standing(place, job, wanted.point)
     if standing is None or standing.over:
         idle = Idle.of(place, job, standing)

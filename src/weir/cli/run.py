@@ -22,6 +22,7 @@ from weir.cli.points import (
     Parallelism,
     SetOffsets,
     as_point,
+    check_claim,
     offsets_of,
     shape_of,
 )
@@ -118,6 +119,8 @@ def run(
     if offsets and not from_savepoint:
         reason = "it goes with -s, and live files go on where they are"
         raise BadOffsetsError(given=next(iter(offsets)), reason=reason)
+    point = as_point(from_savepoint) if from_savepoint else None
+    check_claim(claim, point)
     require_java()
     ready = Ready.inherited()
     changes = Changes(
@@ -126,7 +129,7 @@ def run(
         offsets=offsets,
         claim=claim,
     )
-    wanted = From(as_point(from_savepoint), accept_duplicates, changes) if from_savepoint else None
+    wanted = From(point, accept_duplicates, changes) if point else None
     inputs = Inputs(
         file.absolute(),
         arguments or [],

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response
 
-from weir.checkpoint.restore import Changes, From
+from weir.checkpoint.restore import Changes, From, may_be_claimed
 from weir.config import Settings, StateBackend, changed
 from weir.errors import BadRequestError
 from weir.ids import query_name
@@ -166,6 +166,9 @@ def routes(site: Site) -> APIRouter:
     async def restore(job: Job, want: WantRestore, wait: Wait = 0) -> Response:
         """Take the job back to a checkpoint or savepoint; if nobody runs it, at its next start."""
         check_form(want.offsets)
+        point = _point(want.point)
+        if want.claim and not may_be_claimed(point):
+            raise BadRequestError(reason="claim: a checkpoint is the job's own already; name a savepoint")
         changes = Changes(
             maps=tuple(want.maps),
             allow_dropped=want.allow_dropped,
@@ -174,7 +177,7 @@ def routes(site: Site) -> APIRouter:
             offsets=want.offsets,
             claim=want.claim,
         )
-        wanted = From(_point(want.point), want.accept_duplicates, changes)
+        wanted = From(point, want.accept_duplicates, changes)
         return await begin(job, "restore", wanted.to_wire(), doing.restore, wait)
 
     @api.post("/jobs/{job}/plan", response_model=Object)
