@@ -165,6 +165,19 @@ def test_two_queries_that_fail_at_one_time_have_a_recovery_each(
     assert len(drivers) == 1
 
 
+def fails_for_good(driver: Driver, message: m.Message) -> None:
+    plays_along(driver, message)
+    if isinstance(message, m.Start):
+        driver.heard(m.QueryFailed("counts", 1, 3, m.Failure("counts broke", retry=False)))
+
+
+def test_a_job_that_fails_is_not_cancelled_and_keeps_its_checkpoints(run: Run, drivers: list[Driver]) -> None:
+    Driver.scripts = [fails_for_good]
+    state, failure = run.alone()
+    assert state is JobState.FAILED and failure is not None and failure.what == "counts broke"
+    assert [stop.cancelled for stop in drivers[0].heard_of(m.Stop)] == [False]
+
+
 def test_a_driver_may_load_slowly_and_may_not_be_silent(
     tmp_path: Path, drivers: list[Driver], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -328,7 +328,7 @@ class Stop:
 
     seconds: float
     cancelled: bool = True
-    """The job ends with it; False when another driver goes on."""
+    """The user ends the job with it; False when it failed, or when another driver goes on."""
 
 
 @dataclass(frozen=True)

@@ -393,7 +393,7 @@ class Supervisor:
         self._event("gave up", {"reason": reason})
         self._final = failure
         self._move(JobEvent.GIVE_UP)
-        self._end_driver()
+        self._end_driver(cancelled=False)
 
     # the end
 
@@ -408,15 +408,18 @@ class Supervisor:
         self._note(f"{by}: the running batches finish and commit, then the job ends")
         self._event("cancel", {"by": by})
         self._move(JobEvent.CANCEL)
-        self._end_driver()
+        self._end_driver(cancelled=True)
 
-    def _end_driver(self) -> None:
-        """Ask the driver for a clean end, with a limit; one that does not run yet is just ended."""
+    def _end_driver(self, *, cancelled: bool) -> None:
+        """Ask the driver for a clean end, with a limit; one that does not run yet is just ended.
+
+        Only a job that was cancelled may delete its checkpoints: one that failed goes on from them.
+        """
         self._deploy_at = None
         self._restarts.clear()
         live = self._live
         if live is not None and live.granted:
-            self._stop(live, cancelled=True)
+            self._stop(live, cancelled=cancelled)
             return
         if live is not None:
             live.process.end()
