@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -219,6 +220,31 @@ def test_the_schedule_goes_on_where_it_was_before_a_restart(bench: Made, tmp_pat
     (place / MANIFEST).write_bytes(encode(changed))
     told = one.savepoints._first_due()
     assert told is not None and 0 < told - Clock().monotonic() <= 30
+
+
+def test_a_fork_with_the_same_settings_counts_and_deletes_only_its_own(bench: Made, tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    one = bench(
+        **{
+            "execution.checkpointing.savepoint-dir": str(saved),
+            "savepoint.schedule": "1 h",
+            "savepoint.retain": "1",
+        }
+    )
+    one.savepoints.start()
+    one.savepoints.ask(wanted(saved))
+    mine = Path(one.wait_for(m.SavepointTaken)[0].path)
+    theirs = []
+    for id, hours in ((8, 3), (9, 2)):
+        taken = (Clock().now() - timedelta(hours=hours)).isoformat()
+        update = {"job": "job-test", "id": id, "trigger": "schedule", "taken_at": taken}
+        theirs.append(shutil.copytree(mine, saved / f"job-test-{id}"))
+        changed = Place(str(mine)).read().model_copy(update=update)
+        (theirs[-1] / MANIFEST).write_bytes(encode(changed))
+    told = one.savepoints._first_due()
+    assert told is not None and told - Clock().monotonic() > 3590, "this job has taken none yet"
+    one.savepoints._make_room()
+    assert all((place / MANIFEST).exists() for place in theirs)
 
 
 def test_a_schedule_needs_a_place() -> None:

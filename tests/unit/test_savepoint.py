@@ -465,7 +465,7 @@ def test_only_what_the_schedule_took_may_go_and_never_the_newest(job: KeptJob, t
         *range(4),
     ]
 
-    ours = scheduled(found, done.lineage)
+    ours = scheduled(found, done.job, done.lineage)
 
     def gone(keep: Keep, at: datetime = now) -> list[int]:
         return sorted(one.savepoint.id for one in superfluous(ours, keep, at) if one.savepoint)
@@ -475,4 +475,5 @@ def test_only_what_the_schedule_took_may_go_and_never_the_newest(job: KeptJob, t
     assert gone(Keep(age=timedelta(days=7))) == [0]
     assert gone(Keep(count=3, age=timedelta(days=2))) == [0, 2]
     assert gone(Keep(age=timedelta(hours=1)), now + timedelta(days=99)) == [0, 2]
-    assert scheduled(found, "another life") == []
+    assert scheduled(found, done.job, "another life") == []
+    assert scheduled(found, "a-fork", done.lineage) == []

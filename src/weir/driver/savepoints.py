@@ -182,7 +182,7 @@ class Savepoints:
 
     def _scheduled(self) -> list[Entry]:
         try:
-            return scheduled(entries([self._dir]), self._lineage)
+            return scheduled(entries([self._dir]), self._job, self._lineage)
         except ExternalError:
             return []
 

@@ -53,16 +53,13 @@ def entries(dirs: Iterable[str], named: Iterable[str] = ()) -> list[Entry]:
     return sorted(found, key=lambda one: (one.savepoint.taken_at if one.savepoint else "", one.place))
 
 
-def scheduled(found: Iterable[Entry], lineage: str) -> list[Entry]:
+def scheduled(found: Iterable[Entry], job: str, lineage: str) -> list[Entry]:
     """What the schedule took in this life of a job, newest first.
 
-    Another life, or another job of this name elsewhere, may write to the same place: those are its own.
+    Another life, another job of this name elsewhere, or a fork, which keeps the lineage, may write to the
+    same place: those are its own.
     """
-    ours = [
-        one
-        for one in found
-        if one.savepoint and (one.savepoint.lineage, one.savepoint.trigger) == (lineage, SCHEDULE)
-    ]
+    ours = [one for one in found if one.savepoint and _is_scheduled(one.savepoint, job, lineage)]
     return sorted(ours, key=taken_at, reverse=True)
 
 
@@ -75,6 +72,10 @@ def superfluous(newest_first: Sequence[Entry], keep: Keep, now: datetime) -> lis
 def taken_at(entry: Entry) -> datetime:
     assert entry.savepoint is not None
     return datetime.fromisoformat(entry.savepoint.taken_at)
+
+
+def _is_scheduled(savepoint: Savepoint, job: str, lineage: str) -> bool:
+    return (savepoint.job, savepoint.lineage, savepoint.trigger) == (job, lineage, SCHEDULE)
 
 
 def _entry(place: str) -> Entry:
