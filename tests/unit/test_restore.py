@@ -193,6 +193,41 @@ def test_latest_is_no_savepoint_that_the_job_was_taken_back_behind_nor_one_of_an
     assert latest(job, tmp_path / "saved") == "chk-42"
 
 
+def test_a_fork_goes_back_to_no_point_of_its_own_that_it_was_taken_back_behind(
+    job: KeptJob, tmp_path: Path
+) -> None:
+    first, second = (saved(job, one, tmp_path / "saved") for one in three(job)[1:])
+    fork = KeptJob(tmp_path / "weir", "test", lineage=False)
+
+    def forked(point: str) -> Generation:
+        changes = restore.Changes(forked_from=job.job)
+        number = restore.intend(
+            fork.store,
+            fork.job,
+            point,
+            accept_duplicates=False,
+            clock=ManualClock(),
+            why="a test",
+            changes=changes,
+        )
+        restore.open_generation(fork.store, fork.job, number)
+        return number
+
+    begun = forked(first)
+    mark_live(fork.store, fork.job, begun)
+    origin = read_origin(fork.store, fork.job, begun)
+    assert origin is not None and origin.lineage == job.origin.lineage
+    fork.origin = origin
+    for id in (51, 52):
+        batch = id - 49
+        names = fork.batch(batch, generation=begun)
+        fork.take(id, fork.pins(begun), names[:5], batch, generation=begun)
+    mark_live(fork.store, fork.job, forked("chk-51"))
+    with pytest.raises(NoSuchCheckpointError, match="taken back behind it"):
+        forked("chk-52")
+    assert forked("chk-51") and forked(second), "the original's are of its own generations"
+
+
 @pytest.mark.parametrize("trigger", ["edit", "convert"])
 def test_latest_is_no_savepoint_that_was_made_of_another_one(
     job: KeptJob, tmp_path: Path, trigger: str

@@ -232,8 +232,7 @@ def intend(
         raise NotRewindableError(job=job, query=stuck[0], point=place or f"chk-{manifest.id}")
     if not place:
         named(store, job, f"chk-{manifest.id}")  # to verify takes its time; it may be dropped by now
-    if not changes.forked_from:
-        check_timeline(store, job, point, manifest)
+    check_timeline(store, job, point, manifest)
     origin = Origin(
         lineage=manifest.lineage,
         backend=changes.backend or manifest.backend,
@@ -333,9 +332,12 @@ def _is_on(way: _Way | None, manifest: Manifest) -> bool:
 
 
 def _is_of(store: Store, job: JobName, manifest: Manifest) -> bool:
-    """Whether it was taken in this life of the job; a savepoint may come from another one."""
+    """Whether it was taken in this life of the job; a savepoint may come from another one.
+
+    A fork keeps the lineage, but its generations are its own.
+    """
     live = read_origin(store, job, generations.live(store, job))
-    return live is None or live.lineage == manifest.lineage
+    return live is None or (job, live.lineage) == (manifest.job, manifest.lineage)
 
 
 def _forked_from(store: Store, job: JobName) -> str:
