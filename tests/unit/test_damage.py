@@ -13,6 +13,7 @@ from weir.checkpoint import restore
 from weir.checkpoint.damage import Damage, QueryFacts, judge, look
 from weir.clock import ManualClock
 from weir.ids import BatchId, CheckpointId
+from weir.savepoint.take import Facts, take
 from weir.storage import generations, paths
 from weir.storage.generations import FIRST, mark_live
 
@@ -121,9 +122,22 @@ def test_a_restored_generation_must_have_what_it_was_restored_with(job: KeptJob)
     assert found(job) == ["commits/2 of query counts is lost: a checkpoint has batch 2, the newest is -1"]
 
 
-def restored(job: KeptJob) -> None:
+def test_a_checkpoint_of_another_life_says_nothing_of_a_generation(job: KeptJob, tmp_path: Path) -> None:
+    other = KeptJob(tmp_path / "other life")
+    for batch in range(3):
+        names = other.batch(batch)
+    manifest = other.take(1, other.pins(), names, 2)
+    saved = take(other.store, manifest, str(tmp_path / "saved"), Facts("request", "me", 0.0), other.clock)
+    for batch in range(4):
+        names = job.batch(batch)
+    job.take(1, job.pins(), names, 3)
+    restored(job, saved.place)
+    assert found(job) == [], "the other chk-1 has one batch more"
+
+
+def restored(job: KeptJob, point: str = "chk-1") -> None:
     number = restore.intend(
-        job.store, job.job, "chk-1", accept_duplicates=False, clock=ManualClock(), why="a test"
+        job.store, job.job, point, accept_duplicates=True, clock=ManualClock(), why="a test"
     )
     restore.open_generation(job.store, job.job, number)
     mark_live(job.store, job.job, number)

@@ -40,8 +40,8 @@ def intend(job: KeptJob, point: str = "latest", accept_duplicates: bool = False)
     )
 
 
-def opened(job: KeptJob, point: str = "latest") -> Generation:
-    number = intend(job, point)
+def opened(job: KeptJob, point: str = "latest", accept_duplicates: bool = False) -> Generation:
+    number = intend(job, point, accept_duplicates)
     restore.open_generation(job.store, job.job, number)
     return number
 
@@ -191,6 +191,17 @@ def test_latest_is_no_savepoint_that_the_job_was_taken_back_behind_nor_one_of_an
     other = KeptJob(tmp_path / "other life")
     saved(other, three(other)[2], tmp_path / "saved")
     assert latest(job, tmp_path / "saved") == "chk-42"
+
+
+def test_no_checkpoint_of_another_life_is_on_the_way(job: KeptJob, tmp_path: Path) -> None:
+    """Numbers of generations and checkpoints begin anew with each life."""
+    three(job)
+    other = KeptJob(tmp_path / "other life")
+    place = saved(other, three(other)[1], tmp_path / "saved")
+    mark_live(job.store, job.job, opened(job, place, accept_duplicates=True))
+    assert restore.candidates(job.store, job.job) == []
+    shutil.rmtree(job.folder / paths.generations(job.job))
+    assert restore.candidates(job.store, job.job) == [43, 42, 41], "without live files any will do"
 
 
 def test_a_fork_goes_back_to_no_point_of_its_own_that_it_was_taken_back_behind(

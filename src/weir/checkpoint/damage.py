@@ -83,8 +83,8 @@ def _newest_checkpoint(store: Store, job: JobName, generation: Generation) -> Ma
             manifest = mf.read(store, job, id)
         except ValidationError:
             continue
-        if manifest is None:
-            continue
+        if manifest is None or (origin is not None and manifest.lineage != origin.lineage):
+            continue  # of another life, which has had the same numbers
         if origin is None or manifest.generation == generation or id == opened_from:
             return manifest
     return None

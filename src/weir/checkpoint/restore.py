@@ -175,7 +175,7 @@ def candidates(store: Store, job: JobName) -> list[CheckpointId]:
 
     def on_the_way(id: CheckpointId) -> bool:
         manifest = _read(store, job, id)
-        return manifest is None or _is_on(way, manifest)
+        return manifest is None or way is None or _is_ours(store, way, job, manifest)
 
     return [id for id in reversed(mf.completed(store, job)) if on_the_way(id)]
 
