@@ -14,7 +14,7 @@ from weir.checkpoint import restore
 from weir.checkpoint.retention import ABORTED_KEPT, drop, drop_copied, sweep
 from weir.clock import ManualClock
 from weir.ids import CheckpointId, Generation
-from weir.storage import Store, paths
+from weir.storage import Store, generations, paths
 from weir.storage.generations import mark_live
 from weir.storage.local import LocalStore
 
@@ -172,6 +172,19 @@ def test_a_restore_that_was_never_finished_leaves_only_its_origin(job: KeptJob) 
     sweep(job.store, job.job, [manifest])
     assert list(tree(job.root(dead))) == ["origin.json"]
     assert len(tree(job.root(again) / "queries")) == len(list(manifest.files()))
+
+
+def test_a_restore_that_was_dropped_leaves_only_that(job: KeptJob) -> None:
+    manifest = job.take(1, job.pins(), job.batch(0), 0)
+    dead = intended(job.store, job, 1)
+    restore.open_generation(job.store, job.job, dead)
+    assert sweep(job.store, job.job, [manifest]) == [], "it may be taken up again"
+    assert generations.drop(job.store, job.job, dead, "a test")
+    assert sweep(job.store, job.job, [manifest], dry_run=True)
+    sweep(job.store, job.job, [manifest])
+    assert list(tree(job.root(dead))) == ["dropped.json", "origin.json"]
+    assert generations.opening(job.store, job.job) is None
+    assert sweep(job.store, job.job, [manifest]) == []
 
 
 # copies

@@ -134,16 +134,20 @@ class _Sweep:
         )
 
     def _dead_restores(self) -> list[str]:
-        """What was copied into a generation that never became live and never will; its origin stays."""
-        alive = generations.live(self._store, self._job)
-        swept = []
-        for number in generations.numbers(self._store, self._job):
-            if number < alive and not generations.is_live(self._store, self._job, number):
-                folder = paths.generation(self._job, number)
-                top = files.folder_of(self._store) / folder
-                swept += self._delete(
-                    [f"{folder}/{name}" for name in files.below(top) if name != "origin.json"], top
-                )
+        """What was copied into a generation that never became live and never will.
+
+        Its origin stays, and what says that it was dropped: without that it would be taken up again.
+        """
+        store, job, swept = self._store, self._job, []
+        alive = generations.live(store, job)
+        for number in generations.numbers(store, job):
+            passed = number < alive or store.exists(paths.dropped(job, number))
+            if passed and not generations.is_live(store, job, number):
+                folder = paths.generation(job, number)
+                stay = {paths.origin(job, number), paths.dropped(job, number), paths.rewinding(job, number)}
+                top = files.folder_of(store) / folder
+                there = {f"{folder}/{name}" for name in files.below(top)}
+                swept += self._delete(sorted(there - stay), top)
         return swept
 
     def _copies(self, copies: Copies) -> list[str]:
