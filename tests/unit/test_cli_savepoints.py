@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from dataclasses import asdict
 from pathlib import Path
@@ -315,6 +316,35 @@ def test_verify_of_a_job_looks_at_its_live_files_its_checkpoints_and_its_savepoi
     assert "damaged  checkpoint chk-1" in out and "queries/counts/commits/0 has 4 bytes" in out
     assert weir("verify", "nobody").code == 2
     assert weir("verify", "./nowhere").code == 2
+
+
+@pytest.mark.parametrize("place", ["az://nobody/wordcount-5", "/" + 300 * "x" + "/wordcount-5"])
+def test_a_savepoint_whose_storage_can_not_be_reached_is_told_and_hides_nothing(
+    weir: Weir, tmp_path: Path, place: str
+) -> None:
+    kept = KeptJob(tmp_path / "weir", "wordcount")
+    for batch in (0, 1):
+        names = kept.batch(batch)
+    kept.take(1, kept.pins(), names, 1)
+    fake = FakeJob(tmp_path / "weir", "wordcount").state("RUNNING").state("CANCELED")
+    fake.event("savepoint taken", asdict(SavepointTaken(5, place, "stop", "ada@engine", 1.0, 5)))
+    fake.end()
+    done = saved(tmp_path, tmp_path / "saved")
+    found = weir("savepoints", "wordcount", "--json").json["savepoints"]
+    assert [one["path"] for one in found] == [place, done.place]
+    assert found[0]["trouble"].startswith("can't be reached: the storage could not")
+    checked = weir("verify", "wordcount", "--json").json["checked"]
+    assert [(one["what"], bool(one["damage"])) for one in checked] == [
+        ("live files of", False),
+        ("checkpoint", False),
+        ("savepoint", True),
+        ("savepoint", False),
+    ]
+    (kept.root() / "queries/counts/commits/1").write_text("")
+    kept.store.delete(paths.completed(kept.job, CheckpointId(1)))
+    shutil.rmtree(kept.root() / "queries/counts/offsets")
+    answer = weir("repair", "wordcount", "--json")
+    assert answer.json["from"].endswith(done.place) and place in answer.json["passed_over"][0]
 
 
 def test_what_is_whole_is_loaded_when_asked_and_the_catalogue_knows(

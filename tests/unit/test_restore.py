@@ -193,6 +193,24 @@ def test_latest_is_no_savepoint_that_the_job_was_taken_back_behind_nor_one_of_an
     assert latest(job, tmp_path / "saved") == "chk-42"
 
 
+@pytest.mark.parametrize("place", ["az://nobody/job-99", "/" + 300 * "x" + "/job-99"])
+def test_latest_passes_over_a_savepoint_that_can_not_be_reached(
+    job: KeptJob, tmp_path: Path, place: str
+) -> None:
+    body = json.dumps({"path": place, "taken_at": "later"}).encode()
+    job.store.put(paths.saved(job.job, CheckpointId(99)), body)
+    with pytest.raises(NoSuchCheckpointError, match="can't be reached"):
+        latest(job)
+    three(job)
+    told: list[tuple[str, str]] = []
+    found = restore.find(job.store, job.job, "latest", lambda name, what: told.append((name, what)))
+    assert found.point == "chk-43" and [name for name, _ in told] == [place]
+    assert latest(job, Path(place)) == "chk-43", "nor does a savepoint-dir that can't be reached stop it"
+    lost = KeptJob(tmp_path / "lost", lineage=False)
+    lost.store.put(paths.saved(job.job, CheckpointId(99)), body)
+    assert restore.attempt_of_latest(lost.store, lost.job, "") == 0
+
+
 def test_no_checkpoint_of_another_life_is_on_the_way(job: KeptJob, tmp_path: Path) -> None:
     """Numbers of generations and checkpoints begin anew with each life."""
     three(job)

@@ -28,7 +28,7 @@ from weir.checkpoint.damage import Damage
 from weir.checkpoint.manifest import Manifest, QueryCut
 from weir.checkpoint.pins import Pins
 from weir.clock import Clock
-from weir.errors import DamagedError, DamagedSavepointError, NotASavepointError
+from weir.errors import DamagedError, DamagedSavepointError, ExternalError, NotASavepointError
 from weir.ids import NO_BATCH, BatchId, CheckpointId, Generation, JobName, QueryName
 from weir.job.state import Values
 from weir.protocol.checkpoints import Alignment
@@ -113,7 +113,7 @@ def plan(store: Store, job: JobName, savepoints: Sequence[str] = ()) -> Repair |
     for place in savepoints:
         try:
             manifest = restore.find(store, job, place).manifest
-        except (NotASavepointError, DamagedSavepointError) as error:
+        except (NotASavepointError, DamagedSavepointError, ExternalError) as error:
             passed_over.append(error.what)
             continue
         return Repair(torn, place, _newest(_replays(manifest), live.newest), tuple(passed_over))

@@ -25,13 +25,14 @@ from weir.clock import Clock
 from weir.errors import (
     DamagedCheckpointError,
     DamagedSavepointError,
+    ExternalError,
     NoSuchCheckpointError,
     NotASavepointError,
     NotRewindableError,
 )
 from weir.ids import CheckpointId, Generation, JobName, QueryName
 from weir.savepoint import restoring as saved
-from weir.savepoint.catalogue import below
+from weir.savepoint.catalogue import below, out_of_reach
 from weir.savepoint.place import Place
 from weir.savepoint.records import recorded
 from weir.spark.layout import QueryFiles
@@ -42,7 +43,7 @@ LATEST = "latest"
 _ELSEWHERE = re.compile(r"(?P<root>.+)/(?P<job>[^/]+)/checkpoints/(?P<name>chk-\d+\.json)")
 
 PassedOver = Callable[[str, str], None]
-"""Told of each newer point that is damaged, and what is wrong with it."""
+"""Told of each newer point that is damaged or can't be reached, and what is wrong with it."""
 
 
 Target = Callable[[str], "Path | None"]
@@ -165,8 +166,11 @@ def attempt_of_latest(store: Store, job: JobName, savepoint_dir: str) -> int:
     """The same for "latest". A job that has live files is above all of them; one that lost them is not."""
     if _way(store, job) is not None:
         return 0
-    places = (point for point in _newest_first(store, job, savepoint_dir) if is_place(point))
-    return max(map(attempt_of, places), default=0)
+    found = [0]
+    for place in filter(is_place, _newest_first(store, job, savepoint_dir)):
+        with suppress(NotASavepointError, ExternalError):  # "latest" passes it over
+            found.append(attempt_of(place))
+    return max(found)
 
 
 def candidates(store: Store, job: JobName) -> list[CheckpointId]:
@@ -377,26 +381,36 @@ def _bring_back(store: Store, manifest: Manifest, root: Path, to: Target) -> Non
 
 
 def _latest(store: Store, job: JobName, passed_over: PassedOver, savepoint_dir: str) -> Found:
-    first = ""
-    for point in _newest_first(store, job, savepoint_dir):
+    wrong: list[str] = []
+
+    def pass_over(point: str, damage: str) -> None:
+        wrong.append(f"{point} {damage}")
+        passed_over(point, damage)
+
+    for point in _newest_first(store, job, savepoint_dir, pass_over):
         try:
             return find(store, job, point)
         except (NoSuchCheckpointError, NotASavepointError):
             continue  # it was dropped meanwhile
         except (DamagedCheckpointError, DamagedSavepointError) as error:
-            damage = f"{error.fields['file']} {error.fields['damage']}"
-        passed_over(point, damage)
-        first = first or f"{point} {damage}"
-    if first:
-        raise NoSuchCheckpointError(job=job, point=LATEST, reason=f"no checkpoint is whole: {first}")
+            pass_over(point, f"{error.fields['file']} {error.fields['damage']}")
+        except ExternalError as error:
+            if not is_place(point):
+                raise
+            pass_over(point, out_of_reach(error))
+    if wrong:
+        raise NoSuchCheckpointError(job=job, point=LATEST, reason=f"no checkpoint is whole: {wrong[0]}")
     reason = "it has no completed checkpoint, and no savepoint that can be found"
     raise NoSuchCheckpointError(job=job, point=LATEST, reason=reason)
 
 
-def _newest_first(store: Store, job: JobName, savepoint_dir: str) -> list[str]:
+def _newest_first(
+    store: Store, job: JobName, savepoint_dir: str, passed_over: PassedOver = _silently
+) -> list[str]:
     """The checkpoints and savepoints that the live files descend from; a checkpoint before its copy.
 
-    A savepoint that was edited or converted is none of them: it must be named.
+    A savepoint that was edited or converted is none of them: it must be named. Nor is one that can't be
+    reached: how new it is, nobody knows.
 
     By number, which grows with every checkpoint. Where there are no live files, as of a job that comes
     back from its savepoints, numbers of several lives may be there, and it goes by time.
@@ -407,13 +421,22 @@ def _newest_first(store: Store, job: JobName, savepoint_dir: str) -> list[str]:
         manifest = _read(store, job, id)
         time = manifest.completed_at if manifest is not None and way is None else ""
         points[f"chk-{id}"] = (time, id, True)
-    for place in dict.fromkeys([*recorded(store, job), *below(savepoint_dir)]):
-        with suppress(NotASavepointError):
+    places = recorded(store, job)
+    try:
+        places += below(savepoint_dir)
+    except ExternalError as error:
+        passed_over(savepoint_dir, out_of_reach(error))
+    for place in dict.fromkeys(places):
+        try:
             savepoint = Place(place).read()
-            manifest = saved.facts(savepoint)
-            elsewhere = way is not None and not _is_ours(store, way, job, manifest)
-            if savepoint.derived or manifest.job != job or elsewhere:
-                continue
+        except NotASavepointError:
+            continue
+        except ExternalError as error:
+            passed_over(place, out_of_reach(error))
+            continue
+        manifest = saved.facts(savepoint)
+        elsewhere = way is not None and not _is_ours(store, way, job, manifest)
+        if not (savepoint.derived or manifest.job != job or elsewhere):
             points[place] = (manifest.completed_at if way is None else "", manifest.id, False)
     return sorted(points, key=lambda point: points[point], reverse=True)
 

@@ -58,9 +58,10 @@ def repair(
         say.note(f"to take that back: {command('restore', job, place, ' --withdraw')}")
         return
     there = known(place, job, savepoint_dir(config, define))
-    places = [one.place for one in there if one.savepoint and not one.savepoint.derived]
+    unread = [one.place for one in there if one.savepoint is None]  # first, so that it is said
+    places = [one.place for one in reversed(there) if one.savepoint and not one.savepoint.derived]
     with say.waiting(f"checking the files of {job}"):
-        found = plan(store, name, list(reversed(places)))
+        found = plan(store, name, unread + places)
     if found is None:
         _say(json, f"the live files of {job} are whole", job)
         load = command("verify", job, place, " --load")

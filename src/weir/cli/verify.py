@@ -16,8 +16,9 @@ from weir.cli.options import AsJson, Define, Directory, SettingsFile, directory
 from weir.cli.saving import absolute, savepoint_dir
 from weir.cli.with_spark import Conf, Master, ask, session
 from weir.clock import Clock
-from weir.errors import NotASavepointError
+from weir.errors import ExternalError, NotASavepointError
 from weir.ids import CheckpointId, JobName, job_name
+from weir.savepoint.catalogue import out_of_reach
 from weir.savepoint.manifest import MANIFEST
 from weir.savepoint.place import Place
 from weir.savepoint.verify import Verified, leave
@@ -166,7 +167,15 @@ def _job(dir: str, job: Standing, saved_in: str | None) -> Iterator[Checked]:
         if entry.savepoint is None:
             yield Checked(_SAVEPOINT, entry.place, None, None, (entry.trouble,))
         else:
-            yield _savepoint(entry.place)
+            yield _reached(entry.place)
+
+
+def _reached(path: str) -> Checked:
+    """A savepoint of a job; one whose storage fails does not hide the others."""
+    try:
+        return _savepoint(path)
+    except ExternalError as error:
+        return Checked(_SAVEPOINT, path, None, None, (out_of_reach(error),))
 
 
 def _state_of(dir: str, name: str) -> str:

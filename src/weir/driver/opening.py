@@ -125,7 +125,7 @@ class Opening:
         return self._replanning(point, changes, Live(self._store, self._job, Generation(number)), True)
 
     def _passed_over(self, point: str, damage: str) -> None:
-        self._note(f"{point} is damaged ({damage}): the one before it is tried")
+        self._note(f"{point} can't be used ({damage}): the newest of the others is tried")
 
     def _intend(self, wanted: From, why: str, found: Found | None = None) -> Generation:
         return restore.intend(

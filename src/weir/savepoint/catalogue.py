@@ -1,7 +1,7 @@
 """Which savepoints there are: those below a savepoint-dir, and those that the history names.
 
-What can't be read is listed too, with the reason: a user should see that something is there. Nothing
-here writes.
+What can't be read or reached is listed too, with the reason: a user should see that something is there.
+Nothing here writes.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Entry:
 def entries(dirs: Iterable[str], named: Iterable[str] = ()) -> list[Entry]:
     """The savepoints directly below these places, and those at the `named` ones, oldest first.
 
-    A named place that is gone is left out.
+    A named place that is gone is left out; one that can't be reached may be there.
     """
     places = dict.fromkeys(place for one in dirs for place in below(one))
     for place in named:
-        if place not in places and open_store(place).exists(MANIFEST):
+        if place not in places and not _is_gone(place):
             places[place] = None
     found = [_entry(place) for place in places]
     return sorted(found, key=lambda one: (one.savepoint.taken_at if one.savepoint else "", one.place))
@@ -78,12 +78,26 @@ def _is_scheduled(savepoint: Savepoint, job: str, lineage: str) -> bool:
     return (savepoint.job, savepoint.lineage, savepoint.trigger) == (job, lineage, SCHEDULE)
 
 
-def _entry(place: str) -> Entry:
-    where = Place(place)
+def _is_gone(place: str) -> bool:
     try:
+        return not open_store(place).exists(MANIFEST)
+    except ExternalError:
+        return False
+
+
+def _entry(place: str) -> Entry:
+    try:
+        where = Place(place)
         return Entry(place, where.read(), verified=last_verified(where))
     except NotASavepointError as error:
         return Entry(place, trouble=error.why)
+    except ExternalError as error:
+        return Entry(place, trouble=out_of_reach(error))
+
+
+def out_of_reach(error: ExternalError) -> str:
+    """What is wrong with a place whose storage fails, in words that follow its name."""
+    return f"can't be reached: {error.what}" + (f", because {error.why}" if error.why else "")
 
 
 def below(dir: str) -> list[str]:

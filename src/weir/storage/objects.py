@@ -22,7 +22,11 @@ class ObjectStore:
 
     def __init__(self, url: str) -> None:
         self._url = url if url.endswith("://") else url.rstrip("/")
-        self._store: Any = MemoryStore() if url.startswith("memory://") else from_url(url)
+        try:
+            self._store: Any = MemoryStore() if url.startswith("memory://") else from_url(url)
+        except BaseError as error:  # no such kind of store, or a setting of the environment is missing
+            reason = str(error).partition("\n")[0]
+            raise StorageError(verb="open", path=url, reason=reason, root=url) from error
 
     @property
     def url(self) -> str:
