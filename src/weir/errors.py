@@ -20,6 +20,7 @@
     |   |-- CopiesMismatchError     a copy-dir that holds the checkpoints of another life of the job
     |   |-- NoSuchCheckpointError   a checkpoint that is not there
     |   |-- NotRewindableError      a restore would go behind output that can't be taken back
+    |   |-- OtherInputError         a restore would read other lines in place of those that a savepoint holds
     |   |-- NotASavepointError      a place that holds no savepoint that this weir can use
     |   |-- SavepointPlaceError     a place that a savepoint can't be written to
     |   |-- BadMapError             a --map that names what is not there
@@ -301,6 +302,17 @@ class NotRewindableError(UserError):
     what_form = "job {job!r} can't go back to {point}: query {query!r} has delivered more since"
     why_form = "its sink can't be rewound, so what follows the checkpoint would be delivered twice"
     hint_form = "to accept the duplicates: weir restore {job} {point} --accept-duplicates"
+
+
+class OtherInputError(UserError):
+    """A restore would read other lines in place of those that a savepoint holds."""
+
+    what_form = "job {job!r} can't go on from {place}: source {source!r} has received other lines since"
+    why_form = "{entry} of its journal is not the savepoint's, whose unread lines would be lost"
+    hint_form = (
+        "start it under a name of its own: weir run FILE --as NAME -s {place}; or move {folder} away:"
+        " what was received there and not read goes with it"
+    )
 
 
 class NotASavepointError(UserError):

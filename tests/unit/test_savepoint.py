@@ -24,6 +24,7 @@ from weir.errors import (
     DamagedCheckpointError,
     DamagedSavepointError,
     NotASavepointError,
+    OtherInputError,
     SavepointPlaceError,
     StorageError,
     WeirError,
@@ -231,7 +232,8 @@ def test_a_writer_that_is_killed_leaves_nothing_that_looks_like_a_savepoint(
     checkpoint(job)
     saved = tmp_path / "saved"
     repository = Path(__file__).parents[2]
-    environ = {**os.environ, "WEIR_FAULTS": f"{fault}:kill", "PYTHONPATH": str(repository)}
+    sources = os.pathsep.join([str(repository / "src"), str(repository)])
+    environ = {**os.environ, "WEIR_FAULTS": f"{fault}:kill", "PYTHONPATH": sources}
     command = [sys.executable, "-c", KILLED, str(job.folder), str(saved)]
     done = subprocess.run(command, env=environ, cwd=repository, capture_output=True, text=True, timeout=60)
     assert done.returncode == -signal.SIGKILL, done.stderr
@@ -438,13 +440,37 @@ def test_what_was_received_and_not_read_goes_with_it_and_comes_back(job: KeptJob
     idle = manifest.model_copy(update={"queries": {"counts": cut, "late": QueryCut(batch=-1)}})
     assert len(unread_entries(job.store, idle)) == 8
     fresh = tmp_path / "fresh" / "wordcount"
-    there = write(fresh / unread[2], "another life's")
+    write(fresh / unread[2], "lines 5")
     generation = fresh / "generations" / "0001"
     bring_back(Place(done.place), generation, lambda path: generation / path)
-    assert [(fresh / path).read_text() for path in unread[:2]] == ["lines 3", "lines 4"]
-    assert there.read_text() == "another life's"
+    assert [(fresh / path).read_text() for path in unread] == ["lines 3", "lines 4", "lines 5"]
     assert (fresh / "generations/0001/user-state/counts/1.json").exists()
     assert not (fresh / "generations/0001/sources").exists()
+
+
+def test_what_another_life_has_received_in_place_of_its_lines_refuses_it(
+    job: KeptJob, tmp_path: Path
+) -> None:
+    entry = "sources/lines/log/000000003.json"
+    write(job.folder / "wordcount" / entry, "lines 3")
+    manifest = checkpoint(job)
+    cut = manifest.queries["counts"].model_copy(update={"offsets": ('{"entry": 3, "source": "lines"}',)})
+    manifest = manifest.model_copy(update={"queries": {"counts": cut}})
+    done = take(job.store, manifest, str(tmp_path / "saved"), FACTS, job.clock)
+    other = KeptJob(tmp_path / "other", "wordcount")
+    there = write(other.folder / "wordcount" / entry, "lines x")
+    before = tree(other.folder)
+    with pytest.raises(OtherInputError) as refusal:
+        intend(other.store, other.job, done.place, accept_duplicates=True, clock=job.clock, why="a test")
+    assert str(there.parent.parent) in refusal.value.hint and "'lines'" in refusal.value.what
+    generation = other.root(2)
+    with pytest.raises(OtherInputError, match=r"000000003\.json"):
+        bring_back(Place(done.place), generation, lambda path: generation / path)
+    assert tree(other.folder) == before, "nothing was brought"
+    there.parent.parent.rename(tmp_path / "away")
+    intend(other.store, other.job, done.place, accept_duplicates=True, clock=job.clock, why="a test")
+    bring_back(Place(done.place), generation, lambda path: generation / path)
+    assert there.read_text() == "lines 3"
 
 
 def test_only_what_the_schedule_took_may_go_and_never_the_newest(job: KeptJob, tmp_path: Path) -> None:

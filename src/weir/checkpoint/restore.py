@@ -157,6 +157,12 @@ def check_timeline(store: Store, job: JobName, point: str, manifest: Manifest) -
         raise NoSuchCheckpointError(job=job, point=point, reason=reason)
 
 
+def check_input(store: Store, job: JobName, point: str) -> None:
+    """Raise `OtherInputError` for a savepoint in whose place sources have received other lines."""
+    if is_place(point):
+        saved.check_input(Place(point), files.folder_of(store) / paths.job(job))
+
+
 def attempt_of(point: str) -> int:
     """Above which attempt a job goes on from a point: what a savepoint holds is fenced by its own."""
     return Place(point).read().attempt if is_place(point) else 0
@@ -223,7 +229,7 @@ def intend(
     `still` may raise, for a job that somebody has started meanwhile. To ask again for what is
     intended already changes nothing. One of a copy-dir is entered among the job's own checkpoints. One
     of another timeline is refused: the sinks were taken back behind it, and what they hold since is not
-    what it knows of.
+    what it knows of. So is a savepoint where sources have received other lines than it has.
     """
     changes = changes or Changes()
     found = found or find(store, job, point, forked_from=changes.forked_from, savepoint_dir=savepoint_dir)
@@ -237,6 +243,7 @@ def intend(
     if not place:
         named(store, job, f"chk-{manifest.id}")  # to verify takes its time; it may be dropped by now
     check_timeline(store, job, point, manifest)
+    check_input(store, job, point)
     origin = Origin(
         lineage=manifest.lineage,
         backend=changes.backend or manifest.backend,

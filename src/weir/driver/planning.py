@@ -64,6 +64,8 @@ def _answer(request: dict[str, Any], file: Path) -> dict[str, Any]:
     saved_to = config.settings.execution_checkpointing_savepoint_dir or ""
     point = points.find(store, name, request["point"], changes.forked_from, saved_to)
     restore.check_timeline(store, name, point.name, point.manifest)
+    if not request.get("to"):
+        restore.check_input(store, name, point.name)
     spark = session.build(config, job.name)
     spark.sparkContext.setLogLevel("ERROR")
     session.set_state(spark, config, changes.parallelism or point.manifest.parallelism)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
 from weir.checkpoint.edits import edit_of
 from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
-from weir.errors import DamagedSavepointError, NotASavepointError
+from weir.errors import DamagedSavepointError, NotASavepointError, OtherInputError
 from weir.protocol.checkpoints import Alignment
 from weir.savepoint.manifest import JOURNALS, SavedFile, SavedQuery, Savepoint
 from weir.savepoint.place import Place
@@ -59,11 +60,13 @@ def bring_back(place: Place, root: Path, to: Callable[[str], Path | None]) -> Ma
     """Copy every file to where `to` says, below the generation `root`; None leaves it out.
 
     Safe to repeat, and to be killed in. Journals of sources outlive generations: of those only what is
-    not there any more comes back.
+    not there any more comes back. Raises `OtherInputError` as `check_input` does, before anything is
+    brought.
     """
     savepoint = place.read()
     manifest = facts(savepoint)
     job = root.parent.parent
+    check_input(place, job)
     found = {file.path: job / file.path if _is_journal(file) else to(file.path) for file in savepoint.files}
     targets = {path: target for path, target in found.items() if target is not None}
     try:
@@ -81,6 +84,32 @@ def bring_back(place: Place, root: Path, to: Callable[[str], Path | None]) -> Ma
     except OSError as error:
         raise files.failed("restore", root, error, place.url) from error
     return manifest
+
+
+def check_input(place: Place, job: Path) -> None:
+    """Raise `OtherInputError` when a source has received other lines where a savepoint has its own.
+
+    The entries of a journal never change, so those of the job's own past are as the savepoint has them;
+    others are of another life of the job, or of a fork that has gone its own way since.
+    """
+    journals = [file for file in place.read().files if _is_journal(file)]
+    differs = files.parallel(lambda file: _differs(job / file.path, file), journals)
+    for file in (file for file, other in zip(journals, differs, strict=True) if other):
+        _, source, _, entry = file.path.split("/")
+        folder = job / JOURNALS / source
+        raise OtherInputError(job=job.name, place=place.url, source=source, entry=entry, folder=folder)
+
+
+def _differs(path: Path, file: SavedFile) -> bool:
+    digest = hashlib.sha256()
+    try:
+        for piece in files.pieces(path):
+            digest.update(piece)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise files.failed("read", path, error, str(path.parent)) from error
+    return digest.hexdigest() != file.sha256
 
 
 def _is_journal(file: SavedFile) -> bool:
