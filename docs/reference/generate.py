@@ -64,7 +64,7 @@ JSON_FORMS = {
     " never), and all of `manifest.json` but `files`",
     "savepoint copy": "`job`, `id`, `from`, `path`, `bytes`",
     "savepoint convert": "`job`, `point`, `plan` as of `weir plan`, `path` (null when nothing was written)",
-    "savepoint dispose": "`job`, `id`, `path`, `bytes`",
+    "savepoint dispose": "`job`, `id`, `path`, `bytes` (all but `path` null for what was left of one)",
     "savepoints": "`savepoints`, oldest first: each with `path`, `trouble` (why it can't be read), `job`,"
     " `id`, `taken_at`, `taken_by`, `trigger`, `job_file`, `job_version`, `bytes`, `queries` (names),"
     " `verified` (`at`, `files`, `bytes`, `damage`; null: never), `restorable` by the present code (`answer`:"

@@ -274,6 +274,16 @@ def test_a_savepoint_is_copied_verified_and_disposed_of(weir: Weir, tmp_path: Pa
     assert weir("savepoint", "dispose", done.place).out.startswith(f"deleted {done.place}")
 
 
+def test_what_is_left_of_a_savepoint_in_an_object_store_is_disposed_of(
+    weir: Weir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weir.savepoint.copying.clear", lambda _place: True)
+    url = "s3://bucket/wordcount-7"
+    assert weir("savepoint", "dispose", url).out == f"deleted what was left in {url}\n"
+    gone = weir("savepoint", "dispose", url, "--json").json
+    assert gone == {"job": None, "id": None, "path": url, "bytes": None}
+
+
 def test_a_word_directly_behind_savepoint_is_one_and_a_job_of_that_name_can_be_reached(
     weir: Weir, tmp_path: Path
 ) -> None:

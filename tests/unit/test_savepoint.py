@@ -411,8 +411,6 @@ def test_in_an_object_store_the_manifest_makes_it_a_savepoint(
     with pytest.raises(HaltedError):
         take(job.store, manifest, "s3://bucket", FACTS, job.clock, halted=lambda: True)
     assert list(store.list("")) == []
-    half = writing.begin("s3://bucket", "wordcount-7", job.origin.lineage)
-    half.add("queries/counts/metadata", [b"x"])
     theirs = writing.begin("s3://bucket", "other-1", "another lineage")
     done = take(job.store, manifest, "s3://bucket", FACTS, job.clock)
     keys = list(store.list(""))

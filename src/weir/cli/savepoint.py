@@ -195,12 +195,20 @@ def convert(
 def dispose(path: SavepointAt, json: AsJson = False) -> None:
     """Delete a savepoint, whole or damaged.
 
-    A directory that is no savepoint, or that holds other files too, is left alone.
+    A directory that is no savepoint, or that holds other files too, is left alone. In an object store
+    this deletes as well what is left of one that was killed while it was written or deleted.
 
     \b
     Example: weir savepoint dispose /backup/savepoints/wordcount-41
     """
-    gone = copying.dispose(Place(path))
+    place = Place(path)
+    if copying.clear(place):
+        if json:
+            say.say_json({"job": None, "id": None, "path": place.url, "bytes": None})
+        else:
+            say.say(f"deleted what was left in {place.url}")
+        return
+    gone = copying.dispose(place)
     saved = gone.savepoint
     if json:
         say.say_json({"job": saved.job, "id": saved.id, "path": gone.place, "bytes": saved.bytes})

@@ -6,12 +6,13 @@ import threading
 from collections.abc import Iterator
 
 from weir.errors import NotASavepointError
+from weir.savepoint.in_store import discard, is_mark
 from weir.savepoint.manifest import MANIFEST, SavedFile
 from weir.savepoint.place import Place
 from weir.savepoint.take import Progress, Taken
 from weir.savepoint.verify import VERIFIED
 from weir.savepoint.writing import begin, delete
-from weir.storage import files
+from weir.storage import files, open_store
 
 
 def copy(place: Place, target: str, progress: Progress = lambda _done, _total: None) -> Taken:
@@ -46,9 +47,17 @@ def dispose(place: Place) -> Taken:
     """
     savepoint = place.read()
     own = {MANIFEST, VERIFIED, *(file.path for file in savepoint.files)}
-    others = sorted(set(place.names()) - own)
+    others = sorted(name for name in set(place.names()) - own if place.folder or not is_mark(name))
     if others:
         reason = f"it holds other files too, like {others[0]}: move them away first"
         raise NotASavepointError(place=place.url, reason=reason)
     delete(place.url)
     return Taken(place.url, savepoint)
+
+
+def clear(place: Place) -> bool:
+    """Delete what a killed writer or a killed deletion has left in an object store; False when there is none.
+
+    Whoever asks for it knows that they are dead. On a file system nothing of them can be seen.
+    """
+    return place.folder is None and discard(open_store(place.url))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,7 @@ from weir.errors import SavepointPlaceError, StorageError
 from weir.ids import Attempt, Generation, JobName, QueryName
 from weir.protocol.operators import Operator
 from weir.protocol.shapes import Shape
+from weir.savepoint.in_store import Holder
 from weir.savepoint.manifest import (
     FORMAT,
     JOURNALS,
@@ -98,7 +100,7 @@ def check_target(target: str, store: Store, job: JobName) -> None:
         if folder == own or own in folder.parents:
             reason = "it is in the job's own directory, and would be lost together with it"
             raise SavepointPlaceError(place=target, reason=reason, todo="name a folder outside of it")
-    begin(target, "probe", "").give_up()
+    begin(target, f"probe-{secrets.token_hex(6)}", "").give_up()
 
 
 def take(
@@ -118,7 +120,8 @@ def take(
     `DamagedCheckpointError`, and `HaltedError` when `halted` said so.
     """
     check_target(target, store, JobName(manifest.job))
-    writing = begin(target, f"{manifest.job}-{manifest.id}", manifest.lineage)
+    holder = Holder(store, JobName(manifest.job), Attempt(manifest.attempt))
+    writing = begin(target, f"{manifest.job}-{manifest.id}", manifest.lineage, holder)
     try:
         copied = _Copying(store, manifest, writing, clock, progress, halted, rest).run()
         savepoint = _savepoint(store, manifest, facts, copied, clock)

@@ -1,17 +1,15 @@
 """A savepoint in the making: out of sight until it is whole, and gone when it fails.
 
 On a file system it grows in a folder `.weir-savepoint-<name>-<token>` beside its place, is forced to
-the disk, and gets its name by one rename. In an object store its files are put below its name, and
-the manifest, put last, makes them a savepoint. What a killed writer leaves behind is swept by the
-next one: on a file system when nobody holds its lock, in an object store when it is of the same life
-of the job.
+the disk, and gets its name by one rename. What a killed writer leaves behind is swept by the next one,
+when nobody holds its lock. In an object store (`in_store.py`) its files are put below its name, and the
+manifest, put last, makes them a savepoint.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import secrets
 import shutil
@@ -22,16 +20,14 @@ from pathlib import Path
 from typing import Protocol
 
 from weir import faults
-from weir.errors import ExternalError, SavepointPlaceError
+from weir.savepoint import in_store
+from weir.savepoint.in_store import Holder, InStore, taken
 from weir.savepoint.manifest import MANIFEST, SavedFile, Savepoint, encode
-from weir.storage import Created, Store, files, open_store
+from weir.storage import files, open_store
 from weir.storage.local import sync_folder
 from weir.storage.open import is_local, local_path
 
 HIDDEN = ".weir-savepoint-"
-_TAKING = "taking.json"
-_PAUSES = (0.1, 0.5, 2.0)
-"""Seconds to wait before each further try to put a file into an object store."""
 
 
 class Writing(Protocol):
@@ -50,14 +46,15 @@ class Writing(Protocol):
         """Leave nothing behind. Safe to repeat, and behind `finish` without effect."""
 
 
-def begin(target: str, savepoint_name: str, lineage: str) -> Writing:
+def begin(target: str, savepoint_name: str, lineage: str, holder: Holder | None = None) -> Writing:
     """Begin a savepoint below the folder or URL `target`; sweeps what killed ones left there.
 
-    Where a savepoint of another life of the job has the name, the lineage is made a part of it.
+    Where a savepoint of another life of the job has the name, the lineage is made a part of it. `holder` is
+    the attempt of a job that takes it, when it is one: a later one may then know that it is over.
     """
     if is_local(target):
         return _InFolder(Path(local_path(target)).absolute(), savepoint_name, lineage)
-    return _InStore(open_store(target), savepoint_name, lineage)
+    return InStore(open_store(target), _names(savepoint_name, lineage), holder)
 
 
 class _InFolder:
@@ -130,56 +127,11 @@ class _InFolder:
             else:
                 self._root = named
                 return
-        raise _taken(self._folder / self._names[-1])
+        raise taken(self._folder / self._names[-1])
 
     def _refuse_if_there(self) -> None:
         if all((self._folder / name).exists() for name in self._names):
-            raise _taken(self._folder / self._names[-1])
-
-
-class _InStore:
-    at_once = 8  # each waits for the network
-
-    def __init__(self, store: Store, name: str, lineage: str) -> None:
-        self._store = store
-        sweep_store(store, lineage)
-        free = [one for one in _names(name, lineage) if not store.exists(f"{one}/{MANIFEST}")]
-        if not free:
-            raise _taken(f"{store.url}/{_names(name, lineage)[-1]}")
-        self._name = free[0]
-        self._over = False
-        store.put(f"{self._name}/{_TAKING}", json.dumps({"lineage": lineage}).encode())
-        faults.point("savepoint.begun")
-
-    def add(self, path: str, chunks: Iterable[bytes]) -> SavedFile:
-        data = b"".join(chunks)
-        self._put(f"{self._name}/{path}", data)
-        return SavedFile(path=path, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-
-    def finish(self, savepoint: Savepoint) -> str:
-        faults.point("savepoint.written")
-        if self._store.create(f"{self._name}/{MANIFEST}", encode(savepoint)) is Created.EXISTS:
-            raise _taken(f"{self._store.url}/{self._name}")
-        self._over = True
-        faults.point("savepoint.taken")
-        with suppress(ExternalError):
-            self._store.delete(f"{self._name}/{_TAKING}")
-        return f"{self._store.url}/{self._name}"
-
-    def give_up(self) -> None:
-        if not self._over:
-            self._over = True
-            with suppress(ExternalError):
-                _clear(self._store, self._name)
-
-    def _put(self, key: str, data: bytes) -> None:
-        for pause in _PAUSES:
-            try:
-                self._store.put(key, data)
-                return
-            except ExternalError:
-                threading.Event().wait(pause)
-        self._store.put(key, data)
+            raise taken(self._folder / self._names[-1])
 
 
 def sweep(folder: Path) -> list[str]:
@@ -197,20 +149,6 @@ def sweep(folder: Path) -> list[str]:
     return swept
 
 
-def sweep_store(store: Store, lineage: str) -> list[str]:
-    """The same in an object store: what an earlier driver of this lineage has left; only one lives."""
-    swept = []
-    for key in [key for key in store.list("") if key.endswith(f"/{_TAKING}")]:
-        name = key.removesuffix(f"/{_TAKING}")
-        taking = json.loads(store.get(key) or b"{}")
-        if store.exists(f"{name}/{MANIFEST}"):
-            store.delete(key)
-        elif taking.get("lineage") == lineage:
-            _clear(store, name)
-            swept.append(name)
-    return swept
-
-
 def delete(place: str) -> None:
     """Delete a savepoint: first it is none any more, then its files go. Safe to be killed in."""
     if is_local(place):
@@ -223,18 +161,7 @@ def delete(place: str) -> None:
         except OSError as error:
             raise files.failed("delete", folder, error, str(folder.parent)) from error
         return
-    store = open_store(place)
-    store.delete(MANIFEST)
-    for key in list(store.list("")):
-        store.delete(key)
-
-
-def _clear(store: Store, name: str) -> None:
-    """The mark goes last: a kill in between leaves it to the next sweep."""
-    mark = f"{name}/{_TAKING}"
-    for key in [key for key in store.list(name) if key != mark]:
-        store.delete(key)
-    store.delete(mark)
+    in_store.delete(open_store(place))
 
 
 def _hidden(folder: Path, name: str) -> tuple[Path, int]:
@@ -251,9 +178,3 @@ def _hidden(folder: Path, name: str) -> tuple[Path, int]:
 
 def _names(name: str, lineage: str) -> list[str]:
     return [name, f"{name}-{lineage[:8]}"]
-
-
-def _taken(place: object) -> SavepointPlaceError:
-    return SavepointPlaceError(
-        place=place, reason="a savepoint of this name is there", todo="move it away, or name another folder"
-    )
