@@ -420,18 +420,10 @@ def _name(target: Path, write: Path) -> None:
             file = target / path
             file.write_text(cut.described(file.read_text(), write))
     made = [target / path for path in files.below(target)]
-    files.parallel(_sync, made)
+    files.parallel(files.sync, made)
     files.sync_folders({folder for path in made for folder in files.up_to(path, target)})
     os.rename(target, write)
     files.sync_folders([write.parent])
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _first_line(error: BaseException) -> str:
