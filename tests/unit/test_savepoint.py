@@ -11,7 +11,8 @@ import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -253,6 +254,42 @@ def test_a_writer_that_lives_is_not_swept(tmp_path: Path) -> None:
     one.give_up()
     other.give_up()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_that_comes_before_the_lock_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, swept = os.open, []
+
+    def overtaken(path: Any, *given: Any) -> int:
+        if Path(path).name.startswith(HIDDEN) and not swept:
+            swept.append(path)
+            os.rmdir(path)
+        return opened(path, *given)
+
+    monkeypatch.setattr("weir.savepoint.writing.os.open", overtaken)
+    one = writing.begin(str(tmp_path), "a-1", "lineage")
+    one.add("queries/q/metadata", [b"x"])
+    assert swept and [path.name != Path(swept[0]).name for path in tmp_path.iterdir()] == [True]
+    one.give_up()
+
+
+@pytest.mark.parametrize("word", ["edited", "converted"])
+def test_that_the_name_of_a_new_one_is_taken_is_said_before_spark_is_asked(
+    job: KeptJob, tmp_path: Path, word: str
+) -> None:
+    from weir.driver.converting import convert  # noqa: PLC0415  pyspark
+    from weir.state.edit import edit  # noqa: PLC0415
+
+    done, target, no_spark = taken(job, tmp_path / "saved"), str(tmp_path / "made"), cast("Any", None)
+    for name in (f"wordcount-7-{word}", f"wordcount-7-{word}-{job.origin.lineage[:8]}"):
+        shutil.copytree(done.place, Path(target, name))
+    with pytest.raises(SavepointPlaceError, match="a savepoint of this name is there"):
+        if word == "edited":
+            edit(no_spark, done.place, target, delete="true")
+        else:
+            made = SimpleNamespace(changed={"counts"}, point=SimpleNamespace(name=done.place))
+            convert(no_spark, cast("Any", made), target, cast("Any", None), 0.0)
 
 
 def test_damage_is_named_file_by_file(job: KeptJob, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from weir.protocol.shapes import Shape
 from weir.savepoint.manifest import SavedFile, SavedQuery, Savepoint
 from weir.savepoint.place import Place
 from weir.savepoint.plan import QueryPlan
-from weir.savepoint.remake import remake
+from weir.savepoint.remake import check_target, remake
 from weir.savepoint.restoring import facts
 from weir.savepoint.shapes import before
 from weir.savepoint.take import with_files
@@ -43,13 +43,15 @@ def convert(spark: SparkSession, made: Replan, target: str, source: JobSource, s
         return ""
     place = Place(made.point.name)
     old = place.read()
+    name = f"{old.name}-converted"
+    check_target(old, target, name)
     folder = scratch(spark, Path(target))
     try:
         generation = folder / "generation"
         _bring(place, old, made, generation, changed)
         made.carry_out(spark, generation)
         roots = {str(name): generation / "queries" / name for name in changed}
-        return remake(place, _told(old, made, roots, source), target, f"{old.name}-converted", roots, since)
+        return remake(place, _told(old, made, roots, source), target, name, roots, since)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

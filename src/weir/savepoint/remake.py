@@ -19,6 +19,11 @@ from weir.spark.closure import closure
 from weir.storage import files
 
 
+def check_target(old: Savepoint, target: str, name: str) -> None:
+    """Raise, in front of long work, when `remake` could not write there behind it, or the name is taken."""
+    begin(target, name, old.lineage).give_up()
+
+
 def remake(
     place: Place, told: Savepoint, target: str, name: str, made: Mapping[str, Path], since: float
 ) -> str:

@@ -169,11 +169,12 @@ def _hidden(folder: Path, name: str) -> tuple[Path, int]:
     while True:
         root = folder / f"{HIDDEN}{name}-{secrets.token_hex(6)}"
         root.mkdir()
-        held = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(held, fcntl.LOCK_EX)
-        if root.exists():  # else a sweep came in between
-            return root, held
-        os.close(held)
+        with suppress(FileNotFoundError):  # a sweep came in between
+            held = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(held, fcntl.LOCK_EX)
+            if root.exists():
+                return root, held
+            os.close(held)
 
 
 def _names(name: str, lineage: str) -> list[str]:

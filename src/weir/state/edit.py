@@ -21,7 +21,7 @@ from weir.protocol.operators import Operator
 from weir.savepoint.manifest import Savepoint
 from weir.savepoint.operators import operators
 from weir.savepoint.place import Place
-from weir.savepoint.remake import remake
+from weir.savepoint.remake import check_target, remake
 from weir.spark import cut
 from weir.spark.refusals import PARTITIONS, backend_of
 from weir.spark.rewrite import Rewritten, rewrite
@@ -65,6 +65,8 @@ def edit(
     place = Place(str(path))
     savepoint = place.read()
     begun = time.monotonic()
+    name = f"{savepoint.name}-edited"
+    check_target(savepoint, str(target), name)
     point = find(str(path), query, lambda: scratch(spark, Path(str(target))))
     folder = scratch(spark, Path(str(target)))
     try:
@@ -91,7 +93,7 @@ def edit(
         )
         new = _with(savepoint, point, operator, made, folder / point.query)
         made_anew = {point.query: folder / point.query}
-        done = remake(place, new, str(target), f"{savepoint.name}-edited", made_anew, begun)
+        done = remake(place, new, str(target), name, made_anew, begun)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return Edited(done, changes.before, made.rows)
