@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,11 @@ import pytest
 from tests.kept_job import KeptJob
 from weir.checkpoint.flight import Held
 from weir.checkpoint.manifest import Manifest
+from weir.checkpoint.restore import intend
 from weir.clock import Clock, ManualClock
 from weir.config import resolve
 from weir.driver import savepoints as module
+from weir.driver.claim import Claim
 from weir.driver.savepoints import Outside, Savepoints, Wanted
 from weir.errors import BadValueError
 from weir.ids import CheckpointId
@@ -24,6 +28,7 @@ from weir.protocol import messages as m
 from weir.savepoint.manifest import MANIFEST, encode
 from weir.savepoint.place import Place
 from weir.savepoint.take import Facts, take
+from weir.storage import generations
 
 LIMIT = 20.0
 
@@ -245,6 +250,39 @@ def test_a_fork_with_the_same_settings_counts_and_deletes_only_its_own(bench: Ma
     assert told is not None and told - Clock().monotonic() > 3590, "this job has taken none yet"
     one.savepoints._make_room()
     assert all((place / MANIFEST).exists() for place in theirs)
+
+
+def test_a_savepoint_that_a_restore_waits_for_stays(bench: Made, tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    one = bench(
+        **{
+            "execution.checkpointing.savepoint-dir": str(saved),
+            "savepoint.schedule": "1 h",
+            "savepoint.retain": "1",
+        }
+    )
+    job = one.job
+    one.savepoints.start()
+    for count in (1, 2, 3):
+        one.savepoints.ask(replace(wanted(saved), trigger="schedule"))
+        one.wait_for(m.SavepointTaken, count)
+        if count == 1:
+            first = one.wait_for(m.SavepointTaken)[0].path
+            number = intend(
+                job.store, job.job, first, accept_duplicates=True, clock=ManualClock(), why="a test"
+            )
+    one.wait_for(m.SavepointsDeleted)
+    one.savepoints.settle()
+    assert {path.name for path in saved.iterdir()} == {"job-1", "job-3"}
+    origin = generations.read_origin(job.store, job.job, number)
+    assert origin is not None
+    awaited = partial(generations.awaited, job.store, job.job)
+    claim = Claim(replace(origin, claim=True), 1, awaited, one.report)
+    claim._delete()
+    assert Path(first).exists()
+    generations.drop(job.store, job.job, number, "a test")
+    claim._delete()
+    assert not Path(first).exists()
 
 
 def test_a_schedule_needs_a_place() -> None:

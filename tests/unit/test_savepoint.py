@@ -259,7 +259,8 @@ def test_a_writer_that_lives_is_not_swept(tmp_path: Path) -> None:
 def test_a_sweep_that_comes_before_the_lock_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened, swept = os.open, []
+    opened = os.open
+    swept: list[Any] = []
 
     def overtaken(path: Any, *given: Any) -> int:
         if Path(path).name.startswith(HIDDEN) and not swept:
@@ -278,8 +279,8 @@ def test_a_sweep_that_comes_before_the_lock_is_tried_again(
 def test_that_the_name_of_a_new_one_is_taken_is_said_before_spark_is_asked(
     job: KeptJob, tmp_path: Path, word: str
 ) -> None:
-    from weir.driver.converting import convert  # noqa: PLC0415  pyspark
-    from weir.state.edit import edit  # noqa: PLC0415
+    from weir.driver.converting import convert
+    from weir.state.edit import edit
 
     done, target, no_spark = taken(job, tmp_path / "saved"), str(tmp_path / "made"), cast("Any", None)
     for name in (f"wordcount-7-{word}", f"wordcount-7-{word}-{job.origin.lineage[:8]}"):

@@ -15,12 +15,20 @@ from weir.storage.generations import Origin
 class Claim:
     """Hears of completed checkpoints; deletes the savepoint, beside everything else, when there are enough.
 
-    As many as are retained: the savepoint stands for the oldest of them. Counted anew at each start.
+    As many as are retained: the savepoint stands for the oldest of them. Counted anew at each start. One
+    that a restore waits for stays: `awaited` says what that goes on from.
     """
 
-    def __init__(self, origin: Origin, enough: int, report: Callable[[m.Message], None]) -> None:
+    def __init__(
+        self,
+        origin: Origin,
+        enough: int,
+        awaited: Callable[[], str],
+        report: Callable[[m.Message], None],
+    ) -> None:
         self._place = origin.restored_from if origin.claim and origin.saved else ""
         self._left = enough
+        self._awaited = awaited
         self._report = report
 
     def completed(self, _id: int) -> None:
@@ -31,6 +39,8 @@ class Claim:
 
     def _delete(self) -> None:
         try:
+            if self._awaited() == self._place:
+                return
             dispose(Place(self._place))
         except NotASavepointError:
             return  # an earlier start has deleted it

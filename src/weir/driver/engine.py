@@ -147,7 +147,9 @@ class Engine:
             with self._timed("reset sources"):
                 self._receivers.start(self._graph, self._live, self._lease, self._retained)
         retained = self._config.settings.execution_checkpointing_num_retained
-        self._claim = Claim(self._origin, retained, self._report)
+        self._claim = Claim(
+            self._origin, retained, lambda: generations.awaited(self._store, self._name), self._report
+        )
         self._coordinator = self._coordinate(runs)
         self._coordinator.prepare()
         if self._shown is not None:

@@ -28,7 +28,7 @@ from weir.savepoint.copying import dispose
 from weir.savepoint.place import Place
 from weir.savepoint.records import record
 from weir.savepoint.take import Facts, HaltedError, Taken, check_target, take
-from weir.storage import Store
+from weir.storage import Store, generations
 from weir.storage.attempts import whoami
 from weir.words import without_secrets
 
@@ -190,7 +190,10 @@ class Savepoints:
         gone = []
         for one in superfluous(self._scheduled(), self._keep, self._clock.now()):
             try:
-                dispose(Place(one.place))
+                place = Place(one.place)
+                if place.url == generations.awaited(self._store, self._job):
+                    continue  # a restore that was asked for goes on from it
+                dispose(place)
             except WeirError as error:
                 self._outside.report(m.Noted(f"an old savepoint stays: {error.text}"))
             else:

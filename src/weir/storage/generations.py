@@ -126,6 +126,13 @@ def opening(store: Store, job: JobName) -> Generation | None:
     return newest
 
 
+def awaited(store: Store, job: JobName) -> str:
+    """What a restore that was asked for goes on from, as its origin has it; "" when there is none."""
+    number = opening(store, job)
+    origin = read_origin(store, job, number) if number is not None else None
+    return origin.restored_from if origin is not None else ""
+
+
 def drop(store: Store, job: JobName, generation: Generation, why: str) -> bool:
     """A restore that was asked for can't be done: the job stays where it is. Safe to repeat.
 
