@@ -7,12 +7,13 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.kept_job import KeptJob, tree, write
 from weir.channel.position import Position
-from weir.checkpoint import edits, restore
+from weir.checkpoint import edits, restore, retention
 from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
 from weir.checkpoint.pins import Pins
 from weir.clock import ManualClock
@@ -327,6 +328,33 @@ def test_a_checkpoint_that_is_dropped_while_it_is_verified_is_not_intended(
     assert generations.opening(job.store, job.job) is None
 
 
+@pytest.mark.parametrize("first", ["intention", "drop"])
+def test_a_checkpoint_that_is_let_go_and_asked_for_at_one_time_is_there_or_refused(
+    job: KeptJob, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    three(job)
+    create, delete = generations.create_origin, job.store.delete
+
+    def drop_meanwhile(*args: Any) -> bool:
+        retention.drop(job.store, job.job, [CheckpointId(41)])
+        return create(*args)
+
+    def intend_meanwhile(key: str) -> None:
+        if key == paths.begun(job.job, CheckpointId(41)):
+            intend(job, "chk-41")
+        delete(key)
+
+    if first == "intention":
+        monkeypatch.setattr(job.store, "delete", intend_meanwhile)
+        assert retention.drop(job.store, job.job, [CheckpointId(41), CheckpointId(42)]) == [42]
+        opened(job, "chk-41")
+    else:
+        monkeypatch.setattr(restore, "create_origin", drop_meanwhile)
+        with pytest.raises(NoSuchCheckpointError, match="let go in this moment"):
+            intend(job, "chk-41")
+        assert generations.opening(job.store, job.job) is None
+
+
 # the files
 
 
@@ -481,6 +509,7 @@ def test_a_lost_directory_comes_back_from_the_copies_alone(job: KeptJob, tmp_pat
     second.rename(moved)
     new = KeptJob(tmp_path / "new", lineage=False)
     point = f"{moved}/job/checkpoints/chk-42.json"
+    assert restore.attempt_of(point) == 1, "the fences in its channels and sinks are of that attempt"
     assert intend(new, point) == intend(new, point) == 2
     number = opened(new, point)
     assert files_of(new, number) == expected

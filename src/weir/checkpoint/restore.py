@@ -164,8 +164,14 @@ def check_input(store: Store, job: JobName, point: str) -> None:
 
 
 def attempt_of(point: str) -> int:
-    """Above which attempt a job goes on from a point: what a savepoint holds is fenced by its own."""
-    return Place(point).read().attempt if is_place(point) else 0
+    """Above which attempt a job goes on from a point: what it holds is fenced by its own.
+
+    One of the job's own checkpoints says nothing: its directory knows all attempts.
+    """
+    if is_place(point):
+        return Place(point).read().attempt
+    elsewhere = _ELSEWHERE.fullmatch(point)
+    return _from_copies(JobName(elsewhere["job"]), point, elsewhere).attempt if elsewhere else 0
 
 
 def attempt_of_latest(store: Store, job: JobName, savepoint_dir: str) -> int:
@@ -268,6 +274,10 @@ def intend(
     number = max([manifest.generation, *generations.numbers(store, job)]) + 1
     while not create_origin(store, job, Generation(number), origin):
         number += 1
+    if not place and not store.exists(paths.completed(job, CheckpointId(manifest.id))):
+        gone = "it was let go in this moment: newer ones are kept"
+        generations.drop(store, job, Generation(number), gone)
+        raise NoSuchCheckpointError(job=job, point=f"chk-{manifest.id}", reason=gone)
     return Generation(number)
 
 

@@ -30,8 +30,7 @@ def drop(store: Store, job: JobName, ids: Iterable[CheckpointId]) -> list[Checkp
 
     `begun-k` goes before `chk-k`. A reader of a channel that stands at barrier k sees completed, and
     then nothing, which is unknown and holds nobody; the other way round it would see a checkpoint
-    that has begun and not ended, and wait for it for ever. Between the two a restore is looked for: one that
-    was asked for before keeps its checkpoint, one that comes later sees that `begun-k` is gone.
+    that has begun and not ended, and wait for it for ever. One that a restore was asked for by then stays.
     """
     gone = []
     for id in ids:
