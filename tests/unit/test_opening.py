@@ -10,13 +10,18 @@ from typing import Any, cast
 import pytest
 
 from tests.kept_job import KeptJob
+from weir.channel.position import Mode
+from weir.checkpoint import restore
 from weir.checkpoint.restore import Changes, From
 from weir.clock import ManualClock
+from weir.driver import replan
 from weir.driver.opening import Opened, Opening
 from weir.driver.replan import Replan
-from weir.errors import DatabaseError, SinkMismatchError, SurgeryError, WeirError
-from weir.ids import Generation
+from weir.driver.restoring import Restoring
+from weir.errors import DatabaseError, FencedError, SinkMismatchError, SurgeryError, WeirError
+from weir.ids import Attempt, Generation, QueryName
 from weir.job.live import Live
+from weir.lease import Lease
 from weir.savepoint.points import Point
 from weir.storage import generations, paths
 
@@ -143,3 +148,70 @@ def test_a_job_that_was_never_live_may_try_its_savepoint_again(tmp_path: Path) -
         with pytest.raises(SinkMismatchError):
             Code(job, "v1").start("chk-41", failing(MISMATCH))
     assert Code(job, "v1").start("chk-41").live.generation == 5
+
+
+class Work(replan._Work):
+    """A change of the one query's files that needs no Spark."""
+
+    operates, rewrites = True, False
+
+    def _operate(self, spark: Any, read: Path, write: Path) -> None:
+        write.mkdir()
+
+
+class Played(Replan):
+    layout = "played"
+    changed = frozenset({QueryName("counts")})
+
+    def _work(self, name: QueryName) -> Work:
+        given: Any = SimpleNamespace(name=name, plan=None, output_mode="append", writer=None)
+        return Work(given, given, given, cast(Any, 0), given, given, {})
+
+
+class Driver(Restoring):
+    """A driver that restores the one query, and that freezes before it changes its files."""
+
+    def __init__(self, job: KeptJob, frozen: Callable[[], None] = lambda: None) -> None:
+        clock, place = ManualClock(), SimpleNamespace(execution_checkpointing_savepoint_dir=None)
+        self.lease, self._frozen = Lease(Attempt(1), 10.0, clock), frozen
+        given: Any = SimpleNamespace(name=job.job, settings=place)
+        super().__init__(given, given, given, job.store, Mode.ALIGNED, self.lease, lambda _: None, clock)
+
+    def _plan(self, point: Point, changes: Changes, live: Live, asked: bool) -> Replan:
+        query: Any = SimpleNamespace(name="counts", wanted=True)
+        return Played(point, cast(Any, SimpleNamespace(queries=[query])), {}, {QueryName("counts"): query})
+
+    def _carry_out(self, made: Replan, live: Live) -> None:
+        self._frozen()
+        super()._carry_out(made, live)
+
+
+@pytest.mark.parametrize("lease", ["over", "not looked at yet"])
+def test_a_driver_that_wakes_in_a_restore_leaves_alone_what_another_made_live(
+    job: KeptJob, monkeypatch: pytest.MonkeyPatch, lease: str
+) -> None:
+    monkeypatch.setattr(replan, "refusal", lambda *_: None)
+    restore.intend(job.store, job.job, "chk-41", accept_duplicates=False, clock=ManualClock(), why="")
+    running = job.root(2) / "queries/counts/commits/2"
+
+    def overtaken() -> None:
+        Driver(job).open(None)
+        generations.mark_live(job.store, job.job, Generation(2))
+        running.parent.mkdir()
+        running.touch()
+        if lease == "over":
+            woken.lease.end()
+
+    woken = Driver(job, overtaken)
+    with pytest.raises(FencedError):
+        woken.open(None)
+    assert running.exists()
+
+
+def test_a_driver_whose_lease_is_over_writes_nothing_of_a_restore(job: KeptJob) -> None:
+    restore.intend(job.store, job.job, "chk-41", accept_duplicates=False, clock=ManualClock(), why="")
+    woken = Driver(job)
+    woken.lease.end()
+    with pytest.raises(FencedError):
+        woken.open(None)
+    assert not (job.root(2) / "queries").exists() and not (job.root(2) / "aside").exists()

@@ -310,19 +310,22 @@ def open_generation(
     generation: Generation,
     target: Target | None = None,
     change: Callable[[], None] | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> Manifest:
     """Bring every file of the intended checkpoint to its place in the generation; the checkpoint.
 
     With `target` a file may go elsewhere, or nowhere; `change` is called when all of them are there,
     and does what a changed job needs. Safe to repeat, and to be killed in: `copied.json` is written
-    last, and only what is whole is brought. Raises `DamagedCheckpointError`, and
-    `NoSuchCheckpointError` when it was dropped since.
+    last, and only what is whole is brought. `check` is asked before each step, and raises when the
+    generation is another's by now. Raises `DamagedCheckpointError`, and `NoSuchCheckpointError` when
+    it was dropped since.
     """
     origin = read_origin(store, job, generation)
     assert origin is not None and origin.checkpoint is not None, "only a restore is opened"
     root = files.folder_of(store) / paths.generation(job, generation)
     there = store.exists(paths.copied(job, generation))
     to = target or (lambda path: root / path)
+    check()
     if origin.saved:
         place = Place(origin.restored_from)
         manifest = saved.facts(place.read()) if there else saved.bring_back(place, root, to)
@@ -330,8 +333,10 @@ def open_generation(
         manifest = named(store, job, origin.restored_from)
         if not there:
             _bring_back(store, manifest, root, to)
+    check()
     if not there and change is not None:
         change()
+        check()
     if not there:
         body = {"from": origin.restored_from, "bytes": manifest.full_bytes}
         store.create(paths.copied(job, generation), json.dumps(body).encode())

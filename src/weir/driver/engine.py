@@ -121,7 +121,14 @@ class Engine:
         What is wanted is planned first (`RestorePlanError`): then nothing was written.
         """
         restoring = Restoring(
-            self._job, self._spark, self._config, self._store, self._mode, self._report, self._clock
+            self._job,
+            self._spark,
+            self._config,
+            self._store,
+            self._mode,
+            self._lease,
+            self._report,
+            self._clock,
         )
         with self._timed("load"):
             opened = restoring.open(wanted)

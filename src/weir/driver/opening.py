@@ -62,6 +62,8 @@ The last argument says whether this very start was asked for it.
 """
 CarryOut = Callable[["Replan", Live], None]
 """Makes the files of a changed job, in the generation that is to be."""
+Check = Callable[[Generation], None]
+"""Raises `FencedError` when the generation that is to be may no longer be written to."""
 
 
 class Opening:
@@ -76,10 +78,11 @@ class Opening:
         replanning: Replanning,
         carry_out: CarryOut,
         savepoint_dir: str = "",
+        check: Check = lambda _generation: None,
     ) -> None:
         self._store, self._job, self._clock, self._note = store, job, clock, note
         self._replanning, self._carry_out = replanning, carry_out
-        self._savepoint_dir = savepoint_dir
+        self._savepoint_dir, self._check = savepoint_dir, check
 
     def open(self, wanted: From | None) -> Opened:
         """Decide and make the files of the generation; nothing is live yet when a manifest is returned.
@@ -187,6 +190,7 @@ class Opening:
             live.generation,
             replan.target(root),
             lambda: self._carry_out(replan, live),
+            lambda: self._check(live.generation),
         )
         faults.point("restore.copied")
         return Opened(live, manifest, replan, origin)

@@ -8,6 +8,7 @@ and what Spark will find in the new generation is made of them (`spark/surgery.p
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,7 @@ from weir.savepoint.points import Point, of_live_files
 from weir.spark.operators import output_mode_of, refusal
 from weir.spark.positions import position, streams
 from weir.spark.refusals import PARTITIONS, backend_of
+from weir.storage import files
 from weir.storage.open import local_path
 
 if TYPE_CHECKING:
@@ -110,14 +112,20 @@ class Replan:
         works = {name: work.facts for name in wanted if (work := self._work(QueryName(name))) is not None}
         return hashlib.sha256(repr((wanted, works)).encode()).hexdigest()
 
-    def carry_out(self, spark: SparkSession, generation: Path) -> None:
-        """Make the files of every query that changes; safe to repeat, and to be killed in."""
+    def carry_out(
+        self, spark: SparkSession, generation: Path, check: Callable[[], None] = lambda: None
+    ) -> None:
+        """Make the files of every query that changes; safe to repeat, and to be killed in.
+
+        `check` is asked before anything is removed, and raises when the generation is another's by now.
+        """
         for name in self.planned:
             work = self._work(name)
             if work is not None:
                 faults.point("restore.changing")
-                work.do(spark, generation / _ASIDE / "queries", generation / "queries")
+                work.do(spark, generation / _ASIDE / "queries", generation / "queries", check)
         faults.point("restore.changed")
+        check()
         shutil.rmtree(generation / _ASIDE, ignore_errors=True)
 
     def _work(self, name: QueryName) -> _Work | None:
@@ -160,12 +168,12 @@ class _Work:
         )
         return bool(self.planned.shape.operators) and (not stays or bool(self._reshaped))
 
-    def do(self, spark: SparkSession, aside: Path, queries: Path) -> None:
+    def do(self, spark: SparkSession, aside: Path, queries: Path, check: Callable[[], None]) -> None:
         """From the files that were brought aside to the query's own folder, which appears whole."""
         name = self.query.name
         brought, half, done = aside / name, aside / f"{name}.operated", queries / name
         for left in (half, done):  # of a try that was killed, perhaps with another code
-            shutil.rmtree(left, ignore_errors=True)
+            _remove(left, aside, check)
         queries.mkdir(parents=True, exist_ok=True)
         here = brought
         if self.operates:
@@ -237,6 +245,15 @@ class _Work:
     @property
     def _backend(self) -> Backend:
         return "hashmap" if (self.plan.backend or backend_of(self.before.conf)) == "hashmap" else "rocksdb"
+
+
+def _remove(left: Path, aside: Path, check: Callable[[], None]) -> None:
+    """Remove what a killed try left: it goes aside in one step, right behind the check."""
+    check()
+    if left.exists():
+        gone = files.beside(aside / left.name)
+        os.rename(left, gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def make(job: Job, spark: SparkSession, live: Live, point: Point, changes: Changes, mode: Mode) -> Replan:

@@ -22,10 +22,11 @@ from weir.driver import replan
 from weir.driver.about import delivers, saved_sink, source_of
 from weir.driver.opening import Opened, Opening
 from weir.driver.replan import Replan
-from weir.errors import NotRewindableError, SinkMismatchError
-from weir.ids import NO_BATCH, BatchId, QueryName, job_name
+from weir.errors import FencedError, NotRewindableError, SinkMismatchError
+from weir.ids import NO_BATCH, BatchId, Generation, QueryName, job_name
 from weir.job.live import Live
 from weir.job.query import QueryRun
+from weir.lease import Lease
 from weir.protocol import messages as m
 from weir.savepoint import plan_text, shapes
 from weir.savepoint.points import Point
@@ -51,13 +52,16 @@ class Restoring:
         config: Config,
         store: Store,
         mode: Mode,
+        lease: Lease,
         report: Callable[[m.Message], None],
         clock: Clock,
     ) -> None:
         self._job, self._spark, self._config, self._store = job, spark, config, store
-        self._mode, self._report, self._clock = mode, report, clock
+        self._mode, self._lease, self._report, self._clock = mode, lease, report, clock
         saved_to = config.settings.execution_checkpointing_savepoint_dir or ""
-        self._opening = Opening(store, job.name, clock, self._note, self._plan, self._carry_out, saved_to)
+        self._opening = Opening(
+            store, job.name, clock, self._note, self._plan, self._carry_out, saved_to, self._check
+        )
 
     def open(self, wanted: From | None) -> Opened:
         """See `Opening.open`; parallelism and backend are those that the settings ask for."""
@@ -119,11 +123,13 @@ class Restoring:
             if beyond[run.name] and not possible and not origin.accept_duplicates:
                 raise NotRewindableError(job=job, query=run.name, point=made.point.name)
             run.check_rewind(cuts[run.name])
+        self._check(generation)
         if any(beyond.values()):
             generations.begin_rewind(self._store, job, generation)
         for run in runs:
             if delivered[run.name] > cuts[run.name] and not run.rewindable:
                 self._note(run.repeated(cuts[run.name], delivered[run.name]))
+            self._check(generation)
             run.rewind(cuts[run.name])
         faults.point("restore.rewound")
         elsewhere = {
@@ -131,6 +137,7 @@ class Restoring:
             for run in runs
             if cuts[run.name] != NO_BATCH and made.has_new_sink(run.name) and run.is_untouched
         }
+        self._check(generation)
         generations.note_elsewhere(self._store, job, generation, elsewhere)
         generations.mark_live(self._store, job, generation)
         faults.point("restore.live")
@@ -152,7 +159,16 @@ class Restoring:
         return made
 
     def _carry_out(self, made: Replan, live: Live) -> None:
-        made.carry_out(self._spark, Path(local_path(live.root)))
+        made.carry_out(self._spark, Path(local_path(live.root)), lambda: self._check(live.generation))
+
+    def _check(self, generation: Generation) -> None:
+        """Raise `FencedError` when another attempt has taken over, or has brought the generation live.
+
+        A driver that was frozen in a restore would take live files for what a killed try had left.
+        """
+        self._lease.check()
+        if generations.is_live(self._store, self._job.name, generation):
+            raise FencedError(who=f"attempt {self._lease.attempt}", by="the attempt that ended this restore")
 
     def _note(self, text: str) -> None:
         self._report(m.Noted(text))
