@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import reduce
 from pathlib import Path
 from threading import Event
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -509,7 +510,7 @@ def test_sources_come_and_go(named: bool, spark: SparkSession, tmp_path: Path) -
             (tmp_path / name).mkdir(exist_ok=True)
             (tmp_path / name / f"{v}.json").write_text(f'{{"k": "{name}", "v": {v}}}')
 
-    def job(*names: str) -> weir.Job:
+    def job(*names: str, called: Mapping[str, str] = MappingProxyType({})) -> weir.Job:
         settings = {"execution.checkpointing.dir": str(tmp_path / "weir"), "parallelism.default": 2}
         made = weir.Job("named", **settings)
 
@@ -518,7 +519,8 @@ def test_sources_come_and_go(named: bool, spark: SparkSession, tmp_path: Path) -
             env.spark.conf.set("spark.sql.streaming.queryEvolution.enableSourceEvolution", str(named).lower())
             frames = []
             for name in names:
-                reader = env.spark.readStream.name(name) if named else env.spark.readStream
+                reader = env.spark.readStream
+                reader = reader.name(called.get(name, name)) if named else reader
                 frames.append(reader.schema("k string, v long").json(str(tmp_path / name)))
             frame = reduce(DataFrame.union, frames)
             env.sink("counts", sums(frame), weir.sinks.files(str(tmp_path / "out")), output_mode="update")
@@ -544,3 +546,14 @@ def test_sources_come_and_go(named: bool, spark: SparkSession, tmp_path: Path) -
         run.process_all()
     newest = {row["k"]: row["sum"] for row in committed_rows(str(tmp_path / "out"))}
     assert newest == {"a": 111, "b": 22, "c": 330}
+    if not named:
+        return
+    with job("c", "a").start(spark) as run:
+        place = run.stop_with_savepoint(str(tmp_path / "saved"))
+    add("a", 1000)
+    renamed = job("a", "c", called={"a": "c", "c": "d"})  # to a name that was another's
+    with start(renamed, spark, From(place, changes=Changes(maps=("counts/@1=0", "counts/@0=1")))) as run:
+        run.process_all()
+        place = run.stop_with_savepoint(str(tmp_path / "saved"))
+    newest = {row["k"]: row["sum"] for row in committed_rows(str(tmp_path / "out"))}
+    assert newest == {"a": 1111, "b": 22, "c": 330}

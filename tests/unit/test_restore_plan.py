@@ -298,6 +298,39 @@ def test_named_sources_come_and_go_without_surgery(new: list[str]) -> None:
     assert not found.query("counts").sources_change
 
 
+def test_a_named_source_goes_on_under_another_name() -> None:
+    """Spark would find nothing by the new one, and begin again."""
+    old, new = shape(sources=["named a", "named c"]), shape(sources=["named b", "named c"])
+    asked = planned(old, new)
+    assert verdicts(asked, "source") == {(0, 0): ["ambiguous"], (1, 1): ["kept"]}
+    assert "--map counts/@0=0" in part(asked, "source", 1).todo
+    said = planned(old, new, "counts/@0=0")
+    assert verdicts(said, "source") == {(0, 0): ["moved"], (1, 1): ["kept"]}
+    query = said.query("counts")
+    assert query.sources_change and query.all_named
+    assert query.names == {"a": "b"}
+
+
+def test_a_name_that_another_source_takes_does_not_bring_its_position() -> None:
+    same = shape(sources=["named a"])
+    anew = planned(same, same, "counts/@0=none", allow_dropped=True)
+    assert verdicts(anew, "source") == {(None, 0): ["new"], (0, None): ["dropped"]}
+    assert anew.query("counts").names == {"a": None}
+    both = shape(sources=["named a", "named b"])
+    swapped = planned(both, both, "counts/@0=1", "counts/@1=0")
+    assert swapped.query("counts").names == {"a": "b", "b": "a"}
+    one = planned(both, shape(sources=["named b"]), "counts/@0=0", allow_dropped=True)
+    assert one.query("counts").names == {"a": "b", "b": None}
+
+
+@pytest.mark.parametrize("names", [("json /a", "named a"), ("named a", "json /a")])
+def test_a_source_does_not_get_or_lose_the_name_that_spark_finds_it_by(names: tuple[str, str]) -> None:
+    was, name = names
+    found = planned(shape(sources=[was]), shape(sources=[name]), "counts/@0=0")
+    assert verdicts(found, "source") == {(0, 0): ["incompatible"]}
+    assert "a query of another name begins anew" in part(found, "source").todo
+
+
 def test_a_sink_may_be_swapped() -> None:
     found = planned(shape(sink="files /a"), shape(sink="files /b"))
     assert verdicts(found, "sink") == {(None, 0): ["new"], (0, None): ["dropped"]}

@@ -196,7 +196,8 @@ class _Work:
             moves=self.query.moves,
             added=[one for one in self.planned.shape.operators if one.id in self.query.added],
             descriptions=self.planned.files,
-            sources=self.query.sources if self.query.sources_change else None,
+            sources=self.query.sources if self.query.sources_change and not self.query.all_named else None,
+            names=self.query.names,
             ends=self.query.ends,
             logs=self._logs(read),
         )

@@ -70,6 +70,8 @@ class Part(_Frozen):
     """What of the state is given up."""
     end: str = ""
     """Where a source goes on instead of its old position, as Spark writes it."""
+    was: str = ""
+    """What a source was called, where it has another name now."""
     reshape: Reshape | None = None
     """What becomes of its values, where an aggregation keeps other columns."""
 
@@ -115,10 +117,30 @@ class QueryPlan(_Frozen):
         return {part.new: part.end for part in self.of("source") if part.new is not None and part.end}
 
     @property
+    def names(self) -> dict[str, str | None]:
+        """The sources that Spark would look for by another name than they have in the savepoint.
+
+        None for one whose position is given up, though another source takes its name.
+        """
+        taken = {part.name for part in self.of("source") if part.new is not None}
+        found: dict[str, str | None] = {}
+        for part in self.of("source"):
+            if part.was.startswith(NAMED):
+                found[part.was.removeprefix(NAMED)] = part.name.removeprefix(NAMED)
+            elif part.new is None and part.name.startswith(NAMED) and part.name in taken:
+                found[part.name.removeprefix(NAMED)] = None
+        return found
+
+    @property
     def operators_change(self) -> bool:
         """Whether Spark would look for state where it is not."""
         moved = any(old != new for old, new in self.moves.items())
         return bool(moved or self.dropped or self.added)
+
+    @property
+    def all_named(self) -> bool:
+        """Whether Spark finds the sources by names of their own."""
+        return all(part.name.startswith(NAMED) for part in self.of("source"))
 
     @property
     def sources_change(self) -> bool:
@@ -126,8 +148,8 @@ class QueryPlan(_Frozen):
 
         Sources with names of their own are found by those, wherever they are.
         """
-        if all(part.name.startswith(NAMED) for part in self.of("source")):
-            return bool(self.ends)
+        if self.all_named:
+            return bool(self.ends or self.names)
         old = [part.old for part in self.of("source") if part.old is not None]
         return self.sources != tuple(range(len(old))) or bool(self.ends)
 

@@ -217,10 +217,17 @@ class _Query:
             why = f"its offsets are those of {was!r}"
             todo = f"name it as before, or give its position up: --map {self._name}/@{at}=none -n"
             return part.model_copy(update={"verdicts": (Verdict.INCOMPATIBLE,), "why": why, "todo": todo})
-        notes = (f"was {was!r}",) if was and was != name else ()
-        named = was.startswith(NAMED) and was == name
-        verdict = Verdict.KEPT if at == number or named else Verdict.MOVED
-        return part.model_copy(update={"verdicts": (verdict,), "notes": notes})
+        if not was or was == name:
+            named = was.startswith(NAMED)
+            verdict = Verdict.KEPT if at == number or named else Verdict.MOVED
+            return part.model_copy(update={"verdicts": (verdict,)})
+        named = name.startswith(NAMED)
+        if was.startswith(NAMED) != named:
+            why = f"was {was!r}: Spark goes on by the names of all sources, or by those of none"
+            todo = f"leave it {'without' if named else 'with'} a name; a query of another name begins anew"
+            return part.model_copy(update={"verdicts": (Verdict.INCOMPATIBLE,), "why": why, "todo": todo})
+        verdict = Verdict.KEPT if at == number and not named else Verdict.MOVED
+        return part.model_copy(update={"verdicts": (verdict,), "notes": (f"was {was!r}",), "was": was})
 
     def _doubtful(self, at: int, was: str, number: int, name: str) -> Part:
         here = f"--map {self._name}/@{at}="

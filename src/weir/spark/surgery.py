@@ -39,6 +39,8 @@ _NOTHING = "n long"
 
 Ids = dict[str, list[list[str]]]
 """For each operator, for each partition: the unique ids of its stores, as `commits/<n>` has them."""
+Names = Mapping[str, str | None]
+"""For each source that Spark finds by its name and that changes: its new name, None where it is left out."""
 
 
 def operate(
@@ -51,6 +53,7 @@ def operate(
     added: Sequence[Operator] = (),
     descriptions: Mapping[str, bytes] | None = None,
     sources: Sequence[int | None] | None = None,
+    names: Names | None = None,
     ends: Mapping[int, str] | None = None,
     logs: Mapping[int, bytes] | None = None,
 ) -> None:
@@ -60,7 +63,8 @@ def operate(
     `moves` has the old and new number of each operator that keeps its state: every other one is left
     out. `added` are the operators that begin with nothing, and `descriptions` the files by which Spark
     describes them. `sources` has for each source of the changed query the old one whose position it
-    takes, None for one that begins anew; without it they stay as they are. `ends` has other positions
+    takes, None for one that begins anew; without it they stay as they are. `names` has the new names of
+    those that Spark finds by a name, None for one whose position is left out. `ends` has other positions
     for some of them, as Spark writes them, and `logs` the first entry of another log of what they have
     read; an empty one for those that have read nothing.
 
@@ -72,7 +76,7 @@ def operate(
         ids = work.carry(moves)
         work.plant(added, descriptions or {}, ids)
         work.commit(ids)
-        work.offsets(sources, ends or {}, logs or {})
+        work.offsets(sources, names or {}, ends or {}, logs or {})
         work.verify({*moves.values(), *(one.id for one in added)})
         _name(target, write.absolute())
     except (GoneError, OSError, LookupError, ValueError, PySparkException, Py4JError) as error:
@@ -131,18 +135,24 @@ class _Work:
         self._put(f"commits/{self._batch}", cut.commit_text(version, content).encode())
 
     def offsets(
-        self, order: Sequence[int | None] | None, ends: Mapping[int, str], logs: Mapping[int, bytes]
+        self,
+        order: Sequence[int | None] | None,
+        names: Names,
+        ends: Mapping[int, str],
+        logs: Mapping[int, bytes],
     ) -> None:
         """The offset log and the logs of the sources, each source in its new place."""
         for path in self._files:
             if path.startswith("offsets/"):
                 text = (self._read / path).read_text()
                 text = text if order is None else _reordered(text, order)
+                text = _renamed(text, names) if names else text
                 self._put(path, _with_ends(text, ends).encode())
             elif path.startswith("sources/"):
                 _, number, name = path.split("/", 2)
                 if order is None or not number.isdigit():
-                    self._link(path, path)
+                    if (to := names.get(number, number)) is not None:
+                        self._link(path, f"sources/{to}/{name}")
                 elif int(number) in order and order.index(int(number)) not in logs:
                     self._link(path, f"sources/{order.index(int(number))}/{name}")
         for place, data in logs.items():
@@ -249,6 +259,21 @@ def _reordered(offset_log_entry: str, order: Sequence[int | None]) -> str:
     if version != "v1":
         raise ValueError("the sources of this query have names: Spark finds them by those")
     return "\n".join([version, metadata, *("-" if at is None else lines[at] for at in order)])
+
+
+def _renamed(offset_log_entry: str, names: Names) -> str:
+    """An `offsets/<n>` whose sources have other names; one whose position is given up is not in it."""
+    version, metadata, *lines = offset_log_entry.split("\n")
+    if version == "v1":
+        raise ValueError("the sources of this query have no names: Spark finds them by their places")
+    content = json.loads(metadata)
+    if about := content.get("sourceMetadataInfo"):
+        found = {names.get(name, name): one for name, one in about.items()}
+        content["sourceMetadataInfo"] = {name: one for name, one in found.items() if name is not None}
+    named = [line.partition(":") for line in lines if line]
+    ends = [(names.get(name, name), end) for name, _, end in named]
+    kept = [f"{name}:{end}" for name, end in ends if name is not None]
+    return "\n".join([version, json.dumps(content, separators=(",", ":")), *kept])
 
 
 def _with_ends(offset_log_entry: str, ends: Mapping[int, str]) -> str:
