@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,9 @@ from weir.clock import Clock
 from weir.errors import NoSavepointError
 from weir.ids import BatchId
 from weir.job.graph import Pipeline
+from weir.job.sinks import Outcome
+from weir.job.sinks.files import FilesSink
+from weir.protocol.ledger import Staged
 from weir.savepoint.operators import operators
 from weir.savepoint.place import Place
 from weir.savepoint.verify import verify
@@ -143,3 +147,28 @@ def test_a_stop_commits_what_runs_and_saves_exactly_that(spark: SparkSession, tm
     (counts,) = queries["counts"].operators
     assert counts.rows == 3
     assert queries["counts"].positions["clean"][0] <= savepoint.channels["clean"].behind
+
+
+def test_a_savepoint_holds_nothing_that_a_sink_has_not_taken(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(tmp_path, ("a", 1), ("b", 2))
+    back, commit = threading.Event(), FilesSink.commit
+
+    def down(sink: FilesSink, staged: Staged) -> Outcome:
+        assert "raw" not in sink.describe() or back.wait(120)
+        return commit(sink, staged)
+
+    monkeypatch.setattr(FilesSink, "commit", down)
+    with job_in(tmp_path, **{"task.cancellation.timeout": "1 s"}).start(spark) as run:
+        run.wait_for_batch("raw", 0)
+        with pytest.raises(NoSavepointError, match=r"query 'raw' has committed .*raw has not taken it"):
+            run.stop_with_savepoint(str(tmp_path / "saved"))
+        assert not list((tmp_path / "saved").iterdir())
+        back.set()
+    with job_in(tmp_path).start(spark) as run:
+        run.process_all()
+        place = run.savepoint(str(tmp_path / "saved"))
+    assert whole(place)["raw"].sink.last_batch == whole(place)["raw"].batch
+    raw = sorted((row["k"], row["v"]) for row in committed_rows(str(tmp_path / "raw")))
+    assert raw == [("a", 1), ("b", 2)]

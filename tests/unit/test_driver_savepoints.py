@@ -22,7 +22,7 @@ from weir.config import resolve
 from weir.driver import savepoints as module
 from weir.driver.claim import Claim
 from weir.driver.savepoints import Outside, Savepoints, Wanted
-from weir.errors import BadValueError
+from weir.errors import BadValueError, NoSavepointError
 from weir.ids import CheckpointId
 from weir.protocol import messages as m
 from weir.savepoint.manifest import MANIFEST, encode
@@ -44,6 +44,8 @@ class Bench:
         self.waiting: list[Held] = []
         self.refuse = ""
         self.silent = False
+        self.undelivered = ""
+        self.final: list[bool] = []
         self._id = 0
         self._changed = threading.Condition()
         self.savepoints = Savepoints(
@@ -51,7 +53,7 @@ class Bench:
             self.job.job,
             self.job.origin.lineage,
             resolve(file=None, overrides=settings).settings,
-            Outside(self.report, self.hold, self.hold, self.release, self.facts),
+            Outside(self.report, self.hold, self.hold, self.release, self.delivered, self.facts),
             clock or Clock(),
         )
 
@@ -74,6 +76,11 @@ class Bench:
 
     def release(self, id: CheckpointId) -> None:
         self.held.remove(id)
+
+    def delivered(self, manifest: Manifest, *, final: bool, halted: Callable[[], bool]) -> None:
+        self.final.append(final)
+        if self.undelivered:
+            raise NoSavepointError(job=self.job.job, reason=self.undelivered, todo="ask once more")
 
     def facts(self, manifest: Manifest, wanted: Wanted) -> Facts:
         return Facts(wanted.trigger, wanted.by, wanted.since)
@@ -122,7 +129,7 @@ def test_savepoints_are_taken_one_after_the_other_and_let_go_of_their_checkpoint
     ]
     assert [taken.path for taken in one.wait_for(m.SavepointTaken, 2)] == [a.body["path"] for a in answers]
     phases = [p.phase for p in one.wait_for(m.SavepointProgress) if p.request == "a"]
-    assert phases == ["checkpoint", "copy"]
+    assert phases == ["checkpoint", "deliver", "copy"]
     assert one.held == set()
     assert Place(answers[1].body["path"]).read().taken_by == "ada@engine"
 
@@ -147,6 +154,21 @@ def test_one_that_fails_says_why_and_the_next_is_taken(bench: Made, tmp_path: Pa
     one.refuse = ""
     one.savepoints.ask(wanted(tmp_path / "saved", "good"))
     assert one.wait_for(m.Answered, 6)[-1].done
+
+
+def test_one_whose_batches_are_not_delivered_is_not_written(bench: Made, tmp_path: Path) -> None:
+    job = bench()
+    job.undelivered = "PostgreSQL has not taken batch 0"
+    job.savepoints.start()
+    job.savepoints.ask(wanted(tmp_path / "saved"))
+    assert job.wait_for(m.Answered)[0].body["reason"] == job.undelivered
+    with pytest.raises(NoSavepointError, match="took no savepoint"):
+        job.savepoints.take_final(wanted(tmp_path / "saved"))
+    assert [one.reason.count(job.undelivered) for one in job.wait_for(m.SavepointFailed, 2)] == [1, 1]
+    assert job.final == [False, True]
+    assert not job.held and not list((tmp_path / "saved").iterdir())
+    job.undelivered = ""
+    assert Place(job.savepoints.take_final(wanted(tmp_path / "saved"))["path"]).read().id == 3
 
 
 def test_the_end_of_the_job_gives_up_what_is_copied_and_refuses_what_waits(

@@ -26,6 +26,7 @@ _PHASES = {
     "drain": "working off what the sources hold",
     "end": "waiting for the running batches",
     "checkpoint": "waiting for a checkpoint",
+    "deliver": "waiting for the sinks",
     "copy": "copying",
 }
 

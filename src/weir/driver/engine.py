@@ -29,6 +29,7 @@ from weir.config import CheckpointingMode, Config, Retention, SinkCommit
 from weir.driver import savepoints
 from weir.driver.about import learnt, saved_sink, source_of
 from weir.driver.claim import Claim
+from weir.driver.delivered import Delivered
 from weir.driver.opening import Opened
 from weir.driver.progress import ProgressReports
 from weir.driver.queries import Queries
@@ -37,6 +38,7 @@ from weir.driver.replan import Shapes
 from weir.driver.restoring import Restoring
 from weir.driver.savepoints import Savepoints, Wanted, words
 from weir.driver.shown import Shown
+from weir.driver.timed import Timed
 from weir.errors import (
     FencedError,
     InternalError,
@@ -99,6 +101,8 @@ class Engine:
         self._gave_up = gave_up
         """Told, besides `failed`, that the driver as a whole can't go on; from any thread."""
         self._queries = Queries()
+        limit = config.settings.execution_checkpointing_timeout.total_seconds()
+        self._delivered = Delivered(self._name, limit, clock)
         self._receivers = Receivers(clock)
         self._specs: dict[QueryName, graph.QuerySpec] = {}
         self._groups = GroupCommits(spark, self._note)
@@ -150,6 +154,7 @@ class Engine:
         for run in runs:
             with self._timed("reset sinks", run.name):
                 run.recover(elsewhere.get(run.name, NO_BATCH), self._note)
+            self._delivered.follow(run)
         if self._graph.receiving:
             with self._timed("reset sources"):
                 self._receivers.start(self._graph, self._live, self._lease, self._retained)
@@ -197,6 +202,7 @@ class Engine:
         with self._timed("reset sinks", name):
             self._open_sink(run)
             run.recover(elsewhere.get(name, NO_BATCH), self._note)
+        self._delivered.follow(run)
         assert self._coordinator is not None
         self._coordinator.replace(self._vertex(run))
         if self._shown is not None:
@@ -463,6 +469,7 @@ class Engine:
                 hold=coordinator.hold,
                 final_cut=coordinator.final_cut,
                 release=coordinator.release,
+                delivered=self._delivered.wait,
                 facts=self._facts,
             ),
             self._clock,
@@ -581,23 +588,9 @@ class Engine:
             if live != asked:
                 raise PinnedStateError(query=name, setting=setting, live=live, asked=asked)
 
-    def _timed(self, step: str, query: str = "") -> _Timed:
-        return _Timed(self._report, self._clock, step, query)
+    def _timed(self, step: str, query: str = "") -> Timed:
+        return Timed(self._report, self._clock, step, query)
 
 
 def _as_weir(error: Exception) -> WeirError:
     return error if isinstance(error, WeirError) else InternalError(what=f"{type(error).__name__}: {error}")
-
-
-class _Timed:
-    """Report how long a step took, when it went well."""
-
-    def __init__(self, report: Report, clock: Clock, step: str, query: str) -> None:
-        self._report, self._clock, self._step, self._query = report, clock, step, query
-
-    def __enter__(self) -> None:
-        self._since = self._clock.monotonic()
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, stack: object) -> None:
-        if kind is None:
-            self._report(m.StepDone(self._step, self._clock.monotonic() - self._since, self._query))

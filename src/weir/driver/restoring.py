@@ -137,6 +137,11 @@ class Restoring:
             for run in runs
             if cuts[run.name] != NO_BATCH and made.has_new_sink(run.name) and run.is_untouched
         }
+        for name, batch in elsewhere.items() if not origin.saved else ():
+            self._note(
+                f"query {name}: its new sink gets what comes behind batch {batch}. A checkpoint, unlike a"
+                " savepoint, does not wait for sinks: what the old one had not taken by then, no sink gets"
+            )
         self._check(generation)
         generations.note_elsewhere(self._store, job, generation, elsewhere)
         generations.mark_live(self._store, job, generation)

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from weir.checkpoint.flight import Held
 from weir.checkpoint.manifest import Manifest
@@ -60,6 +60,12 @@ class Wanted:
         return cls(ask.request, str(arguments.get("path") or ""), trigger, by, clock.monotonic())
 
 
+class Delivery(Protocol):
+    """Returns when the sinks have all that a checkpoint counts as committed: `Delivered.wait`."""
+
+    def __call__(self, manifest: Manifest, *, final: bool, halted: Callable[[], bool]) -> None: ...
+
+
 @dataclass(frozen=True)
 class Outside:
     """Whom the savepoints ask and tell."""
@@ -69,6 +75,7 @@ class Outside:
     """Take a checkpoint and hold it."""
     final_cut: Callable[[Held], None]
     release: Callable[[CheckpointId], None]
+    delivered: Delivery
     facts: Callable[[Manifest, Wanted], Facts]
 
 
@@ -241,6 +248,8 @@ class Savepoints:
         self.progress(wanted.request, "checkpoint")
         manifest = self._checkpoint(cut)
         try:
+            self.progress(wanted.request, "deliver")
+            self._outside.delivered(manifest, final=self._alone, halted=self._halted.is_set)
             facts = self._outside.facts(manifest, wanted)
             tell = _Told(self, wanted.request, self._clock)
             target = self._target(wanted)

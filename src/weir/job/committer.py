@@ -74,6 +74,16 @@ class Committer:
         with self._changed:
             return sum(self._files.committed(staged.batch) for staged in self._pending)
 
+    def missing(self, upto: BatchId) -> int:
+        """How many batches up to this one are not committed here; all of them are decided."""
+        with self._changed:
+            return sum(staged.batch <= upto for staged in self._pending)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is committed here any more."""
+        return self._closed
+
     def close(self, *, wait: bool = True) -> None:
         """End the thread; what is pending stays for the next start.
 

@@ -230,6 +230,15 @@ class QueryRun:
         """How many batches Spark has committed and the sink has not."""
         return self._committer.undelivered if isinstance(self._committer, Committer) else 0
 
+    def missing(self, upto: BatchId) -> int:
+        """How many of the committed batches up to this one the sink has not; none before the run starts."""
+        return self._committer.missing(upto) if self._committer is not None else 0
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether the sink gets nothing from this run any more."""
+        return self._committer is not None and self._committer.closed
+
     def cut_off(self) -> None:
         """Give up what `end` waited for: the next start runs the batch again, or delivers it."""
         self._cut_off.set()

@@ -80,6 +80,11 @@ class HeldCommitter:
             while self._held and self._held[0].batch <= upto:
                 self._own.discard(self._held.popleft().batch)
 
+    def missing(self, upto: BatchId) -> int:
+        """How many batches up to this one are held."""
+        with self._lock:
+            return sum(one.batch <= upto for one in self._held)
+
     def undelivered(self) -> bool:
         """Whether Spark has decided for a batch that is held."""
         with self._lock:

@@ -323,6 +323,7 @@ def saved_queries(store: Store, manifest: Manifest, facts: Mapping[str, QueryFac
 
 
 def _query(name: str, cut: QueryCut, facts: QueryFacts, shape: Shape | None, kept: KeptFiles) -> SavedQuery:
+    # the driver has waited for that (`driver/delivered.py`)
     sink = facts.sink.model_copy(update={"last_batch": cut.batch}) if facts.sink else None
     query = SavedQuery(
         batch=cut.batch,
