@@ -31,6 +31,7 @@ def archive(folder: Path, out: str, dir: str = "weir") -> weir.Job:
 
     @job.pipeline
     def pipeline(env: weir.Env) -> None:
+        env.spark.conf.set("spark.sql.streaming.fileSink.log.compactInterval", 3)
         rows = env.source("rows", ScriptedSource(folder / "in.jsonl"))
         env.sink("files", rows.writeStream.format("parquet").option("path", str(folder / out)))
 
@@ -88,3 +89,24 @@ def test_spark_s_own_files_move_and_go_back_with_the_job(spark: SparkSession, tm
     with pytest.raises(SinkMismatchError, match="the live files know only up to -1"):
         archive(tmp_path, "moved", dir="other").start(spark)
     assert found("moved") == sorted(given)
+
+
+def test_a_query_goes_on_in_a_new_folder_that_spark_reads_and_compacts(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def words(out: str) -> list[str]:
+        rows = spark.read.schema("value string").parquet(str(tmp_path / out)).collect()
+        return sorted(row["value"] for row in rows)
+
+    write_script(tmp_path / "in.jsonl", *(Rows([word]) for word in "abcde"))
+    with archive(tmp_path, "out").start(spark) as live:
+        live.process_all()
+        place = live.stop_with_savepoint(str(tmp_path / "saved"))
+    write_script(tmp_path / "in.jsonl", *(Rows([word]) for word in "fghij"))
+    with pytest.raises(SinkMismatchError, match="ends with batch -1"):
+        archive(tmp_path, "new").start(spark)
+    with archive(tmp_path, "new").start(spark, place) as live:
+        live.process_all()
+        assert len([batch for batch in live.batches if batch.query == "files"]) > 3
+    assert (words("out"), words("new")) == (list("abcde"), list("fghij"))
+    assert list((tmp_path / "new" / LOG).glob("8.compact"))

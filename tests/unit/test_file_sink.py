@@ -50,11 +50,11 @@ def named(folder: Path) -> list[str]:
 def test_a_log_that_fits_is_left_as_it_is(folder: Path) -> None:
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert log(folder).newest() == 12
-    log(folder).fit(BatchId(12))
-    log(folder).fit(BatchId(13))
+    log(folder).fit(BatchId(12), NO_BATCH)
+    log(folder).fit(BatchId(13), NO_BATCH)
     log(folder).rewind(BatchId(12))
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-    log(folder / "new").fit(NO_BATCH)
+    log(folder / "new").fit(NO_BATCH, NO_BATCH)
     log(folder / "new").rewind(NO_BATCH)
 
 
@@ -65,10 +65,10 @@ def test_names_follow_a_folder_that_was_moved_or_copied(folder: Path, tmp_path: 
     folder.rename(tmp_path / "moved")
     for place in (tmp_path / "moved", tmp_path / "else where/copy"):
         assert named(place) != here
-        log(place).fit(BatchId(12))
+        log(place).fit(BatchId(12), NO_BATCH)
         assert named(place) == here
         assert not (place / LOG / ".9.compact.crc").exists()  # it would not fit the new content
-    log(tmp_path / "moved").fit(BatchId(12))
+    log(tmp_path / "moved").fit(BatchId(12), NO_BATCH)
     assert named(tmp_path / "moved") == here
 
 
@@ -76,9 +76,9 @@ def test_a_move_that_was_half_done_is_taken_up_again(folder: Path, tmp_path: Pat
     here = named(folder)
     old = (folder / LOG / "9.compact").read_text()
     moved = folder.rename(tmp_path / "moved")
-    log(moved).fit(BatchId(12))
+    log(moved).fit(BatchId(12), NO_BATCH)
     (moved / LOG / "9.compact").write_text(old)
-    log(moved).fit(BatchId(12))
+    log(moved).fit(BatchId(12), NO_BATCH)
     assert named(moved) == here
 
 
@@ -87,20 +87,20 @@ def test_files_that_did_not_come_along_are_refused(folder: Path, tmp_path: Path)
     (moved / "k=1/part-3.parquet").unlink()
     before = (moved / LOG / "9.compact").read_text()
     with pytest.raises(SinkMismatchError, match="names files that are not in this folder"):
-        log(moved).fit(BatchId(12))
+        log(moved).fit(BatchId(12), NO_BATCH)
     assert (moved / LOG / "9.compact").read_text() == before
 
 
 @pytest.mark.parametrize("planned", [11, NO_BATCH])
 def test_output_that_the_live_files_know_nothing_of_is_refused(folder: Path, planned: int) -> None:
     with pytest.raises(SinkMismatchError, match=f"up to 12, and the live files know only up to {planned}"):
-        log(folder).fit(BatchId(planned))
+        log(folder).fit(BatchId(planned), NO_BATCH)
 
 
 def test_a_log_is_taken_back_as_far_as_it_tells_batches_apart(folder: Path) -> None:
     log(folder).rewind(BatchId(10))
     assert log(folder).newest() == 10
-    log(folder).fit(BatchId(10))
+    log(folder).fit(BatchId(10), NO_BATCH)
     log(folder).rewind(BatchId(9))
     assert log(folder).newest() == 9
     log(folder).rewind(BatchId(4))  # Spark has not deleted what it compacted yet
@@ -111,3 +111,41 @@ def test_a_log_is_taken_back_as_far_as_it_tells_batches_apart(folder: Path) -> N
     log(folder).rewind(NO_BATCH)
     assert log(folder).newest() == NO_BATCH
     assert (folder / "k=0/part-12.parquet").exists()
+
+
+def test_a_new_folder_begins_behind_the_batch_that_the_query_goes_on_behind(tmp_path: Path) -> None:
+    new = log(tmp_path / "new")
+    with pytest.raises(SinkMismatchError, match="ends with batch -1, and the query goes on behind batch 12"):
+        new.check_rewind(BatchId(12), new=False)
+    new.check_rewind(BatchId(12), new=True)
+    for _ in range(2):
+        new.rewind(BatchId(12))
+        entries = {path.name: path.read_text() for path in (tmp_path / "new" / LOG).iterdir()}
+        assert entries == dict.fromkeys(("9.compact", "10", "11", "12"), "v1")
+    (tmp_path / "new" / LOG / "11").unlink()  # killed on the way
+    new.rewind(BatchId(12))
+    assert new.newest() == 12 and (tmp_path / "new" / LOG / "11").exists()
+    new.fit(BatchId(13), BatchId(12))
+    early = FileSinkLog(tmp_path / "early", "archive", interval=5)
+    early.rewind(BatchId(3))
+    assert sorted(path.name for path in (tmp_path / "early" / LOG).iterdir()) == ["0", "1", "2", "3"]
+
+
+def test_a_folder_that_began_behind_a_batch_goes_back_before_it(tmp_path: Path) -> None:
+    """Its compaction names nothing, and so tells that all files came later."""
+    folder = tmp_path / "new"
+    log(folder).rewind(BatchId(12))
+    (folder / LOG / "13").write_text("\n".join(["v1", line(folder / "part-13.parquet")]))
+    log(folder).check_rewind(BatchId(4), new=False)
+    log(folder).rewind(BatchId(4))
+    assert log(folder).newest() == 4
+    assert not [path for path in (folder / LOG).iterdir() if path.name.isdigit() and int(path.name) > 4]
+    log(folder).fit(BatchId(4), BatchId(4))
+
+
+def test_a_log_that_lost_its_end_is_refused(folder: Path) -> None:
+    for new in (True, False):
+        with pytest.raises(SinkMismatchError, match=r"ends with batch 12, and .* behind batch 20"):
+            log(folder).check_rewind(BatchId(20), new=new)
+    with pytest.raises(SinkMismatchError, match="go on from a checkpoint or savepoint with a new folder"):
+        log(folder).fit(BatchId(20), BatchId(20))

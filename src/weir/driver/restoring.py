@@ -122,7 +122,7 @@ class Restoring:
             possible = run.rewindable and run.floor <= cuts[run.name]
             if beyond[run.name] and not possible and not origin.accept_duplicates:
                 raise NotRewindableError(job=job, query=run.name, point=made.point.name)
-            run.check_rewind(cuts[run.name])
+            run.check_rewind(cuts[run.name], new=made.has_new_sink(run.name))
         self._check(generation)
         if any(beyond.values()):
             generations.begin_rewind(self._store, job, generation)

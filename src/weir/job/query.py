@@ -109,10 +109,13 @@ class QueryRun:
             faults.point("start.fenced")
         return self._delivered
 
-    def check_rewind(self, to: BatchId) -> None:
-        """Raise `SinkMismatchError` for output of Spark's own that can't be told apart any more."""
+    def check_rewind(self, to: BatchId, *, new: bool) -> None:
+        """Raise `SinkMismatchError` for output of Spark's own that can't be told apart any more.
+
+        `new` where the sink is another than before.
+        """
         if (log := self._file_sink_log()) is not None:
-            log.check_rewind(to)
+            log.check_rewind(to, new=new)
 
     def rewind(self, to: BatchId) -> None:
         """Take back what the sink holds above a batch. Safe to repeat, and to be killed in."""
@@ -154,7 +157,7 @@ class QueryRun:
         """
         sink = self.spec.sink
         if (log := self._file_sink_log()) is not None:
-            log.fit(self.files.last_planned())
+            log.fit(self.files.last_planned(), self.files.last_committed())
         if not isinstance(sink, StagingSink):
             return 0
         last = self.files.last_committed()

@@ -4,9 +4,11 @@
 
 Spark is silent where it does not fit. A folder that was moved reads as empty, because its files are looked
 for in the old place. A query that was taken back, or that begins anew over old output, has its batches
-skipped as written already, with other rows in them. So a start looks first: names that moved with the
-folder are written anew, a query that was taken back takes the log back too, and what can't be mended is
-refused. Only folders of a file system are looked at.
+skipped as written already, with other rows in them. A query that goes on in a new folder leaves one that
+nobody can read, and that Spark fails to compact: it wants every batch from 0. So a start looks first: names
+that moved with the folder are written anew, a query that was taken back takes the log back too, a new folder
+begins with batches that name nothing, and what can't be mended is refused. Only folders of a file system are
+looked at.
 """
 
 from __future__ import annotations
@@ -30,9 +32,14 @@ if TYPE_CHECKING:
 
 LOG = "_spark_metadata"
 _COMPACT = ".compact"
+_COMPACT_EVERY = 10
+"""Spark's own default."""
 _TAKEN_BACK = ".taken-back"
 _IDENTITY = ("path", "topic", "dbtable", "table", "url")
 _CREDENTIALS = re.compile(r"//[^/@\s]*@")
+_INTERVAL = "spark.sql.streaming.fileSink.log.compactInterval"
+_EMPTY = b"v1"
+"""An entry that names no file; each has one line for a file behind this."""
 _FORMATS = frozenset({"parquet", "json", "csv", "orc", "text", "avro"})
 
 
@@ -41,7 +48,8 @@ def log_of(writer: DataStreamWriter, query: str) -> FileSinkLog | None:
     place = option_of(writer, "path")
     if format_of(writer).lower() not in _FORMATS or not place or not is_local(place):
         return None
-    return FileSinkLog(Path(local_path(place)).absolute(), query)
+    interval = int(writer._spark.conf.get(_INTERVAL) or _COMPACT_EVERY)
+    return FileSinkLog(Path(local_path(place)).absolute(), query, interval)
 
 
 def described(writer: DataStreamWriter) -> str:
@@ -54,17 +62,18 @@ def described(writer: DataStreamWriter) -> str:
 class FileSinkLog:
     """The log in one folder, looked at while no query writes to it. Raises `SinkMismatchError`."""
 
-    def __init__(self, folder: Path, query: str) -> None:
+    def __init__(self, folder: Path, query: str, interval: int = _COMPACT_EVERY) -> None:
         self.folder = folder
         self._query = query
+        self._interval = interval
         self._log = folder / LOG
 
     def newest(self) -> BatchId:
         """The newest batch that it has; -1 when it has none."""
         return max(self._entries(), default=NO_BATCH)
 
-    def fit(self, planned: BatchId) -> None:
-        """Make it fit a query that has planned its batches up to this one. Safe to repeat."""
+    def fit(self, planned: BatchId, committed: BatchId) -> None:
+        """Make it fit a query that has planned and committed batches up to these. Safe to repeat."""
         newest = self.newest()
         if newest > planned:
             reason = (
@@ -72,31 +81,64 @@ class FileSinkLog:
                 " Spark would skip the batches between, with other rows in them"
             )
             raise self._refused(reason, "bring the job's directory back, or give this query a new folder")
+        if newest < committed:
+            raise self._short(committed)
         self._follow()
 
     def rewind(self, to: BatchId) -> None:
         """Take it back to a batch: what follows does not count any more. Safe to repeat.
 
         The files of the later batches stay in the folder; whoever reads it with Spark does not see them.
+        A folder that is new to the query begins behind the batch.
         """
-        self.check_rewind(to)
+        self.check_rewind(to, new=True)
+        if self._missing(to):
+            self._begin(to)
         later = {batch: path for batch, path in self._entries().items() if batch > to}
         for _, path in sorted(later.items(), reverse=True):  # the newest first: what is left is a log
             _forget_sum(path)
             os.replace(path, path.with_name(path.name + _TAKEN_BACK))
 
-    def check_rewind(self, to: BatchId) -> None:
-        """Raise when entries up to a batch are only in a newer compaction, which does not tell them apart."""
-        entries = self._entries()
-        if to == NO_BATCH or max(entries, default=NO_BATCH) <= to:
+    def check_rewind(self, to: BatchId, *, new: bool) -> None:
+        """Raise when it can't be brought to end with a batch.
+
+        So when entries up to it are only in a newer compaction, which does not tell them apart; and when
+        there are none, unless the folder is `new` to the query.
+        """
+        if not self._missing(to):
             return
-        there = {batch: path for batch, path in entries.items() if batch <= to}
-        compacted = [batch for batch, path in there.items() if path.name.endswith(_COMPACT)]
-        needed = range(max(compacted, default=0), to + 1)
-        missing = [batch for batch in needed if batch not in there]
-        if missing:
+        entries = self._entries()
+        if self.newest() <= to:
+            if any(map(_names_files, entries.values())) or not new:
+                raise self._short(to)
+            return
+        later = [path for batch, path in sorted(entries.items()) if batch > to and _is_compaction(path)]
+        if not later or _names_files(later[0]):  # one that names nothing tells that nothing came before it
             reason = f"its {LOG} is compacted behind batch {to}, and does not tell which files came later"
             raise self._refused(reason, "go back to a newer point, or give this query a new folder")
+
+    def _missing(self, to: BatchId) -> list[int]:
+        """The entries without which it does not end with a batch."""
+        there = {batch: path for batch, path in self._entries().items() if batch <= to}
+        compacted = [batch for batch, path in there.items() if _is_compaction(path)]
+        return [batch for batch in range(max(compacted, default=0), to + 1) if batch not in there]
+
+    def _begin(self, behind: BatchId) -> None:
+        """Let it begin behind a batch, compacted where Spark would have done that. Safe to repeat."""
+        last = (behind + 1) // self._interval * self._interval - 1
+        names = [f"{last}{_COMPACT}"] if last >= 0 else []
+        self._log.mkdir(parents=True, exist_ok=True)
+        for name in [*names, *map(str, range(last + 1, behind + 1))]:
+            if not (self._log / name).exists():
+                files.write(self._log / name, _EMPTY)
+
+    def _short(self, batch: BatchId) -> SinkMismatchError:
+        reason = (
+            f"its {LOG} ends with batch {self.newest()}, and the query goes on behind batch {batch}:"
+            " Spark would read nothing that has a hole before it"
+        )
+        todo = "bring its files back, or go on from a checkpoint or savepoint with a new folder"
+        return self._refused(reason, todo)
 
     def _follow(self) -> None:
         """Let names that were moved with the folder name the files that are here."""
@@ -146,6 +188,14 @@ class FileSinkLog:
 
     def _refused(self, reason: str, todo: str) -> SinkMismatchError:
         return SinkMismatchError(query=self._query, path=str(self.folder), reason=reason, todo=todo)
+
+
+def _is_compaction(entry: Path) -> bool:
+    return entry.name.endswith(_COMPACT)
+
+
+def _names_files(entry: Path) -> bool:
+    return next(_paths(entry), None) is not None
 
 
 def _paths(entry: Path) -> Iterator[Path]:
