@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import xxhash
 
 from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
 from weir.checkpoint.pins import Pins
@@ -24,6 +27,7 @@ OPERATOR = {
     "operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"},
     "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": 1}],
 }
+_BLOCK = struct.Struct("<8sBIII")
 
 
 class KeptJob:
@@ -52,12 +56,12 @@ class KeptJob:
         """What Spark leaves when it commits a batch; the closure of the batch."""
         root = self.root(generation) / "queries" / query
         offsets = ["v1", json.dumps({"batchWatermarkMs": 0, "conf": CONF}), *(sources or ("-",))]
-        made = {
+        made: dict[str, str | bytes] = {
             "metadata": json.dumps({"id": "0"}),
             f"offsets/{number}": "\n".join(offsets),
             f"commits/{number}": 'v1\n{"nextBatchWatermarkMs":0}',
             "state/0/_metadata/metadata": "v1\n" + json.dumps(OPERATOR),
-            f"state/0/0/{number + 1}.delta": f"the changes of batch {number}",
+            f"state/0/0/{number + 1}.delta": changes(number),
         }
         for path, text in made.items():
             write(root / path, text)
@@ -131,11 +135,24 @@ class KeptJob:
         )
 
 
-def write(path: Path, text: str) -> Path:
+def changes(batch: int) -> bytes:
+    """What the hashmap backend writes for a batch that removes one key."""
+    key = f"the changes of batch {batch}".encode()
+    return blocks(struct.pack(">i", len(key)) + key + struct.pack(">ii", -1, -1))
+
+
+def blocks(plain: bytes) -> bytes:
+    """Bytes as LZ4's stream for Java writes them: one block, not compressed, and the end."""
+    checksum = xxhash.xxh32_intdigest(plain, 0x9747B28C) & 0x0FFFFFFF
+    end = _BLOCK.pack(b"LZ4Block", 0x15, 0, 0, 0)
+    return _BLOCK.pack(b"LZ4Block", 0x15, len(plain), len(plain), checksum) + plain + end
+
+
+def write(path: Path, content: str | bytes) -> Path:
     """As Spark does: never in place."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.new")
-    beside.write_text(text)
+    beside.write_bytes(content if isinstance(content, bytes) else content.encode())
     return beside.rename(path)
 
 

@@ -242,7 +242,7 @@ def test_a_savepoint_is_shown_with_its_queries_sources_operators_and_sinks(
         "query counts: batch 1, update mode",
         'reads 0, FileStreamSource[in]: {"logOffset": 4}',
         "delivers to parquet files in out: up to batch 1",
-        "operator 0, stateStoreSave: 1 partitions, 1,234 rows, 205 B",
+        "operator 0, stateStoreSave: 1 partitions, 1,234 rows, 313 B",
         "operator 1, transformWithStateInPySparkExec: 0 partitions, rows unknown\n"
         "    mp: (key (k string, at map<string, array<long>>)) -> ()\n",
     ):

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import struct
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.kept_job import KeptJob, write
+from tests.kept_job import CONF, KeptJob, blocks, write
 from weir.checkpoint import restore
-from weir.checkpoint.damage import Damage, QueryFacts, judge, look
+from weir.checkpoint.damage import Contents, Damage, QueryFacts, collect, judge, look
 from weir.clock import ManualClock
 from weir.ids import BatchId, CheckpointId
 from weir.savepoint.take import Facts, take
-from weir.storage import generations, paths
+from weir.storage import files, generations, paths
 from weir.storage.generations import FIRST, mark_live
 
 
@@ -56,6 +60,10 @@ def cut_off(path: Path) -> None:
     write(path, path.read_text()[:20])
 
 
+def halved(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
 CASES: list[tuple[str, Callable[[Path], object], str]] = [
     ("offsets/2", empty, "is empty"),
     ("offsets/2", cut_off, "is cut off"),
@@ -65,6 +73,7 @@ CASES: list[tuple[str, Callable[[Path], object], str]] = [
     ("commits/2", empty, "is empty"),
     ("commits/2", cut_off, "is cut off"),
     ("state/0/0/3.delta", empty, "is empty"),
+    ("state/0/0/3.delta", halved, "is cut off"),
     ("state/0/0/1.delta", Path.unlink, "is gone"),
     ("state/0/_metadata/metadata", empty, "is empty"),
     ("metadata", empty, "is empty"),
@@ -172,3 +181,77 @@ def test_the_verdict_is_a_matter_of_numbers(
 def test_what_is_wrong_with_files_is_said_as_it_was_found() -> None:
     facts = QueryFacts(BatchId(5), BatchId(5), {"a": "is empty", "b": "is gone"})
     assert judge("q", facts, BatchId(5)) == [Damage("q", "a", "is empty"), Damage("q", "b", "is gone")]
+
+
+UID = "3f0c6ad1-1c7e-4d3c-9f57-0d4b1a2c3d4e"
+SST, CHANGELOG = f"SSTs/000008-{UID}.sst", f"3_{UID}.changelog"
+
+
+@pytest.fixture
+def rocksdb(tmp_path: Path) -> Path:
+    """The files of a query with RocksDB, format 2: a snapshot of version 2, and a changelog behind it."""
+    job = KeptJob(tmp_path / "rocksdb")
+    job.batch(2, generation=1)
+    root = query(job)
+    conf = {**CONF, "spark.sql.streaming.stateStore.providerClass": "RocksDB"}
+    for batch in (1, 2):
+        write(root / f"offsets/{batch}", "\n".join(["v1", json.dumps({"conf": conf}), '{"logOffset":1}']))
+    write(root / "commits/2", "v2\n" + json.dumps({"stateUniqueIds": {"0": [[UID]]}}))
+    folder = root / "state/0/0"
+    write(folder / SST, "keys and values")
+    with zipfile.ZipFile(folder / f"2_{UID}.zip", "w") as made:
+        told = {"sstFiles": [{"localFileName": "8.sst", "dfsSstFileName": SST[5:], "sizeBytes": 15}]}
+        made.writestr("metadata", "v1\n" + json.dumps(told))
+    lineage = json.dumps([{"version": 2, "checkpointUniqueId": UID}]).encode()
+    plain = b"\0\2v3" + struct.pack(">H", len(lineage)) + lineage
+    write(folder / CHANGELOG, blocks(plain))
+    for name in (f"2_{UID}.zip", CHANGELOG):
+        size = (folder / name).stat().st_size
+        write(folder / f"{name}.crc", json.dumps({"algorithm": "CRC32C", "mainFileSize": size}))
+    return root
+
+
+def test_rocksdb_s_files_are_whole(rocksdb: Path) -> None:
+    assert not collect(rocksdb).wrong and not collect(rocksdb, Contents({})).wrong
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        (SST, "has 7 bytes, and should have 15"),
+        (f"2_{UID}.zip", "can't be read: File is not a zip file"),
+        (f"2_{UID}.zip.crc", "is cut off"),
+        (f"{CHANGELOG}.crc", "is cut off"),
+    ],
+)
+def test_a_file_of_another_size_than_it_should_have_is_found(rocksdb: Path, file: str, words: str) -> None:
+    halved(rocksdb / "state/0/0" / file)
+    assert list((collect(rocksdb).wrong or {}).values()) == [words]
+
+
+def test_a_changelog_that_lost_its_end_is_found(rocksdb: Path) -> None:
+    file = rocksdb / "state/0/0" / CHANGELOG
+    size = file.stat().st_size
+    os.truncate(file, size - 1)
+    told = f"has {size - 1} bytes, and should have {size}"
+    assert collect(rocksdb).wrong == {f"state/0/0/{CHANGELOG}": told}
+    file.with_name(f"{CHANGELOG}.crc").unlink()  # format 1 has none
+    assert collect(rocksdb).wrong == {f"state/0/0/{CHANGELOG}": "is cut off"}
+
+
+def test_offsets_that_lost_their_end_are_found(rocksdb: Path) -> None:
+    file = rocksdb / "offsets/1"
+    os.truncate(file, file.stat().st_size - 1)
+    assert collect(rocksdb).wrong == {"offsets/1": "is cut off"}
+
+
+def test_only_a_thorough_look_reads_state(rocksdb: Path, job: KeptJob) -> None:
+    sst, delta = rocksdb / "state/0/0" / SST, query(job) / "state/0/0/2.delta"
+    known = Contents({f"queries/counts/state/0/0/{SST}": files.checksum(sst)})
+    write(sst, "keys and VALUES")
+    assert not collect(rocksdb).wrong
+    assert collect(rocksdb, known).wrong == {f"state/0/0/{SST}": "is not what a checkpoint has of it"}
+    write(delta, delta.read_bytes().replace(b"batch", b"BATCH"))
+    assert found(job) == []
+    torn = look(job.store, job.job, FIRST, thorough=True)
+    assert [one.text for one in torn] == ["state/0/0/2.delta of query counts can't be read: has changed"]

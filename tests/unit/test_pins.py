@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.kept_job import KeptJob, tree, write
+from tests.kept_job import KeptJob, changes, tree, write
 from weir.checkpoint import copies as copies_module
 from weir.checkpoint import restore
 from weir.checkpoint.copies import Copies
@@ -121,7 +121,7 @@ def test_a_pin_outlives_the_live_file_that_was_written_again(job: KeptJob) -> No
     delta.unlink()
     delta.write_text("by somebody else")
     assert pins.keep(QUERY, job.batch(0), checkpoint=TWO).files == first.files
-    assert (pinned(job) / QUERY / "state/0/0/1.delta").read_text() == "the changes of batch 0"
+    assert (pinned(job) / QUERY / "state/0/0/1.delta").read_bytes() == changes(0)
 
 
 def test_where_there_are_no_links_files_are_copied(job: KeptJob, monkeypatch: pytest.MonkeyPatch) -> None:

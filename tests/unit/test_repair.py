@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.fake_job import FakeJob, Weir
-from tests.kept_job import KeptJob, tree, write
+from tests.kept_job import KeptJob, changes, tree, write
 from weir.checkpoint import restore
 from weir.checkpoint.damage import look
 from weir.checkpoint.pins import Pins
@@ -57,6 +57,8 @@ CASES: list[tuple[str, Callable[[Path], object], int]] = [
     ("offsets/1", empty, 0),
     ("state/0/0/3.delta", empty, 1),
     ("state/0/0/3.delta", Path.unlink, 1),
+    ("state/0/0/3.delta", lambda path: os.truncate(path, 30), 1),
+    ("state/0/0/2.delta", lambda path: write(path, path.read_bytes().replace(b"batch", b"BATCH")), 0),
 ]
 
 
@@ -75,7 +77,7 @@ def test_the_job_goes_on_from_the_last_batch_whose_files_are_whole(
     assert tree(job.root() / "queries") == before  # the only copy is left as it is
     made = job.root(number) / QUERY
     assert sorted(path.name for path in (made / "commits").iterdir()) == [str(back_to)]
-    assert (made / f"state/0/0/{back_to + 1}.delta").read_text() == f"the changes of batch {back_to}"
+    assert (made / f"state/0/0/{back_to + 1}.delta").read_bytes() == changes(back_to)
     generations.mark_live(job.store, job.job, number)
     assert look(job.store, job.job, number) == [] and plan(job.store, job.job) is None
 

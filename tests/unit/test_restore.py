@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.kept_job import KeptJob, tree, write
+from tests.kept_job import KeptJob, changes, tree, write
 from weir.channel.position import Position
 from weir.checkpoint import edits, restore, retention
 from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
@@ -88,12 +88,12 @@ def test_latest_needs_a_checkpoint(job: KeptJob) -> None:
 
 def damage_content(path: Path) -> None:
     data = path.read_bytes()
-    write(path, data.decode().swapcase())
+    write(path, data.replace(b"batch", b"BATCH"))
 
 
 DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     (Path.unlink, "is gone"),
-    (lambda path: write(path, ""), "has 0 bytes instead of 22"),
+    (lambda path: write(path, ""), f"has 0 bytes instead of {len(changes(2))}"),
     (damage_content, "has changed"),
 ]
 

@@ -1,16 +1,19 @@
 """Are the live files whole? Asked before a start, so that a torn file does not end in Spark's own words.
 
-Spark does not force its files to the disk: after a power loss the newest may be empty or missing. It
-is looked at names, sizes, and the few small files that a start reads anyway; nothing big is read.
-The facts of each query are collected first, and judged without I/O. Of channels only what a reader has
-still before it counts (`channel/whole.py`).
+Spark does not force its files to the disk: after a power loss the newest may be empty, cut off or
+missing. A start looks at names, sizes, and the few small files that it reads anyway; nothing big is
+read. A `thorough` look, for `weir repair` and `weir verify`, reads all state of the last batch, too. The
+facts of each query are collected first, and judged without I/O. Of channels only what a reader has still
+before it counts (`channel/whole.py`).
 """
 
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,12 +24,18 @@ from weir.channel.position import positions_in
 from weir.checkpoint import manifest as mf
 from weir.checkpoint.manifest import Manifest
 from weir.ids import NO_BATCH, BatchId, Generation, JobName, QueryName
+from weir.spark import whole as spark_files
 from weir.spark.closure import GoneError, closure
+from weir.spark.cut import conf_of
+from weir.spark.refusals import codec_of
 from weir.storage import Store, files, paths
+from weir.storage.files import Sum
 from weir.storage.generations import delivered_elsewhere, read_origin
 
 _GONE = "is gone"
 _EMPTY = "is empty"
+_UNIQUE = re.compile(r"[-_][0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\.\w+$")
+"""A name that Spark gives once; under others a task that was run twice may have written the same anew."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +65,12 @@ class QueryFacts:
     """Files that a start needs and that are gone, empty or can't be read: what is wrong with each."""
 
 
-def look(store: Store, job: JobName, generation: Generation) -> list[Damage]:
+def look(store: Store, job: JobName, generation: Generation, *, thorough: bool = False) -> list[Damage]:
     """What is lost or torn in a generation; nothing when the job can go on with it."""
     root = files.folder_of(store) / paths.generation(job, generation)
+    contents = Contents.known(store, job, generation) if thorough else None
     try:
-        found = torn(root, expected(store, job, generation))
+        found = torn(root, expected(store, job, generation), contents)
         return found or _torn_channels(store, job, generation, root)
     except OSError as error:
         raise files.failed("read", root, error, store.url) from error
@@ -90,10 +100,42 @@ def _newest_checkpoint(store: Store, job: JobName, generation: Generation) -> Ma
     return None
 
 
-def torn(root: Path, expected: Mapping[str, BatchId]) -> list[Damage]:
+class Contents:
+    """What state files hold, each looked at once."""
+
+    def __init__(self, known: Mapping[str, Sum]) -> None:
+        self._known = known
+        self._seen: dict[Path, str | None] = {}
+
+    @classmethod
+    def known(cls, store: Store, job: JobName, generation: Generation) -> Contents:
+        """With the sums that checkpoints of the generation have of files that are never written again."""
+        found: dict[str, Sum] = {}
+        for id in mf.completed(store, job):
+            with suppress(ValidationError):
+                manifest = mf.read(store, job, id)
+                if manifest is not None and manifest.generation == generation:
+                    found |= {one.path: Sum(one.bytes, one.crc) for one in manifest.files()}
+        return cls({path: sum for path, sum in found.items() if _UNIQUE.search(path)})
+
+    def problem(self, root: Path, name: str, codec: str) -> str | None:
+        """What is wrong with a file of the query at `root`; None when nothing is."""
+        path = root / name
+        if path not in self._seen:
+            self._seen[path] = self._look(path, f"queries/{root.name}/{name}", codec)
+        return self._seen[path]
+
+    def _look(self, path: Path, known_as: str, codec: str) -> str | None:
+        kept = self._known.get(known_as)
+        if kept is not None and files.checksum(path) != kept:
+            return "is not what a checkpoint has of it"
+        return spark_files.problem(path, codec)
+
+
+def torn(root: Path, expected: Mapping[str, BatchId], contents: Contents | None = None) -> list[Damage]:
     """The damage in the generation at `root`, of its own queries and of those that are expected."""
     folder = root / "queries"
-    found = {name: collect(folder / name) for name in sorted(_folders(folder) | expected.keys())}
+    found = {name: collect(folder / name, contents) for name in sorted(_folders(folder) | expected.keys())}
     return [
         damage for name, facts in found.items() for damage in judge(name, facts, expected.get(name, NO_BATCH))
     ]
@@ -153,7 +195,7 @@ def judge(query: str, facts: QueryFacts, expected: BatchId) -> list[Damage]:
     return []
 
 
-def collect(root: Path) -> QueryFacts:
+def collect(root: Path, contents: Contents | None = None) -> QueryFacts:
     """The facts of the query whose checkpointLocation is `root`."""
     planned, committed = newest(root / "offsets"), newest(root / "commits")
     wrong: dict[str, str] = {}
@@ -161,19 +203,23 @@ def collect(root: Path) -> QueryFacts:
         wrong["metadata"] = problem
     wrong |= _log_problems(root, planned, committed)
     if committed >= 0 and not wrong:
-        wrong |= _closure_problems(root, committed)
+        wrong |= _closure_problems(root, committed, contents)
     return QueryFacts(planned, committed, wrong)
 
 
-def last_whole(root: Path, newest: BatchId) -> BatchId | None:
-    """The last batch, up to the newest, with all its files; -1 when there never was one, None for none."""
+def last_whole(root: Path, newest: BatchId, contents: Contents) -> BatchId | None:
+    """The last batch, up to the newest, with all its files; -1 when there never was one, None for none.
+
+    Reads all state that it looks at.
+    """
     if newest == NO_BATCH:
         return NO_BATCH
     folder = root / "commits"
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     for batch in sorted((BatchId(int(name)) for name in names if name.isdigit()), reverse=True):
-        whole = not _log_problems(root, batch, batch) and not _closure_problems(root, batch)
-        if whole and batch <= newest:
+        if batch > newest or _log_problems(root, batch, batch):
+            continue
+        if not _closure_problems(root, batch, contents):
             return batch
     return None
 
@@ -186,15 +232,21 @@ def _log_problems(root: Path, planned: BatchId, committed: BatchId) -> dict[str,
     return {name: problem for name, problem in found.items() if problem is not None}
 
 
-def _closure_problems(root: Path, batch: BatchId) -> dict[str, str]:
+def _closure_problems(root: Path, batch: BatchId, contents: Contents | None) -> dict[str, str]:
     try:
         needed = closure(root, batch).files
+        found = {name: _empty(root / name) for name in needed}
+        wrong = {name: problem for name, problem in found.items() if problem is not None}
+        codec = codec_of(conf_of(root, batch))
+        wrong |= spark_files.misfits(root, [name for name in needed if name not in wrong], codec)
+        if contents is not None and not wrong:
+            looked_at = {name: contents.problem(root, name, codec) for name in needed}
+            wrong = {name: problem for name, problem in looked_at.items() if problem is not None}
+        return wrong
     except GoneError as error:
         return {str(error): _GONE}
     except (ValueError, KeyError, IndexError, zipfile.BadZipFile) as error:
         return {f"the state of batch {batch}": f"can't be read: {error}"}
-    found = {name: _empty(root / name) for name in needed}
-    return {name: problem for name, problem in found.items() if problem is not None}
 
 
 def _empty(path: Path) -> str | None:
@@ -205,7 +257,7 @@ def _empty(path: Path) -> str | None:
 
 
 def _log_problem(path: Path) -> str | None:
-    """What is wrong with an entry of Spark's logs: a version, then JSON."""
+    """What is wrong with an entry of Spark's logs: a version, JSON, and a line for each source."""
     try:
         version, _, rest = path.read_text().partition("\n")
     except FileNotFoundError:
@@ -214,8 +266,11 @@ def _log_problem(path: Path) -> str | None:
         return "can't be read"
     if not version:
         return _EMPTY
+    metadata, *ends = rest.split("\n")
+    offsets = ends if version == "v1" else [line.partition(":")[2] for line in ends]
     try:
-        json.loads(rest.partition("\n")[0])
+        for text in [metadata, *(offset for offset in offsets if offset.startswith("{"))]:
+            json.loads(text)
     except ValueError:
         return "is cut off"
     return None

@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from weir.checkpoint import damage, restore
 from weir.checkpoint import manifest as mf
-from weir.checkpoint.damage import Damage
+from weir.checkpoint.damage import Contents, Damage
 from weir.checkpoint.manifest import Manifest, QueryCut
 from weir.checkpoint.pins import Pins
 from weir.clock import Clock
@@ -95,7 +95,7 @@ def plan(store: Store, job: JobName, savepoints: Sequence[str] = ()) -> Repair |
     point is whole.
     """
     live = _Live(store, job)
-    torn = tuple(damage.look(store, job, live.generation))
+    torn = tuple(damage.look(store, job, live.generation, thorough=True))
     if not torn:
         return None
     passed_over: list[str] = []
@@ -161,9 +161,9 @@ class _Live:
         origin = read_origin(self._store, self._job, self.generation)
         if origin is None or any("/log/" in name for name in files.below(self._root / "channels")):
             return None
-        found = {}
+        found, contents = {}, Contents.known(self._store, self._job, self.generation)
         for name, committed in self.newest.items():
-            batch = damage.last_whole(self._root / "queries" / name, committed)
+            batch = damage.last_whole(self._root / "queries" / name, committed, contents)
             if batch is None or (batch < committed and self._receives(name, batch)):
                 return None
             found[name] = batch

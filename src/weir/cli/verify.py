@@ -155,7 +155,7 @@ def _savepoint(path: str) -> Checked:
 def _job(dir: str, job: Standing, saved_in: str | None) -> Iterator[Checked]:
     name, store = job_name(job.name), open_store(dir)
     if job.over:  # those of a running job change while one looks
-        torn = damage.look(store, name, generations.live(store, name))
+        torn = damage.look(store, name, generations.live(store, name), thorough=True)
         told = tuple(one.text for one in torn)
         yield Checked("live files of", job.name, None, None, told, _state_of(dir, job.name))
     for id in mf.completed(store, name):

@@ -65,6 +65,15 @@ def read(path: Path, codec: str) -> Iterator[tuple[bytes, bytes | None]]:
         raise TornFileError(f"{path} ends too early") from error
 
 
+def check(path: Path, codec: str) -> None:
+    """Read a file to its end, that of a changelog too; raises `TornFileError`."""
+    if path.name.endswith((".delta", ".snapshot")):
+        for _ in read(path, codec):
+            pass
+    else:
+        _decompressed(path, codec)
+
+
 def write_snapshot(path: Path, rows: Iterable[tuple[bytes, bytes]], codec: str) -> int:
     """Write a snapshot, durably; its folder must be there. Says how many keys it has."""
     count = 0
