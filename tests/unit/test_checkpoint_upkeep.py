@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from tests.played_graph import JOB, Far, Graph, finish, waited_for
 from weir.checkpoint import manifest as mf
 from weir.checkpoint import snapshots
 from weir.checkpoint.copies import Copies
-from weir.checkpoint.manifest import Manifest
+from weir.checkpoint.manifest import ChannelCut, Manifest
 from weir.errors import StorageError
 from weir.ids import BatchId, CheckpointId, QueryName
 from weir.protocol import messages as m
@@ -68,23 +69,34 @@ def test_what_could_not_be_let_go_is_retained_and_let_go_behind_the_next(
     assert graph.completed == [1, 2, 3]
 
 
-def test_a_held_checkpoint_that_ends_behind_a_newer_one_stays(tmp_path: Path) -> None:
+def test_a_held_checkpoint_that_ends_behind_a_newer_one_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     graph = Graph(tmp_path, num_retained=1, max_concurrent_checkpoints=2)
+    kept, of_channel = threading.Event(), graph.coordinator._snapshots.of_channel
+
+    def slow(id: CheckpointId, *args: Any, **options: Any) -> ChannelCut:
+        assert id != 1 or kept.wait(30)
+        return of_channel(id, *args, **options)
+
+    def completed(*ids: int) -> bool:
+        graph.coordinator._step()
+        return mf.completed(graph.disk, JOB) == list(ids)
+
+    monkeypatch.setattr(graph.coordinator._snapshots, "of_channel", slow)
     held: list[Manifest | None] = []
     graph.all.run()
     graph.coordinator.hold(lambda manifest, _reason: held.append(manifest))
-    graph.step()
-    first = graph.coordinator._flights[CheckpointId(1)]
+    graph.coordinator._step()
     graph.all_read(1)
     graph.all.run()
-    graph.ask("two")
+    graph.coordinator.wish("two", False)
+    graph.coordinator._step()
     graph.all_read(2)
-    del graph.coordinator._flights[CheckpointId(1)]  # its files take long
-    finish(graph)
-    assert mf.completed(graph.disk, JOB) == [2]
-    graph.coordinator._flights[CheckpointId(1)] = first
-    finish(graph)
-    assert mf.completed(graph.disk, JOB) == [1, 2] and [one.id for one in held if one] == [1]
+    waited_for(lambda: completed(2))
+    kept.set()
+    waited_for(lambda: completed(1, 2))
+    assert [one.id for one in held if one] == [1]
     graph.coordinator.release(CheckpointId(1))
     graph.take(3)
     assert mf.completed(graph.disk, JOB) == [3]
