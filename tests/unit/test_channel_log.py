@@ -67,9 +67,16 @@ def test_batches_that_count_only_grow_and_no_lower_token_comes_behind_a_fence(lo
     assert found == sorted(set(found))
 
 
-def test_an_unknown_kind_says_that_a_newer_weir_wrote_it() -> None:
+def test_an_unknown_kind_says_that_a_newer_weir_wrote_it(tmp_path: Path) -> None:
+    entry = {"kind": "watermark", "millis": 0}
     with pytest.raises(ValueError, match="newer weir"):
-        decode({"kind": "watermark", "batch": 0, "attempt": 1, "run": 1})
+        decode(entry)
+    store = LocalStore(tmp_path)
+    store.create(entry_key(0), json.dumps(entry).encode())
+    with pytest.raises(ValueError, match="newer weir"):
+        read_entry(store, 0)
+    with pytest.raises(ValueError, match="newer weir"):
+        list(ChannelLog(store).read_new())
 
 
 ONE, TWO = Token(Attempt(1), Run(1)), Token(Attempt(2), Run(1))
@@ -231,6 +238,47 @@ def test_a_hole_behind_the_very_first_entry_stops_everybody(tmp_path: Path) -> N
     store.delete(entry_key(2))
     with pytest.raises(LostSegmentError, match=r"000000002\.json is gone"):
         ChannelLog(store)
+
+
+WHOLE = json.dumps(encode(LOG[1])).encode()
+TORN = [b"", b"\0" * len(WHOLE), WHOLE[:-9], b"12", b'{"kind": "segment", "batch": 0}']
+
+
+@pytest.mark.parametrize("torn", TORN)
+def test_a_torn_entry_is_lost_to_whoever_reads_it(tmp_path: Path, torn: bytes) -> None:
+    store = written(tmp_path, LOG)
+    store.put(entry_key(4), torn)
+    told = r"000000004\.json can't be read"
+    with pytest.raises(LostSegmentError, match=told):
+        read_entry(store, 4)
+    with pytest.raises(LostSegmentError, match=told):
+        cut_files(store, 3, 6)
+    log = ChannelLog(store)
+    with pytest.raises(LostSegmentError, match=told):
+        list(log.read_new())
+    assert log.next_number == 4, "it is not passed over"
+    with pytest.raises(LostSegmentError, match=told):
+        log.append(encode(NEXT), lambda _: True)
+    assert end_number(store) == len(LOG)
+
+
+@pytest.mark.parametrize("torn", TORN)
+def test_a_torn_entry_that_every_reader_has_passed_is_deleted_with_the_others(
+    tmp_path: Path, torn: bytes
+) -> None:
+    store = written(tmp_path, LOG)
+    store.put(entry_key(1), torn)
+    trim(store, 5)
+    assert left(store) == ([4, 5, 6], ["0-1", "1-2", "2-2"]), "nobody can say which rows were its own"
+    assert len(list(ChannelLog(store).read_new())) == 3
+
+
+def test_nothing_is_deleted_in_front_of_a_torn_entry(tmp_path: Path) -> None:
+    """It is the one that tells the slowest reader the state of the channel."""
+    store = written(tmp_path, LOG)
+    store.put(entry_key(4), b"")
+    trim(store, 5)
+    assert left(store) == ([0, 1, 2, 3, 4, 5, 6], ["0-1", "1-2", "2-2"])
 
 
 class _Racing(LocalStore):

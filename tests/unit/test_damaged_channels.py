@@ -14,6 +14,7 @@ import pytest
 
 from tests.kept_job import CONF, KeptJob, write
 from weir.channel import parquet
+from weir.channel.log import trim
 from weir.channel.position import Position
 from weir.channel.writer import ChannelWriter
 from weir.checkpoint import repair
@@ -23,6 +24,7 @@ from weir.errors import LostSegmentError
 from weir.ids import Attempt, BatchId, CheckpointId, QueryName, Run, Token
 from weir.job.sinks.staging import folder_of
 from weir.protocol.ledger import Staged
+from weir.storage import open_store
 from weir.storage.generations import FIRST, note_elsewhere
 
 TOKEN = Token(Attempt(1), Run(1))
@@ -107,6 +109,26 @@ def test_a_hole_in_the_log_is_found(chain: Chain) -> None:
     assert chain.found() == ["log/000000002.json of channel all is gone"]
     write(chain.channel / "log/000000002.json", "{half")
     assert chain.found() == ["log/000000002.json of channel all can't be read"]
+
+
+@pytest.mark.parametrize("torn", ["", "{half", '{"kind": "segment"}'])
+def test_an_entry_that_every_reader_has_passed_is_read_by_the_writer_and_must_be_whole(
+    chain: Chain, torn: str
+) -> None:
+    write(chain.channel / "log/000000000.json", torn)
+    assert chain.found() == ["log/000000000.json of channel all can't be read"]
+    again = ChannelWriter("all", str(chain.channel), str(chain.queries / "all"))
+    with pytest.raises(LostSegmentError, match="can't be read") as raised:
+        again.open("job/all", "lineage", Token(Attempt(2), Run(1)))
+    assert "'weir repair job'" in raised.value.hint
+    trim(open_store(str(chain.channel)), 2)
+    assert chain.found() == [], "the next checkpoint deletes it"
+
+
+def test_an_entry_of_a_newer_weir_is_no_damage(chain: Chain) -> None:
+    write(chain.channel / "log/000000002.json", '{"kind": "watermark"}')
+    with pytest.raises(ValueError, match="newer weir"):
+        chain.found()
 
 
 def test_a_reader_behind_the_end_of_the_log_has_lost_it(chain: Chain) -> None:

@@ -27,8 +27,12 @@ from weir.storage.open import is_local, local_path
 NO_CHECKPOINT = CheckpointId(0)
 """What "the last barrier" is before there is one; ids start at 1."""
 
+TORN = "can't be read"
+"""What is said of a file that is there and not whole."""
+
 LOG = "log"
 SCHEMA = "schema.json"
+_KINDS = ("segment", "barrier", "fence")
 _NO_TOKEN = Token(Attempt(0), Run(0))
 
 
@@ -114,19 +118,19 @@ def encode(entry: Entry) -> dict[str, Any]:
 
 
 def decode(stored: Mapping[str, Any]) -> Entry:
-    """The entry that is stored like this."""
-    kind, batch = stored["kind"], BatchId(stored["batch"])
-    token = Token(Attempt(stored["attempt"]), Run(stored["run"]))
+    """The entry that is stored like this; a `ValueError` says that a newer weir wrote it."""
+    kind = stored["kind"]
+    if kind not in _KINDS:
+        raise ValueError(f"a channel has no entries of kind {kind!r}; a newer weir wrote it")
+    batch, token = BatchId(stored["batch"]), Token(Attempt(stored["attempt"]), Run(stored["run"]))
     if kind == "barrier":
         return Barrier(CheckpointId(stored["checkpoint"]), batch, token)
     if kind == "fence":
         barrier = CheckpointId(stored["barrier"])
         return Fence(token, batch, stored["owner"], stored["lineage"], barrier)
-    if kind == "segment":
-        files = tuple(SegmentFile(one["name"], one["rows"], one["bytes"]) for one in stored["files"])
-        barrier = CheckpointId(stored["barrier"])
-        return Segment(batch, token, stored["folder"], files, stored["watermark_ms"], barrier)
-    raise ValueError(f"a channel has no entries of kind {kind!r}; a newer weir wrote it")
+    files = tuple(SegmentFile(one["name"], one["rows"], one["bytes"]) for one in stored["files"])
+    barrier = CheckpointId(stored["barrier"])
+    return Segment(batch, token, stored["folder"], files, stored["watermark_ms"], barrier)
 
 
 def counts(tail: Tail, entry: Entry) -> bool:
@@ -188,13 +192,30 @@ def entry_key(number: int) -> str:
 
 
 def read_entry(store: Store, number: int) -> Entry | None:
-    """One entry of the channel at the store's root, or None while it is not there."""
-    data = store.get(entry_key(number))
-    return None if data is None else decode(json.loads(data))
+    """One entry of the channel at the store's root, or None while it is not there.
+
+    Raises `LostSegmentError` when it is torn: entries are created whole, so a half one was lost later.
+    """
+    key = entry_key(number)
+    data = store.get(key)
+    return None if data is None else decode(_stored(data, f"{store.url}/{key}"))
+
+
+def _stored(data: bytes, file: str) -> dict[str, Any]:
+    """What the bytes of an entry say, with all that an entry of its kind has; or it is torn."""
+    try:
+        stored: dict[str, Any] = json.loads(data)
+    except ValueError as error:
+        raise lost(file, TORN) from error
+    try:
+        decode(stored)
+    except (KeyError, TypeError) as error:
+        raise lost(file, TORN) from error
+    return stored
 
 
 def need_entry(store: Store, number: int) -> Entry:
-    """One entry that must be there; raises `LostSegmentError` when it is not."""
+    """One entry that must be there; raises `LostSegmentError` when it is not, or is torn."""
     entry = read_entry(store, number)
     if entry is None:
         raise lost(f"{store.url}/{entry_key(number)}")
@@ -240,12 +261,16 @@ class ChannelLog(DenseLog):
         """As in any log. The end is the end only if the entry before it is there.
 
         If it is not, the head was deleted past this object, which slept or was slow: it goes on at
-        the first entry that is left, and so learns who has taken over.
+        the first entry that is left, and so learns who has taken over. Raises `LostSegmentError` at an
+        entry that is torn.
         """
         yield from super().read_new()
         while self._overtaken():
             self._next = self._first = first_number(self._store)
             yield from super().read_new()
+
+    def _parse(self, key: str, data: bytes) -> dict[str, Any]:
+        return _stored(data, f"{self._store.url}/{key}")
 
     def _overtaken(self) -> bool:
         if self._next > self._first:
@@ -268,7 +293,7 @@ def cut_files(store: Store, first: int, behind: int) -> list[str]:
     The schema, the entries from `first` (see `first_kept`) up to the one before `behind`, and the
     files of the segments that count among them. Every reader has passed the entry at `first`, unless
     it is the very first of the channel: so its files are left out. Raises `LostSegmentError` when an
-    entry is gone.
+    entry is gone or torn.
     """
     entries = [need_entry(store, number) for number in range(first, behind)]
     found = segments(Tail(), entries) if first == 0 else segments(tail_behind(entries[0]), entries[1:])
@@ -282,17 +307,26 @@ def trim(store: Store, low: int) -> None:
 
     `low` is the position of the slowest reader; the entry in front of it stays. From the lowest
     number up, rows before their entry: safe to repeat, and to be killed in. Stagings that no entry
-    names are left alone, and so are rows that an entry from `low - 1` on names too.
+    names are left alone, and so are rows that an entry from `low - 1` on names too. A torn entry goes
+    like the others; its rows stay until the next start of the writer, which finds them without a name.
     """
-    front = read_entry(store, low - 1) if low > 1 else None
+    front = _whole_entry(store, low - 1) if low > 1 else None
     if front is None:
         return
     kept = front.folder if isinstance(front, Segment) else ""
     for number in sorted(number for number in _numbers(store) if number < low - 1):
-        entry = read_entry(store, number)
+        entry = _whole_entry(store, number)
         if isinstance(entry, Segment) and entry.batch <= front.batch and entry.folder != kept:
             _delete_folder(store, entry.folder)
         store.delete(entry_key(number))
+
+
+def _whole_entry(store: Store, number: int) -> Entry | None:
+    """One entry, or None when it is not there or torn."""
+    try:
+        return read_entry(store, number)
+    except LostSegmentError:
+        return None
 
 
 def _delete_folder(store: Store, folder: str) -> None:

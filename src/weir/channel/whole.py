@@ -15,9 +15,8 @@ from weir.channel.log import (
     Tail,
     apply,
     end_number,
-    entry_key,
     first_number,
-    read_entry,
+    need_entry,
     segments,
     tail_behind,
 )
@@ -34,29 +33,28 @@ def problems(folder: Path, low: int | None, committed: BatchId, elsewhere: Batch
 
     `low` is the position of the slowest reader; None when it is not known: then all that is left is
     looked at. The writer has committed batches up to `committed`; those up to `elsewhere` are not
-    expected in a channel that has no batch yet.
+    expected in a channel that has no batch yet. Of the entries all that are left count, also those that
+    every reader has passed: a start of the writer reads them.
     """
     store = open_store(str(folder))
     try:
-        low = _start(store) if low is None else low
+        head = first_number(store)
     except LostSegmentError as error:
-        return {error.fields["file"].removeprefix(f"{store.url}/"): _GONE}
+        return _said(store, error)
+    if low is None:
+        low = head + 1 if head else 0  # as a reader starts that has no position yet: `facts.Ahead`
     first, end = max(0, low - 1), max(low, end_number(store))
-    entries: list[Entry] = []
+    entries: dict[int, Entry] = {}
     wrong: dict[str, str] = {}
-    for number in range(first, end):
+    for number in range(min(head, first), end):
         try:
-            entry = read_entry(store, number)
-        except (ValueError, KeyError):
-            wrong[entry_key(number)] = "can't be read"
-            continue
-        if entry is None:
-            wrong[entry_key(number)] = _GONE
-        else:
-            entries.append(entry)
+            entries[number] = need_entry(store, number)
+        except LostSegmentError as error:
+            wrong |= _said(store, error)
     if wrong:
         return wrong
-    tail, ahead = (Tail(), entries) if first == 0 else (tail_behind(entries[0]), entries[1:])
+    tail = tail_behind(entries[first]) if first else Tail()
+    ahead = [entries[number] for number in range(first + 1 if first else 0, end)]
     for segment in segments(tail, ahead):
         wrong |= _lost_rows(folder, segment.folder, segment.files)
     for entry in ahead:
@@ -65,10 +63,8 @@ def problems(folder: Path, low: int | None, committed: BatchId, elsewhere: Batch
     return wrong | _lost_stagings(store, folder, last, committed)
 
 
-def _start(store: Store) -> int:
-    """Where a reader starts that has no position yet, as in `facts.Ahead`."""
-    first = first_number(store)
-    return first + 1 if first else 0
+def _said(store: Store, error: LostSegmentError) -> dict[str, str]:
+    return {error.fields["file"].removeprefix(f"{store.url}/"): error.fields["wrong"]}
 
 
 def _lost_rows(root: Path, folder: str, files: tuple[SegmentFile, ...]) -> dict[str, str]:

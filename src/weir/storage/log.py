@@ -35,8 +35,8 @@ class DenseLog:
 
     def read_new(self) -> Iterator[Entry]:
         """The entries behind the last one seen, in order, up to the present end."""
-        while (data := self._store.get(self._key(self._next))) is not None:
-            entry: Entry = json.loads(data)
+        while (data := self._store.get(key := self._key(self._next))) is not None:
+            entry = self._parse(key, data)
             self._next += 1
             yield entry
 
@@ -61,6 +61,10 @@ class DenseLog:
             except OutcomeUnknownError:
                 if self._store.get(self._key(self._next)) is None:
                     raise
+
+    def _parse(self, key: str, data: bytes) -> Entry:
+        entry: Entry = json.loads(data)
+        return entry
 
     def _key(self, number: int) -> str:
         return f"{self._prefix}/{number:09d}.json"
