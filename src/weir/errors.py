@@ -65,7 +65,7 @@
         |-- StateRewriteError       Spark failed while it wrote state anew
         |-- SurgeryError            state that could not be brought to where a changed query looks for it
         |-- StateDiffersError       state that was written anew is not what it should be
-        |-- LostStagingError        Spark committed a batch whose staged output is gone
+        |-- LostStagingError        Spark committed a batch whose staged output is gone or torn
         |-- LostSegmentError        a file of a channel is gone or torn that a reader still needs
         |-- LostInputError          a source's journal is gone, or older than what a query has read
         `-- LostRecordsError        a topic of Kafka's no longer has what a query goes on with
@@ -662,12 +662,12 @@ class StateDiffersError(InternalError):
 
 
 class LostStagingError(InternalError):
-    """Spark committed a batch whose staged output is gone."""
+    """Spark committed a batch whose staged output is gone or torn."""
 
     what_form = (
         "batch {batch} of query {query!r} was committed by Spark, but its staged output is gone from {path}"
     )
-    why_form = "somebody deleted files of the sink, or the ledger and the live files are not of one job"
+    why_form = "somebody deleted or changed files of the sink, the disk lost them, or the ledger and the live files are not of one job"
     hint_form = "bring the folder back from a backup; weir will not go on and leave a hole"
 
 

@@ -6,6 +6,7 @@ import errno
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from weir.channel.writer import ChannelWriter
 from weir.checkpoint import repair
 from weir.checkpoint.damage import look
 from weir.checkpoint.manifest import ChannelCut, QueryCut
-from weir.errors import LostSegmentError
+from weir.errors import LostSegmentError, LostStagingError
 from weir.ids import Attempt, BatchId, CheckpointId, QueryName, Run, Token
 from weir.job.sinks.staging import folder_of
 from weir.protocol.ledger import Staged
@@ -155,6 +156,21 @@ def test_a_batch_that_is_committed_and_not_entered_must_be_staged(chain: Chain) 
     assert chain.found() == ["data/000000003-1-1/part-0.parquet of channel all is empty"]
     (chain.channel / "staged/000000003-1-1.json").unlink()
     assert chain.found() == ["the segment of batch 3 of channel all is gone"]
+
+
+@pytest.mark.parametrize("torn", ["", '{"files": [{', "{}"])
+def test_a_torn_record_of_a_committed_batch_is_found_and_never_an_empty_segment(
+    chain: Chain, torn: str
+) -> None:
+    staged = chain.stage()
+    other = replace(staged, token=Token(Attempt(1), Run(2)))
+    chain.writer._staging.record(other, [])
+    record = write(chain.channel / "staged/000000003-1-1.json", torn)
+    assert chain.found() == ["staged/000000003-1-1.json of channel all can't be read"]
+    with pytest.raises(LostStagingError, match=r"000000003-1-1\.json, which can't be read"):
+        chain.writer.commit(staged)
+    record.rename(record.with_name("000000004-1-1.json"))
+    assert chain.found() == [], "Spark has not committed that batch"
 
 
 def test_a_channel_that_a_query_got_with_this_generation_has_nothing_to_lose(tmp_path: Path) -> None:

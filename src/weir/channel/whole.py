@@ -5,11 +5,10 @@ Names, sizes, the entries of the log, and the last bytes of the rows' files; no 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 from weir.channel.log import (
+    TORN,
     Entry,
     SegmentFile,
     Tail,
@@ -22,6 +21,7 @@ from weir.channel.log import (
 )
 from weir.errors import LostSegmentError
 from weir.ids import NO_BATCH, BatchId
+from weir.job.sinks.staging import read_record
 from weir.storage import Store, open_store
 
 _GONE = "is gone"
@@ -87,14 +87,19 @@ def _torn(path: Path, rows: int) -> str | None:
 
 
 def _lost_stagings(store: Store, folder: Path, last: BatchId, committed: BatchId) -> dict[str, str]:
-    """Batches that Spark has committed, and that are neither entered nor staged by any run."""
+    """Batches that Spark has committed, and that are neither entered nor staged whole by any run."""
     staged: dict[int, list[dict[str, str]]] = {}
+    wrong: dict[str, str] = {}
     for key in store.list("staged") if committed > last else ():
         name = key.rsplit("/", 1)[1].removesuffix(".json")
-        body: dict[str, Any] = json.loads(store.get(key) or b'{"files": []}')
-        files = tuple(SegmentFile(**one) for one in body["files"])
-        staged.setdefault(int(name.split("-")[0]), []).append(_lost_rows(folder, f"data/{name}", files))
-    wrong: dict[str, str] = {}
+        number = int(name.split("-")[0])
+        record = read_record(store.get(key) or b"")
+        if record is not None:
+            files = tuple(SegmentFile(**one) for one in record.files)
+            staged.setdefault(number, []).append(_lost_rows(folder, f"data/{name}", files))
+        elif last < number <= committed:  # whether another run is as good, nobody can say without it
+            staged.setdefault(number, []).append({key: TORN})
+            wrong[key] = TORN
     for batch in range(last + 1, committed + 1):
         runs = staged.get(batch)
         if runs is None:

@@ -36,7 +36,6 @@ from weir.channel.position import joint_barrier, positions_in
 from weir.errors import (
     FencedError,
     IllegalMoveError,
-    LostStagingError,
     OutcomeUnknownError,
     SinkMismatchError,
 )
@@ -225,9 +224,7 @@ class ChannelWriter:
         return outcome
 
     def _segment(self, staged: Staged) -> Segment:
-        recorded = self._staging.files_of(staged)
-        if recorded is None:
-            raise LostStagingError(batch=staged.batch, query=self._tail.owner, path=self.describe())
+        recorded = self._staging.files_of(staged, self._tail.owner, self.describe())
         files = tuple(SegmentFile(**file) for file in recorded)
         watermark = carried_watermark(self._query, staged.batch)
         return Segment(staged.batch, self._token, folder_of(staged.batch, staged.token), files, watermark)

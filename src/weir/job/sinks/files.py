@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from weir import faults
-from weir.errors import LostStagingError, OutcomeUnknownError, SinkMismatchError
+from weir.errors import OutcomeUnknownError, SinkMismatchError
 from weir.ids import BatchId, CheckpointId, QueryName, Token
 from weir.job.sinks.contract import Outcome
 from weir.job.sinks.files_ledger import FilesLedger, log_of
@@ -155,10 +155,8 @@ class FilesSink:
         now = self._ledger.read()
         outcome = Outcome.ALREADY_DONE
         if now.last < staged.batch:
-            names = self._staging.files_of(staged)
-            if names is None:
-                raise LostStagingError(batch=staged.batch, query=now.owner, path=self.describe())
-            body = {"folder": folder_of(staged.batch, staged.token), "files": names, **more}
+            names = self._staging.files_of(staged, now.owner, self.describe())
+            body = {"folder": folder_of(staged.batch, staged.token), "files": list(names), **more}
             try:
                 self._ledger.append(ledger.delivered(staged.batch, self._ledger.token, body))
             except OutcomeUnknownError:

@@ -150,7 +150,7 @@ class FunctionSink:
         self._catch_up()
         outcome = Outcome.ALREADY_DONE
         if self._ledger.last < staged.batch:
-            if self._staging.files_of(staged) is None:
+            if not self._staging.is_recorded(staged):
                 raise LostStagingError(batch=staged.batch, query=self._ledger.owner, path=self._location)
             try:
                 self._append(lambda now: replace(now, last=max(now.last, staged.batch)))

@@ -313,14 +313,12 @@ class KafkaSink:
 
     def _files(self, staged: Staged, sent: Sent) -> tuple[list[str], int]:
         """The files of a recorded staging, and how many records they have."""
-        names = self._staging.files_of(staged)
-        urls = sorted(f"{self._store.url}/{name}" for name in names or ())
+        query, place = sent.ledger.owner, self._store.url
+        urls = sorted(f"{place}/{name}" for name in self._staging.files_of(staged, query, place))
         try:
-            if names is not None:
-                return urls, kafka_records.count(urls)
-        except FileNotFoundError:
-            pass
-        raise LostStagingError(batch=staged.batch, query=sent.ledger.owner, path=self._store.url)
+            return urls, kafka_records.count(urls)
+        except FileNotFoundError as error:
+            raise LostStagingError(batch=staged.batch, query=query, path=place) from error
 
     def _announce_staging(self, token: Token) -> None:
         """Tell those who only stage; they need not ask Kafka, which may be down, in every batch."""

@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weir import faults
-from weir.errors import StorageError
+from weir.errors import LostStagingError, StorageError
 from weir.ids import Attempt, BatchId, Run, Token
 from weir.protocol.ledger import Staged
 from weir.storage import Store
@@ -24,6 +25,14 @@ from weir.storage.open import is_local, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is durable of one staging, beside its files."""
+
+    files: tuple[Any, ...]
+    state_ids: tuple[str, ...]
 
 
 class StagedFiles:
@@ -66,16 +75,35 @@ class StagedFiles:
         self._store.create(self._key(staged), json.dumps(body).encode())
 
     def recorded(self) -> list[Staged]:
-        """Everything that is recorded and was neither forgotten nor discarded."""
-        return [
-            Staged(*_parse(key.rsplit("/", 1)[1].removesuffix(".json")), tuple(self._body(key)["state_ids"]))
-            for key in self._store.list(self._records)
-        ]
+        """Everything that is recorded and was neither forgotten nor discarded.
 
-    def files_of(self, staged: Staged) -> list[Any] | None:
-        """What was recorded, or None when the staging is not there."""
+        A torn record is among them, without state ids: only `files_of` needs to read it.
+        """
+        found = []
+        for key in self._store.list(self._records):
+            record = read_record(self._store.get(key) or b"")
+            ids = record.state_ids if record is not None else ()
+            found.append(Staged(*_parse(key.rsplit("/", 1)[1].removesuffix(".json")), ids))
+        return found
+
+    def is_recorded(self, staged: Staged) -> bool:
+        """Whether the staging is there, whatever its record says."""
+        return self._store.exists(self._key(staged))
+
+    def files_of(self, staged: Staged, query: str, sink: str) -> tuple[Any, ...]:
+        """What was recorded; raises `LostStagingError` when it is not there or torn.
+
+        The error names the query whose batch it is, and what describes its sink.
+        """
         key = self._key(staged)
-        return list(self._body(key)["files"]) if self._store.exists(key) else None
+        data = self._store.get(key)
+        if data is None:
+            raise LostStagingError(batch=staged.batch, query=query, path=sink)
+        record = read_record(data)
+        if record is None:
+            torn = f"{self._store.url}/{key}, which can't be read"
+            raise LostStagingError(batch=staged.batch, query=query, path=torn)
+        return record.files
 
     def forget(self, staged: Staged) -> None:
         """Remove the record of a staging that a log now names."""
@@ -108,10 +136,14 @@ class StagedFiles:
     def _key(self, staged: Staged) -> str:
         return f"{self._records}/{_name(staged.batch, staged.token)}.json"
 
-    def _body(self, key: str) -> dict[str, Any]:
-        data = self._store.get(key)
-        body: dict[str, Any] = json.loads(data) if data else {"files": [], "state_ids": []}
-        return body
+
+def read_record(data: bytes) -> Record | None:
+    """What a record says; None when it is torn. Records are created whole, so a half one was lost later."""
+    try:
+        body = json.loads(data)
+        return Record(tuple(body["files"]), tuple(body["state_ids"]))
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def sync_files(store: Store, folder: str) -> None:
