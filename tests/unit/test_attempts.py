@@ -94,6 +94,44 @@ def test_an_attempt_of_an_earlier_weir_can_be_taken_over(store: LocalStore, hold
     assert taker.waits == 3
 
 
+TORN = [b"", b"\0\0\0", b'{"attempt": 1, "pi', b"{}", b"12"]
+
+
+@pytest.mark.parametrize("torn", TORN)
+def test_a_holder_whose_record_is_torn_is_waited_out_by_its_beat(
+    store: LocalStore, holder: AttemptLock, torn: bytes
+) -> None:
+    store.put(paths.attempt(JOB, Attempt(1)), torn)
+    taker = Taker(store)
+    assert taker.take(timeout=7) == 2
+    assert taker.waits == 7
+    with pytest.raises(FencedError):
+        holder.beat()
+
+
+@pytest.mark.parametrize("torn", TORN)
+def test_a_holder_whose_record_is_torn_and_that_beats_is_told_as_far_as_it_is_known(
+    store: LocalStore, holder: AttemptLock, torn: bytes
+) -> None:
+    store.put(paths.attempt(JOB, Attempt(1)), torn)
+    taker = Taker(store)
+    taker.while_waiting = holder.beat
+    with pytest.raises(JobRunningError, match=r"unknown machine \(job/attempts/000001.json can't be read\)"):
+        taker.take()
+    holder.release()
+    assert Taker(store).take() == 2
+
+
+def test_a_torn_beat_is_one_that_has_not_come_yet(store: LocalStore, holder: AttemptLock) -> None:
+    store.put(paths.beat(JOB, Attempt(1)), b'{"coun')
+    taker = Taker(store)
+    taker.while_waiting = holder.beat
+    with pytest.raises(JobRunningError):
+        taker.take()
+    store.put(paths.beat(JOB, Attempt(1)), b"")
+    assert Taker(store).take() == 2
+
+
 def test_the_old_holder_learns_that_it_was_taken_over(store: LocalStore, holder: AttemptLock) -> None:
     Taker(store).take()
     with pytest.raises(FencedError):

@@ -24,6 +24,8 @@ from weir.protocol.decide import Holder, Take, may_take
 from weir.storage import paths
 from weir.storage.store import Created, Store
 
+_UNKNOWN_SINCE = "1970-01-01T00:00:00+00:00"
+
 
 @dataclass(frozen=True)
 class AttemptRecord:
@@ -107,14 +109,21 @@ class AttemptLock:
         self._write(replace(self._beat, count=self._beat.count + 1, released=True))
 
     def newest(self) -> AttemptRecord | None:
-        """The newest attempt of the job, or None."""
+        """The newest attempt of the job, or None. One whose record is torn has a holder, nobody knows who."""
         keys = [k for k in self._store.list(paths.attempts(self._job)) if k.endswith(".json")]
-        data = self._store.get(keys[-1]) if keys else None
-        return AttemptRecord(**json.loads(data)) if data else None
+        if not keys:
+            return None
+        try:
+            return AttemptRecord(**json.loads(self._store.get(keys[-1]) or b""))
+        except (ValueError, TypeError):
+            return _unknown(keys[-1])
 
     def last_beat(self, attempt: Attempt) -> Beat:
-        data = self._store.get(paths.beat(self._job, attempt))
-        return Beat(**json.loads(data)) if data else Beat()
+        """What the owner has shown last; a torn beat is none, and a living owner writes the next."""
+        try:
+            return Beat(**json.loads(self._store.get(paths.beat(self._job, attempt)) or b"{}"))
+        except (ValueError, TypeError):
+            return Beat()
 
     def _wait_out(
         self, newest: AttemptRecord, timeout: float, waiting: Callable[[AttemptRecord, float], None]
@@ -153,6 +162,13 @@ class AttemptLock:
     def _write(self, beat: Beat) -> None:
         self._beat = beat
         self._store.put(paths.beat(self._job, self.held), json.dumps(asdict(beat)).encode())
+
+
+def _unknown(key: str) -> AttemptRecord:
+    """The attempt at this key, whose record is torn: of no known machine, so only its beat can tell."""
+    number = Attempt(int(key.rsplit("/", 1)[1].removesuffix(".json")))
+    host = f"an unknown machine ({key} can't be read)"
+    return AttemptRecord(number, 0, "", host, "", "", _UNKNOWN_SINCE, "")
 
 
 def gone(record: AttemptRecord, beat: Beat) -> bool:
