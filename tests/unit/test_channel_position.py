@@ -21,7 +21,6 @@ from weir.channel.position import (
     joint_barrier,
     next_position,
     positions_in,
-    set_back,
 )
 from weir.ids import Attempt, BatchId, CheckpointId, Run, Token
 
@@ -213,16 +212,6 @@ def test_a_channel_that_is_read_twice_has_two_positions_and_the_lower_counts() -
     log = offset_log("v1", line(9, 4, "left"), line(7, 3, "left"))
     assert positions_in(log) == {"left": [at(9, 4), at(7, 3)]}
     assert joint_barrier(log) == 3
-
-
-def test_readers_that_are_beyond_a_position_are_set_back_to_it_and_nothing_else_changes() -> None:
-    others = ['{"logOffset":3}', "-", line(9, 4, "right")]
-    log = offset_log("v1", line(9, 4, "left"), line(5, 2, "left"), *others)
-    back = offset_log("v1", line(7, 3, "left"), line(5, 2, "left"), *others)
-    assert set_back(log, {"left": at(7, 3), "right": at(9, 4)}) == back
-    assert set_back(log, {}) == log
-    named = offset_log("v2", f"left:{line(9, 4, 'left')}")
-    assert set_back(named, {"left": at(7, 3)}) == offset_log("v2", f"left:{line(7, 3, 'left')}")
 
 
 def test_an_offset_is_the_same_after_spark_stored_it() -> None:

@@ -156,19 +156,6 @@ def joint_barrier(offset_log_entry: str) -> CheckpointId | None:
     return min((position.barrier for position in readers), default=None)
 
 
-def set_back(offset_log_entry: str, to: Mapping[str, Position]) -> str:
-    """An `offsets/<n>` in which no reader of these channels is beyond the position given for it."""
-    head, lines = offset_log_entry.split("\n")[:2], offset_log_entry.split("\n")[2:]
-    return "\n".join(head + [_set_back(line, to) for line in lines])
-
-
-def _set_back(line: str, to: Mapping[str, Position]) -> str:
-    for channel, positions in positions_of([_json(line)]).items():
-        if channel in to and positions[0].entry > to[channel].entry:
-            return line[: line.index("{")] + json.dumps(to[channel].offset(channel))
-    return line
-
-
 def _json(line: str) -> object:
     """The offset in a line of the log; None when there is none, or one that is no JSON object."""
     try:

@@ -18,7 +18,8 @@ from weir.channel.log import (
     first_number,
     need_entry,
 )
-from weir.channel.position import Mode, Position, Status, positions_in, set_back
+from weir.channel.position import Mode, Position, Status, positions_in
+from weir.checkpoint.edits import set_back
 from weir.ids import NO_BATCH, BatchId, CheckpointId
 from weir.protocol.checkpoints import Alignment
 from weir.storage import Store
