@@ -22,7 +22,7 @@ from weir.checkpoint.flight import Outside
 from weir.checkpoint.vertex import Vertex
 from weir.clock import ManualClock
 from weir.config import Settings
-from weir.errors import WeirError
+from weir.errors import OutcomeUnknownError, WeirError
 from weir.ids import Attempt, BatchId, CheckpointId, QueryName, Run, Token, job_name
 from weir.job.live import Live
 from weir.lease import Lease
@@ -43,10 +43,17 @@ class Disk(LocalStore):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.on_create: Callable[[str], None] = lambda key: None
+        self.silent: set[str] = set()
+        """The names of keys that are created the next time, and nobody is told."""
 
     def create(self, key: str, data: bytes) -> Created:
         self.on_create(key)
-        return super().create(key, data)
+        created = super().create(key, data)
+        name = key.rsplit("/", 1)[1]
+        if name in self.silent:
+            self.silent.remove(name)
+            raise OutcomeUnknownError(verb="create", path=key, reason="no answer", root=self.url)
+        return created
 
 
 class Query:

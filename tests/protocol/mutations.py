@@ -28,6 +28,7 @@ from tests.protocol.model import coordinator, driver, spark, world
 from weir.channel import facts, log, position, writer
 from weir.channel.log import Barrier, Entry, Segment
 from weir.channel.position import Facts, Mode, Position, Status, joint_barrier
+from weir.errors import OutcomeUnknownError
 from weir.ids import BatchId, CheckpointId, Token
 from weir.job.sinks.contract import Outcome
 from weir.protocol import checkpoints as decide
@@ -260,6 +261,50 @@ def an_id_is_used_twice() -> Iterable[Patch]:
 
 
 @mutation
+def ids_begin_anew_at_a_start() -> Iterable[Patch]:
+    true = coordinator.Coordinator.prepare
+
+    def mutated(self: coordinator.Coordinator) -> spark.Steps:
+        yield from true(self)
+        self.last_id = CheckpointId(0)
+
+    yield coordinator.Coordinator, "prepare", mutated
+
+
+@mutation
+def a_manifest_without_an_answer_is_aborted() -> Iterable[Patch]:
+    def mutated(self: coordinator.Coordinator, manifest: world.Manifest) -> Any:
+        try:
+            return self.records.create(f"chk-{manifest.id}.json", manifest.dump()) is Created.NOW
+        except OutcomeUnknownError:
+            yield
+            return False
+
+    yield coordinator.Coordinator, "_record", mutated
+
+
+@mutation
+def a_beginning_without_an_answer_is_not_aborted() -> Iterable[Patch]:
+    true = coordinator.Coordinator._mark
+
+    def mutated(self: coordinator.Coordinator, id: CheckpointId) -> spark.Steps:
+        if id != self.last_id or self.flights or self.world.ids("chk") & {id}:
+            yield from true(self, id)
+
+    yield coordinator.Coordinator, "_mark", mutated
+
+
+@mutation
+def an_abort_without_an_answer_is_forgotten() -> Iterable[Patch]:
+    def mutated(self: coordinator.Coordinator, id: CheckpointId) -> spark.Steps:
+        with suppress(OutcomeUnknownError):
+            self.records.create(f"aborted-{id}.json", b"{}")
+        yield from ()
+
+    yield coordinator.Coordinator, "_mark", mutated
+
+
+@mutation
 def a_manifest_wins_over_an_abort() -> Iterable[Patch]:
     yield world.World, "completed", lambda self: sorted(self.ids("chk"))
 
@@ -344,6 +389,10 @@ def seconds_until_found(name: str, number: int, examples: int) -> float | None:
                 machine.test_one_disturbance_in_any_step_of_two_checkpoints_changes_nothing(*one)
             for stopped in range(1, 15):
                 machine.test_a_driver_that_sleeps_in_any_step_of_a_checkpoint_changes_nothing(stopped)
+            for records in range(3):
+                machine.test_a_sleeper_that_was_not_told_of_a_record_does_not_end_a_checkpoint_again(records)
+            for happens in (False, True):
+                machine.test_an_abort_without_an_answer_is_written_until_there_is_one(happens)
             for graph in ("twice", "chain"):
                 machine.test_a_newer_checkpoint_that_completes_first_leaves_the_older_one_what_it_needs(graph)
             for mode, kept in ((Mode.ALIGNED, 2), (Mode.AT_LEAST_ONCE, 6)):

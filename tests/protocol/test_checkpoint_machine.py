@@ -16,8 +16,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.protocol.model.driver import Driver, check_rows, quiet
-from tests.protocol.model.world import Graph, Image, World, restored
+from tests.protocol.model.driver import Driver, check_rows, quiet, settle
+from tests.protocol.model.world import RECORDS, Graph, Image, World, restored
 from weir.channel.position import Mode, Status
 from weir.ids import CheckpointId
 from weir.protocol.checkpoints import Alignment
@@ -241,6 +241,19 @@ class Checkpoints(RuleBasedStateMachine):
         elif kind == "decline":
             self.world.declines.add(name)
 
+    @rule(
+        where=st.none() | slots,
+        after=st.integers(0, 3),
+        happens=st.booleans(),
+        script=st.lists(moves, min_size=3, max_size=8),
+    )
+    def no_answer(self, where: int | None, after: int, happens: bool, script: list[tuple[str, int]]) -> None:
+        """A checkpoint begins; an entry of a channel or a record is written or not, and nobody is told."""
+        faults = self.world.silences if happens else self.world.failures
+        faults[RECORDS if where is None else self.name(where)] = after
+        self.driver.ask("trigger")
+        self.work(script)
+
     # what must hold
 
     @invariant()
@@ -252,7 +265,8 @@ class Checkpoints(RuleBasedStateMachine):
             assert self.world.status(id) in (before, Status.UNKNOWN), f"checkpoint {id} was {before}"
         mine = self.driver.coordinator
         assert not mine.flights.keys() & mine.ended
-        self.ended = {id: self.world.status(id) for id in self.world.ids("chk") | self.world.ids("aborted")}
+        there = (self.world.ids("chk") | self.world.ids("aborted")) - mine.unmarked
+        self.ended = {id: self.world.status(id) for id in there}
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
@@ -300,6 +314,18 @@ def an_entry_cannot_be_written(world: World, driver: Driver, size: int) -> None:
     world.failures[world.graph.writers[size % 3]] = size // 3
 
 
+def an_entry_is_written_and_nobody_is_told(world: World, driver: Driver, size: int) -> None:
+    world.silences[world.graph.writers[size % 3]] = size // 3
+
+
+def a_record_cannot_be_written(world: World, driver: Driver, size: int) -> None:
+    world.failures[RECORDS] = size
+
+
+def a_record_is_written_and_nobody_is_told(world: World, driver: Driver, size: int) -> None:
+    world.silences[RECORDS] = size
+
+
 def a_query_starts_again(world: World, driver: Driver, size: int) -> None:
     driver.restart(world.graph.order[size % 4])
 
@@ -312,6 +338,9 @@ DISTURBANCES = [
     (the_last_gets_ahead_and_nobody_waits, 4),
     (everybody_gets_ahead, 3),
     (an_entry_cannot_be_written, 9),
+    (an_entry_is_written_and_nobody_is_told, 3),
+    (a_record_cannot_be_written, 3),
+    (a_record_is_written_and_nobody_is_told, 3),
     (a_query_starts_again, 4),
     (a_query_declines, 4),
 ]
@@ -370,6 +399,50 @@ def test_a_driver_that_sleeps_in_any_step_of_a_checkpoint_changes_nothing(stoppe
             new.go_on(started)
             old.coordinate(late)
             check_the_end(world, new)
+
+
+@pytest.mark.parametrize("records", range(3))
+def test_a_sleeper_that_was_not_told_of_a_record_does_not_end_a_checkpoint_again(records: int) -> None:
+    """Its successor has found the record, and goes on with what it says."""
+    for stopped in range(1, 15):
+        for late in range(1, 5):
+            world = World(GRAPHS["two roots"], Mode.ALIGNED)
+            old = Driver(world)
+            old.go_on(100)
+            world.silences[RECORDS] = records
+            for root in world.rows:
+                world.rows[root] += 3
+            old.ask("trigger")
+            for _ in range(stopped):
+                old.coordinate(1)
+                everybody_gets_ahead(world, old, 1)
+            old.leased = False
+            new = Driver(world)
+            new.go_on(100)
+            ends = {id: world.status(id) for id in world.ids("begun")}
+            old.coordinate(late)
+            assert {id: world.status(id) for id in ends} == ends
+            check_the_end(world, new)
+
+
+@pytest.mark.parametrize("happens", [False, True])
+def test_an_abort_without_an_answer_is_written_until_there_is_one(happens: bool) -> None:
+    """One of two barriers could not be written: whoever has reached the other waits for the abort."""
+    world = World(GRAPHS["two roots"], Mode.ALIGNED)
+    driver = Driver(world)
+    driver.go_on(100)
+    world.failures["B"] = 0
+    (world.silences if happens else world.failures)[RECORDS] = 1  # behind `begun-1`
+    driver.ask("trigger")
+    for root in world.rows:
+        world.rows[root] += 3
+    driver.coordinate(9)
+    assert not world.failures and not world.silences
+    everybody_gets_ahead(world, driver, 3)
+    driver.coordinate(1)
+    assert world.status(CheckpointId(1)) is Status.ABORTED
+    settle(world, driver)
+    check_the_end(world, driver)
 
 
 @pytest.mark.parametrize("graph", ["twice", "chain"])

@@ -190,6 +190,58 @@ def test_a_manifest_that_can_not_be_written_is_an_abort(graph: Graph) -> None:
     assert mf.completed(graph.disk, JOB) == []
 
 
+# a record that was written, and nobody was told
+
+
+def test_a_beginning_without_an_answer_is_an_abort_and_its_number_is_gone(graph: Graph) -> None:
+    graph.disk.silent = {"begun-1.json"}
+    graph.all.run()
+    graph.ask()
+    assert not graph.disk.silent and not graph.answers()["one"].done
+    assert not graph.begun() and graph.aborted() == [(1, AbortReason.STORAGE.value)]
+    assert mf.ids(graph.disk, JOB) == {"begun": {1}, "chk": set(), "aborted": {1}}, "no reader waits for it"
+    graph.take(2)
+    assert mf.completed(graph.disk, JOB) == [2]
+
+
+def test_a_manifest_without_an_answer_is_an_abort_and_is_never_taken_for_a_checkpoint(
+    tmp_path: Path,
+) -> None:
+    graph = Graph(tmp_path)
+    graph.disk.silent = {"chk-1.json"}
+    graph.take(1)
+    assert not graph.disk.silent and not graph.answers()["1"].done
+    assert graph.aborted() == [(1, AbortReason.STORAGE.value)]
+    assert mf.ids(graph.disk, JOB) == {"begun": {1}, "chk": {1}, "aborted": {1}}
+    assert mf.completed(graph.disk, JOB) == [] and graph.coordinator.newest() is None
+    graph.coordinator.stop()
+    again = Graph(tmp_path)
+    assert again.coordinator.newest() is None and not again.aborted()
+    again.step()
+    waited_for(lambda: not mf.ids(again.disk, JOB)["chk"])  # by the sweep of a start
+    again.ask()
+    assert [one.id for one in again.begun()] == [2]
+    again.coordinator.stop()
+
+
+def test_an_abort_without_an_answer_is_told_once_and_written_until_there_is_one(tmp_path: Path) -> None:
+    graph = Graph(tmp_path)
+    graph.disk.silent = {"aborted-1.json"}
+    graph.all.run()
+    graph.ask()
+    graph.step(600)
+    assert graph.aborted() == [(1, AbortReason.EXPIRED.value)]
+    assert not graph.disk.silent and graph.coordinator._records._unwritten.keys() == {1}, "it may not be there"
+    graph.step()
+    assert not graph.coordinator._records._unwritten
+    assert mf.ids(graph.disk, JOB) == {"begun": {1}, "chk": set(), "aborted": {1}}
+    assert graph.aborted() == [(1, AbortReason.EXPIRED.value)]
+    graph.coordinator.stop()
+    again = Graph(tmp_path)
+    assert not again.aborted()
+    again.coordinator.stop()
+
+
 def test_a_checkpoint_that_takes_too_long_is_aborted_and_names_who_is_missing(graph: Graph) -> None:
     graph.all.run()
     graph.ask()

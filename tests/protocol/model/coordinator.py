@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
 from tests.protocol.model.checks import check_cut, check_readable, check_retained
 from tests.protocol.model.spark import Leased, QueryRun, Steps
-from tests.protocol.model.world import GoneError, Graph, Manifest, World
+from tests.protocol.model.stores import Flaky
+from tests.protocol.model.world import RECORDS, GoneError, Graph, Manifest, World
 from weir.channel import log as channel_log
 from weir.channel.log import cut_files, first_kept
 from weir.channel.position import Mode, Position, Status, joint_barrier, positions_in
@@ -35,6 +37,7 @@ class LostTrackError(Exception):
 class Running(Leased, Protocol):
     """A driver, as its coordinator sees it."""
 
+    leased: bool
     runs: dict[str, QueryRun]
 
 
@@ -66,9 +69,12 @@ class Coordinator:
 
     def __init__(self, world: World, driver: Running) -> None:
         self.world = world
+        self.records = Flaky(world.checkpoints, world, RECORDS)
         self.driver = driver
         self.flights: dict[CheckpointId, Flight] = {}
         self.ended: set[CheckpointId] = set()
+        self.unmarked: set[CheckpointId] = set()
+        """Ended by an abort that is not durable yet."""
         self.last_id = CheckpointId(0)
         self.requests: deque[str] = deque()
         self.late: list[tuple[CheckpointId, Cut]] = []
@@ -82,7 +88,7 @@ class Coordinator:
         self.last_id = max((id for ids in there.values() for id in ids), default=CheckpointId(0))
         for id in sorted(there["begun"] - there["chk"] - there["aborted"]):
             yield
-            self.world.checkpoints.create(f"aborted-{id}.json", b"{}")
+            yield from self._mark(id)
         yield
         self._sweep()
         for name in self.world.graph.leaves:
@@ -109,7 +115,7 @@ class Coordinator:
             yield from self._begin()
         elif request == "abort all":
             for flight in list(self.flights.values()):
-                self._abort(flight)
+                yield from self._abort(flight)
                 yield
         elif request.startswith("stands "):
             for flight in list(self.flights.values()):
@@ -118,7 +124,7 @@ class Coordinator:
         elif self.flights:
             flight = self.flights[min(self.flights)]
             if request == "expire":
-                self._abort(flight)
+                yield from self._abort(flight)
             elif flight.state.alignment is Alignment.ALIGNED:
                 yield from self._guarded(flight, self._cut_here(flight))
 
@@ -126,10 +132,10 @@ class Coordinator:
         try:
             yield from steps
         except (GoneError, OutcomeUnknownError):
-            self._abort(flight)
+            yield from self._abort(flight)
         except (LostTrackError, FencedError) as error:
             for one in list(self.flights.values()):
-                self._abort(one)
+                yield from self._abort(one)
             if isinstance(error, FencedError):
                 raise
 
@@ -144,10 +150,16 @@ class Coordinator:
             return
         self.driver.check()
         yield
-        id = CheckpointId(self.last_id + 1)
-        while self.world.checkpoints.create(f"begun-{id}.json", b"{}") is not Created.NOW:
-            id = CheckpointId(id + 1)
-        self.last_id = id
+        highest = self.world.highest
+        self.last_id = id = CheckpointId(self.last_id + 1)
+        try:
+            while self.records.create(f"begun-{id}.json", b"{}") is not Created.NOW:
+                self.last_id = id = CheckpointId(id + 1)
+        except OutcomeUnknownError:  # it may be there: nobody may wait for it, nor take its number
+            self.ended.add(id)
+            yield from self._mark(id)
+            return
+        assert not self.driver.leased or id > highest, f"{id} begins, and there was {highest}"
         self._skip()
         queries = frozenset(map(QueryName, self.world.graph.order))
         self.flights[id] = flight = Flight(Pending(id, alignment, 0.0, queries))
@@ -302,8 +314,9 @@ class Coordinator:
         manifest = self._manifest(flight)
         self.driver.check()
         yield
-        if self.world.checkpoints.create(f"chk-{flight.id}.json", manifest.dump()) is not Created.NOW:
-            self._abort(flight)
+        created = yield from self._record(manifest)
+        if not created:
+            yield from self._abort(flight)
             return
         del self.flights[flight.id]
         self.ended.add(flight.id)
@@ -313,6 +326,15 @@ class Coordinator:
         assert self.world.status(flight.id) is Status.COMPLETED
         yield from self._subsume()
         yield from self._trim(manifest)
+
+    def _record(self, manifest: Manifest) -> Generator[None, None, bool]:
+        """Create `chk-k`. Without an answer it is looked for: if it is there, others may have seen it."""
+        key = f"chk-{manifest.id}.json"
+        try:
+            return self.records.create(key, manifest.dump()) is Created.NOW
+        except OutcomeUnknownError:
+            yield
+            return self.world.checkpoints.exists(key)
 
     def _manifest(self, flight: Flight) -> Manifest:
         made = Manifest(flight.id, flight.state.alignment)
@@ -352,11 +374,21 @@ class Coordinator:
             check_readable(self.world, name)
             yield
 
-    def _abort(self, flight: Flight) -> None:
+    def _abort(self, flight: Flight) -> Steps:
         self.flights.pop(flight.id, None)
         self.ended.add(flight.id)
-        self.world.checkpoints.create(f"aborted-{flight.id}.json", b"{}")
+        yield from self._mark(flight.id)
         self.late += [(flight.id, Cut(QueryName(name), found.batch)) for name, found in flight.found.items()]
+
+    def _mark(self, id: CheckpointId) -> Steps:
+        """Make an abort durable; it is tried until there is an answer."""
+        self.unmarked.add(id)
+        while True:
+            with suppress(OutcomeUnknownError):
+                self.records.create(f"aborted-{id}.json", b"{}")
+                break
+            yield
+        self.unmarked.remove(id)
 
 
 def downstream_first(graph: Graph) -> list[str]:

@@ -124,6 +124,7 @@ class StuckError(AssertionError):
 def quiet(world: World, driver: Driver | None = None) -> Driver:
     """Let the job run undisturbed until nothing is left to do, and take one more checkpoint."""
     world.failures.clear()
+    world.silences.clear()
     world.declines.clear()
     world.interrupt = None
     driver = driver or Driver(world)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from tests.protocol.model.world import World
+from tests.protocol.model.world import RECORDS, World
 from weir.channel.log import decode
 from weir.errors import OutcomeUnknownError
 from weir.storage import Created, Store
@@ -42,7 +42,10 @@ class Interrupted:
 
 
 class Flaky(Interrupted):
-    """A channel's store as its writers see it: a `create` may fail without an answer."""
+    """The store of a channel, or of the checkpoints' records, as its writers see it.
+
+    A `create` may give no answer: it did not happen, or it did.
+    """
 
     def __init__(self, store: Store, world: World, name: str) -> None:
         super().__init__(store, world)
@@ -58,16 +61,24 @@ class Flaky(Interrupted):
         return self._store.list(prefix)
 
     def create(self, key: str, data: bytes) -> Created:
-        left = self._world.failures.get(self._name)
-        if left is not None and key.startswith("log/"):
-            self._world.failures[self._name] = left - 1
-            if left == 0:
-                del self._world.failures[self._name]
-                raise OutcomeUnknownError(verb="create", path=key, reason="no answer", root=self.url)
+        counted = self._name == RECORDS or key.startswith("log/")
+        if counted:
+            self._count(self._world.failures, key)
         created = self._store.create(key, data)
-        if created is Created.NOW and key.startswith("log/"):
+        if counted and self._name == RECORDS:
+            self._world.recorded(key)
+        elif counted and created is Created.NOW:
             self._world.entered(self._name, key, decode(json.loads(data)))
+        if counted:
+            self._count(self._world.silences, key)
         return created
+
+    def _count(self, left: dict[str, int], key: str) -> None:
+        if self._name in left:
+            left[self._name] -= 1
+            if left[self._name] < 0:
+                del left[self._name]
+                raise OutcomeUnknownError(verb="create", path=key, reason="no answer", root=self.url)
 
     def put(self, key: str, data: bytes) -> None:
         self._store.put(key, data)

@@ -26,6 +26,8 @@ from weir.storage import Store
 from weir.storage.objects import ObjectStore
 
 Words = list[str]
+RECORDS = "records"
+"""The name of the checkpoints' folder, among those of channels."""
 
 
 class GoneError(Exception):
@@ -88,7 +90,11 @@ class World:
         self.rows = dict.fromkeys(graph.roots, 0)
         self.attempts = 0
         self.failures: dict[str, int] = {}
-        """For each channel: how many more entries can be created before one fails."""
+        """For each channel, and the records: how many more can be created before one can't."""
+        self.silences: dict[str, int] = {}
+        """The same, before one is created and nobody is told."""
+        self.highest = CheckpointId(0)
+        """The highest checkpoint that there ever was a record of."""
         self.declines: set[str] = set()
         """Queries that can't take their next cut."""
         self.interrupt: Callable[[], None] | None = None
@@ -161,6 +167,11 @@ class World:
         assert data is not None
         return Manifest.parse(data)
 
+    def recorded(self, key: str) -> None:
+        """Keep the highest id, which the records themselves forget when they are deleted."""
+        id = CheckpointId(int(key.removesuffix(".json").rpartition("-")[2]))
+        self.highest = max(self.highest, id)
+
     def entered(self, name: str, key: str, entry: Entry) -> None:
         """Keep the history of a channel; what no living writer may enter is an error."""
         known, tail = self.history[name], self.tails[name]
@@ -225,7 +236,7 @@ def restored(world: World, id: CheckpointId) -> World:
         (made.queries if kind == "queries" else made.channels)[name].create(key, data)
     for old in world.ids("begun") | world.ids("chk") | world.ids("aborted"):
         made.checkpoints.create(f"aborted-{old}.json", b"{}")  # ids go on; its pins are another's
-    made.rows, made.attempts = dict(world.rows), world.attempts
+    made.rows, made.attempts, made.highest = dict(world.rows), world.attempts, world.highest
     for name, store in made.channels.items():
         made.begins[name] = first_number(store)
         assert end_number(store) == manifest.behind[name]
