@@ -15,6 +15,7 @@ from weir.config import resolve
 from weir.driver import notebook
 from weir.errors import FencedError, StorageError, WeirError
 from weir.ids import job_name
+from weir.protocol import messages as m
 from weir.storage import open_store
 from weir.storage.attempts import AttemptLock
 
@@ -24,15 +25,22 @@ LIMIT = 30.0
 class Engine:
     """Remembers what it was failed with."""
 
-    def __init__(self, *_: object) -> None:
+    def __init__(self, *given: Any) -> None:
+        self.report = given[5]
         self.lost = threading.Event()
         self.over = threading.Event()
         self.error: WeirError | None = None
+        self.failed: WeirError | None = None
+        self.cancelled: bool | None = None
 
     def start(self, wanted: object) -> None: ...
 
-    def stop(self, seconds: float) -> None:
+    def stop(self, seconds: float, *, cancelled: bool = False) -> None:
+        self.cancelled = cancelled
         self.over.set()
+
+    def ask(self, ask: m.Ask) -> None:
+        self.report(m.Answered(ask.request, True, {"path": "/a/savepoint"}))
 
     def settle_groups(self) -> None: ...
 
@@ -88,3 +96,32 @@ def test_a_run_that_ended_watches_its_lease_no_more(engines: None, tmp_path: Pat
         if thread.name in ("weir-heart", "weir-lease"):
             thread.join(LIMIT)
     assert not engine.lost.is_set()
+
+
+def test_leaving_the_block_cancels_a_job_that_runs(engines: None, tmp_path: Path) -> None:
+    run, engine = started(tmp_path, "1 h")
+    with run:
+        pass
+    assert engine.cancelled
+
+
+def test_a_job_that_has_ended_or_failed_or_was_taken_over_is_not_cancelled(
+    engines: None, tmp_path: Path
+) -> None:
+    """It keeps its checkpoints, whatever the setting for a cancel says."""
+    for end in ("ended", "failed", "fenced"):
+        run, engine = started(tmp_path / end, "1 h")
+        if end == "ended":
+            engine.over.set()
+        elif end == "failed":
+            engine.failed = StorageError(verb="write", path="offsets", reason="gone", root="/")
+        else:
+            run._lease.end()
+        run.stop()
+        assert engine.cancelled is False, end
+
+
+def test_a_stop_with_a_savepoint_is_no_cancel(engines: None, tmp_path: Path) -> None:
+    run, engine = started(tmp_path, "1 h")
+    assert run.stop_with_savepoint() == "/a/savepoint"
+    assert engine.cancelled is False

@@ -71,7 +71,7 @@ class Run:
         timeout = self._settings.heartbeat_timeout.total_seconds()
         highest = max(above, _attempt_of(wanted, store, job.name, self._settings))
         attempt = self._lock.acquire(uuid.uuid4().hex, timeout, self._waiting, highest)
-        lease = Lease(attempt, timeout, self._clock)
+        self._lease = lease = Lease(attempt, timeout, self._clock)
         self._engine = Engine(
             job, spark.newSession(), config, store, lease, self._hear, self._clock, self._gave_up
         )
@@ -164,7 +164,7 @@ class Run:
         limit = self._settings.task_cancellation_timeout.total_seconds()
         arguments = {"savepoint": True, "path": path, "drain": drain, "seconds": limit}
         place = self._saved(self._ask("stop", arguments, seconds), seconds)
-        self.stop()
+        self._end(cancelled=False)
         return place
 
     def _ask(self, verb: str, arguments: dict[str, Any], seconds: float) -> m.Answered | None:
@@ -197,10 +197,18 @@ class Run:
             raise self._engine.failed
 
     def stop(self) -> None:
-        """Let the running batches finish and commit, start no other, end. Safe to repeat."""
+        """Let the running batches finish and commit, start no other, end. Safe to repeat.
+
+        A job that still runs is cancelled so: execution.checkpointing.externalized-checkpoint-retention
+        says what becomes of its checkpoints. One that has ended by itself, has failed or was taken over
+        keeps them.
+        """
+        self._end(cancelled=self.active and not self._failed and self._lease.left > 0)
+
+    def _end(self, *, cancelled: bool) -> None:
         if self._released.is_set():
             return
-        self._engine.stop(self._settings.task_cancellation_timeout.total_seconds())
+        self._engine.stop(self._settings.task_cancellation_timeout.total_seconds(), cancelled=cancelled)
         self._engine.over.wait(self._settings.task_cancellation_timeout.total_seconds())
         self._engine.settle_groups()
         self._release()
