@@ -231,7 +231,9 @@ def test_an_abort_without_an_answer_is_told_once_and_written_until_there_is_one(
     graph.ask()
     graph.step(600)
     assert graph.aborted() == [(1, AbortReason.EXPIRED.value)]
-    assert not graph.disk.silent and graph.coordinator._records._unwritten.keys() == {1}, "it may not be there"
+    assert not graph.disk.silent and graph.coordinator._records._unwritten.keys() == {1}, (
+        "it may not be there"
+    )
     graph.step()
     assert not graph.coordinator._records._unwritten
     assert mf.ids(graph.disk, JOB) == {"begun": {1}, "chk": set(), "aborted": {1}}
