@@ -26,7 +26,7 @@ from weir.testing import ScriptedSource, committed_rows, folded
 from weir.testing.script import Rows, write_script
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -172,3 +172,43 @@ def test_a_savepoint_holds_nothing_that_a_sink_has_not_taken(
     assert whole(place)["raw"].sink.last_batch == whole(place)["raw"].batch
     raw = sorted((row["k"], row["v"]) for row in committed_rows(str(tmp_path / "raw")))
     assert raw == [("a", 1), ("b", 2)]
+
+
+@pytest.mark.parametrize("left", ["savepoint", "copies"])
+def test_a_function_goes_on_behind_a_point_when_the_directory_is_lost(
+    spark: SparkSession, tmp_path: Path, left: str
+) -> None:
+    """Its ledger is in the directory: what the point has, it was called with."""
+    called: list[tuple[int, list[str]]] = []
+
+    def pipeline(env: weir.Env) -> None:
+        rows = env.source("rows", ScriptedSource(tmp_path / "in.jsonl", SCHEMA))
+        env.sink("called", rows, weir.sinks.function(call))
+
+    def call(frame: DataFrame, batch: int) -> None:
+        called.append((batch, sorted(row["k"] for row in frame.collect())))
+
+    def job() -> weir.Job:
+        made = weir.Job(
+            "saved",
+            **{
+                "execution.checkpointing.dir": str(tmp_path / "weir"),
+                "execution.checkpointing.interval": "off",
+                "execution.checkpointing.copy-dir": str(tmp_path / "copies"),
+            },
+        )
+        made.pipeline(pipeline)
+        return made
+
+    add(tmp_path, ("a", 1), ("b", 2))
+    with job().start(spark) as run:
+        run.process_all()
+        point = run.savepoint(str(tmp_path / "saved"))
+        if left == "copies":
+            point = str(tmp_path / f"copies/saved/checkpoints/chk-{run.checkpoint()}.json")
+    assert called == [(0, ["a", "b"])]
+    shutil.rmtree(tmp_path / "weir")
+    add(tmp_path, ("c", 3))
+    with job().start(spark, point) as run:
+        run.process_all()
+    assert called[1:] == [(1, ["c"])]

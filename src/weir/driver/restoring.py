@@ -135,9 +135,11 @@ class Restoring:
         elsewhere = {
             run.name: cuts[run.name]
             for run in runs
-            if cuts[run.name] != NO_BATCH and made.has_new_sink(run.name) and run.is_untouched
+            if cuts[run.name] != NO_BATCH
+            and (run.only_ledger_is_lost or (made.has_new_sink(run.name) and run.is_untouched))
         }
-        for name, batch in elsewhere.items() if not origin.saved else ():
+        new = {name: batch for name, batch in elsewhere.items() if made.has_new_sink(name)}
+        for name, batch in new.items() if not origin.saved else ():
             self._note(
                 f"query {name}: its new sink gets what comes behind batch {batch}. A checkpoint, unlike a"
                 " savepoint, does not wait for sinks: what the old one had not taken by then, no sink gets"

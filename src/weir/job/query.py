@@ -149,10 +149,17 @@ class QueryRun:
         sink = self.spec.sink
         return self._delivered == NO_BATCH and isinstance(sink, StagingSink) and not sink.staged()
 
+    @property
+    def only_ledger_is_lost(self) -> bool:
+        """Whether the sink, with the job's directory, has lost nothing but the number of its last batch."""
+        state = self.spec.user_state
+        sink = state.inner if state is not None else self.spec.sink
+        return self.is_untouched and bool(getattr(sink, "ledger_in_job", False))
+
     def recover(self, elsewhere: BatchId = NO_BATCH, note: Callable[[str], None] = lambda _: None) -> int:
         """Deliver what Spark has committed, or hold it for a checkpoint, and discard the rest.
 
-        Up to the batch `elsewhere` another sink has it, when this one has nothing yet. Safe to repeat,
+        Up to the batch `elsewhere` it was delivered before, when this sink knows of nothing. Safe to repeat,
         and to be killed in. Returns the number of batches that were delivered.
         """
         sink = self.spec.sink

@@ -156,7 +156,10 @@ def is_rewinding(store: Store, job: JobName) -> bool:
 
 
 def delivered_elsewhere(store: Store, job: JobName, generation: Generation) -> dict[QueryName, BatchId]:
-    """For queries that got a new sink with this generation: the last batch that the old one has."""
+    """For queries whose sink knew of no batch when the generation began: the last one delivered before.
+
+    Either the query got a new sink, or the sink's ledger was lost with the job's directory.
+    """
     data = store.get(paths.elsewhere(job, generation))
     return {QueryName(name): BatchId(batch) for name, batch in json.loads(data or b"{}").items()}
 

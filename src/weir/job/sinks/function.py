@@ -87,6 +87,8 @@ class FunctionSink:
     """What the function has done can't be taken back."""
     at_once = True
     """The function is called inside the batch."""
+    ledger_in_job = True
+    """The ledger is lost with the job's directory, and what the function did is not."""
 
     def __init__(
         self,
