@@ -18,7 +18,7 @@ from tests.played_graph import JOB, KEY, Far, Graph, finish, waited_for
 from weir.checkpoint import manifest as mf
 from weir.checkpoint import restore
 from weir.checkpoint.snapshots import Snapshots
-from weir.errors import CheckpointsFailedError, StorageError
+from weir.errors import CheckpointsFailedError, FencedError, StorageError
 from weir.ids import BatchId, CheckpointId, QueryName
 from weir.protocol import messages as m
 from weir.protocol.checkpoints import AbortReason, Refusal
@@ -204,24 +204,44 @@ def test_a_beginning_without_an_answer_is_an_abort_and_its_number_is_gone(graph:
     assert mf.completed(graph.disk, JOB) == [2]
 
 
-def test_a_manifest_without_an_answer_is_an_abort_and_is_never_taken_for_a_checkpoint(
-    tmp_path: Path,
-) -> None:
+def test_a_manifest_without_an_answer_is_looked_for(tmp_path: Path) -> None:
     graph = Graph(tmp_path)
     graph.disk.silent = {"chk-1.json"}
     graph.take(1)
-    assert not graph.disk.silent and not graph.answers()["1"].done
-    assert graph.aborted() == [(1, AbortReason.STORAGE.value)]
-    assert mf.ids(graph.disk, JOB) == {"begun": {1}, "chk": {1}, "aborted": {1}}
-    assert mf.completed(graph.disk, JOB) == [] and graph.coordinator.newest() is None
+    assert not graph.disk.silent and graph.answers()["1"].done, "others may have seen it"
+    assert mf.completed(graph.disk, JOB) == [1] and not graph.aborted()
     graph.coordinator.stop()
-    again = Graph(tmp_path)
-    assert again.coordinator.newest() is None and not again.aborted()
-    again.step()
-    waited_for(lambda: not mf.ids(again.disk, JOB)["chk"])  # by the sweep of a start
-    again.ask()
-    assert [one.id for one in again.begun()] == [2]
-    again.coordinator.stop()
+
+
+def test_a_driver_that_slept_while_it_wrote_a_manifest_drops_nothing(tmp_path: Path) -> None:
+    graph = Graph(tmp_path, num_retained=1)
+    graph.take(1)
+
+    def sleeps(key: str) -> None:
+        if key.endswith("chk-2.json"):
+            graph.lease.end()
+
+    graph.disk.on_create = sleeps
+    with pytest.raises(FencedError):
+        graph.take(2)
+    assert mf.completed(graph.disk, JOB) == [1, 2], "whichever its successor counts, one is whole"
+    assert graph.completed == [1]
+    graph.coordinator.stop()
+
+
+def test_checkpoints_are_deleted_only_when_their_numbers_are_remembered(graph: Graph) -> None:
+    graph.take(1)
+
+    def full(key: str) -> None:
+        if "aborted" in key:
+            raise StorageError(verb="create", path=key, reason="the disk is full", root=graph.disk.url)
+
+    graph.disk.on_create = full
+    graph.coordinator.delete_all()
+    assert mf.completed(graph.disk, JOB) == [1]
+    graph.disk.on_create = lambda key: None
+    graph.coordinator.delete_all()
+    assert mf.ids(graph.disk, JOB)["chk"] == set() and mf.ids(graph.disk, JOB)["aborted"] == {1}
 
 
 def test_an_abort_without_an_answer_is_told_once_and_written_until_there_is_one(tmp_path: Path) -> None:

@@ -229,9 +229,11 @@ class Coordinator:
 
     def delete_all(self) -> None:
         """The job was cancelled and keeps no checkpoints; the last id is remembered by its abort."""
+        self._lease.check()
         newest = max(self._retained, default=None)
-        if newest is not None:
-            self._records.abort(newest, AbortReason.DELETED, "")
+        if newest is not None and not self._records.abort(newest, AbortReason.DELETED, ""):
+            self._outside.report(m.Noted("the checkpoints stay: that they are deleted could not be written"))
+            return
         old = [self._retained.pop(id) for id in sorted(self._retained)]
         try:
             dropped = self._snapshots.drop(old, ())
@@ -519,6 +521,7 @@ class Coordinator:
             self._abort(flight, AbortReason.STORAGE, refused)
             return
         faults.point("checkpoint.completed")
+        self._lease.check()  # who slept here must not drop what its successor may go back to
         now = self._clock.monotonic()
         flight.phases["complete"] = now - since
         del self._flights[flight.id]

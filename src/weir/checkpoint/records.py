@@ -3,8 +3,8 @@
     begun-<k> -> chk-<k> | aborted-<k>
 
 Each is created if absent, once. An id is taken by its `begun-<k>`: one that is there already, left by a
-driver that lost its lease in between, is never used again. Whatever is in doubt is aborted: where a
-manifest and an abort are both there, the abort counts.
+driver that lost its lease in between, is never used again. Where a manifest and an abort are both
+there, the abort counts.
 """
 
 from __future__ import annotations
@@ -59,19 +59,35 @@ class Records:
                 return Begun(id, error.text)
 
     def complete(self, manifest: Manifest) -> str:
-        """Write the manifest; "" when that makes the checkpoint complete, else why it does not."""
-        key = mf.completed_key(self._job, CheckpointId(manifest.id))
+        """Write the manifest; "" when that makes the checkpoint complete, else why it does not.
+
+        One that was written without an answer is complete: others may have seen it by now.
+        """
+        key, data = (
+            mf.completed_key(self._job, CheckpointId(manifest.id)),
+            manifest.model_dump_json().encode(),
+        )
         try:
-            created = self._store.create(key, manifest.model_dump_json().encode())
+            created = self._store.create(key, data)
         except ExternalError as error:
-            return error.text
+            return "" if self._is_there(key, data) else error.text
         return "" if created is Created.NOW else "its manifest was there already"
 
-    def abort(self, id: CheckpointId, reason: AbortReason, detail: str) -> None:
-        """Write that it was aborted; what can't be written now (a full disk) is left to `write_aborts`."""
+    def _is_there(self, key: str, data: bytes) -> bool:
+        try:
+            if self._store.get(key) != data:
+                return False
+            self._store.put(key, data)  # what can be read may not be on the disk
+        except ExternalError:
+            return False
+        return True
+
+    def abort(self, id: CheckpointId, reason: AbortReason, detail: str) -> bool:
+        """Write that it was aborted; False when that can't be now (a full disk): `write_aborts` tries again."""
         body = {"id": id, "reason": reason.value, "detail": detail, "at": self._clock.now().isoformat()}
         self._unwritten[id] = json.dumps(body).encode()
         self.write_aborts()
+        return id not in self._unwritten
 
     def write_aborts(self) -> None:
         """Write what could not be written before. Safe to repeat."""
