@@ -63,10 +63,8 @@ class Records:
 
         One that was written without an answer is complete: others may have seen it by now.
         """
-        key, data = (
-            mf.completed_key(self._job, CheckpointId(manifest.id)),
-            manifest.model_dump_json().encode(),
-        )
+        key = mf.completed_key(self._job, CheckpointId(manifest.id))
+        data = manifest.model_dump_json().encode()
         try:
             created = self._store.create(key, data)
         except ExternalError as error:
@@ -83,7 +81,7 @@ class Records:
         return True
 
     def abort(self, id: CheckpointId, reason: AbortReason, detail: str) -> bool:
-        """Write that it was aborted; False when that can't be now (a full disk): `write_aborts` tries again."""
+        """Write that it was aborted; False when it can't be now (a full disk): `write_aborts` tries again."""
         body = {"id": id, "reason": reason.value, "detail": detail, "at": self._clock.now().isoformat()}
         self._unwritten[id] = json.dumps(body).encode()
         self.write_aborts()
