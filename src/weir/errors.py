@@ -96,6 +96,8 @@ class WeirError(Exception):
 
     domain: ClassVar[Domain] = Domain.INTERNAL
     retry: ClassVar[bool] = False
+    redeploy: ClassVar[bool] = False
+    """The whole driver must be started again; one query's restart would not do."""
     exit_code: ClassVar[int] = 1
     what_form: ClassVar[str] = "{what}"
     why_form: ClassVar[str] = ""
@@ -599,6 +601,7 @@ class FencedError(InternalError):
     """A newer attempt or run exists; this one may no longer write anything."""
 
     retry = True
+    redeploy = True
     exit_code = 6
     what_form = "{who} may no longer write"
     why_form = "{by} has taken over"
@@ -672,11 +675,16 @@ class LostStagingError(InternalError):
 
 
 class LostSegmentError(InternalError):
-    """A file of a channel is gone or torn that a reader still needs."""
+    """A file of a channel is gone or torn that a reader still needs.
 
+    A new driver finds what is damaged, and goes on from the newest checkpoint that is whole.
+    """
+
+    retry = True
+    redeploy = True
     what_form = "the channel file {file} {wrong}"
     why_form = "somebody changed or deleted it, or the disk lost it: weir deletes only what every reader and every retained checkpoint has passed"
-    hint_form = "start the job again: it goes on from its newest checkpoint that is whole, as 'weir repair {job}' says before; if it fails here again, 'weir restore {job} latest' goes back"
+    hint_form = "the next driver goes on from the newest checkpoint that is whole, as 'weir repair {job}' says before; if it fails here again, 'weir restore {job} latest' goes back"
 
 
 class LostInputError(InternalError):

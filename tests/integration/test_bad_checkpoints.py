@@ -120,7 +120,7 @@ def test_a_file_of_a_channel_that_was_deleted_by_hand_is_told_and_the_next_start
     assert (run.failures[0].query, failure.error) == ("right", "LostSegmentError")
     assert failure.what == f"the channel file {lost} is gone"
     assert f"'weir restore {JOB} latest' goes back" in failure.hint
-    assert not failure.retry
+    assert failure.retry and failure.redeploy
     with job.start(spark) as run:
         wait(run, "all of it", diamond.complete)
         assert any("of channel all is gone): the job goes on from checkpoint 1" in note for note in run.notes)

@@ -85,6 +85,7 @@ def test_an_error_of_weirs_own_that_comes_from_a_worker_as_a_text_keeps_what_it_
     failure = from_exception(raised, "job")
     assert (failure.what, failure.why, failure.hint) == (error.what, error.why, error.hint)
     assert (failure.domain, failure.error, failure.exit_code) == (Domain.INTERNAL, "LostSegmentError", 4)
+    assert failure.retry and failure.redeploy, "a new driver looks for damage, and goes back"
     raised.args = ("weir.errors.NoSuchClass: that is no error of weir's",)
     assert from_exception(raised, "job").domain is Domain.USER
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from weir import errors
-from weir.errors import Domain, FencedError, JvmNotStartedError, LostRecordsError, WeirError
+from weir.errors import Domain, JvmNotStartedError, LostRecordsError, WeirError
 from weir.protocol.messages import Failure
 from weir.words import without_secrets
 
@@ -48,7 +48,6 @@ def _from_exception(error: BaseException, job: str) -> Failure:
     if lost := _lost_records(error):
         error = LostRecordsError(reason=lost)
     if isinstance(error, WeirError):
-        fenced = isinstance(error, FencedError)
         return Failure(
             error.what,
             error.why,
@@ -58,7 +57,7 @@ def _from_exception(error: BaseException, job: str) -> Failure:
             type(error).__name__,
             stack,
             error.exit_code,
-            redeploy=fenced,
+            error.redeploy,
         )
     if (own := _own_in_worker(error, stack)) is not None:
         return own
@@ -120,7 +119,8 @@ def _own_in_worker(error: BaseException, stack: str) -> Failure | None:
         return None
     what, _, rest = found[2].strip().partition(", because ")
     why, _, hint = rest.removesuffix(")").partition(" (")
-    return Failure(what, why, hint, kind.domain, kind.retry, kind.__name__, stack, kind.exit_code)
+    own = (kind.domain, kind.retry, kind.__name__, stack, kind.exit_code, kind.redeploy)
+    return Failure(what, why, hint, *own)
 
 
 def _user_code(error: BaseException, message: str, stack: str, logs: str) -> Failure:
