@@ -149,6 +149,7 @@ def test_a_stop_commits_what_runs_and_saves_exactly_that(spark: SparkSession, tm
     assert queries["counts"].positions["clean"][0] <= savepoint.channels["clean"].behind
 
 
+@pytest.mark.long
 def test_a_savepoint_holds_nothing_that_a_sink_has_not_taken(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +175,7 @@ def test_a_savepoint_holds_nothing_that_a_sink_has_not_taken(
     assert raw == [("a", 1), ("b", 2)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("left", ["savepoint", "copies"])
 def test_a_function_goes_on_behind_a_point_when_the_directory_is_lost(
     spark: SparkSession, tmp_path: Path, left: str
