@@ -77,12 +77,16 @@ class Query:
             rewindable=True,
         )
 
-    def run(self, **ends: tuple[int, int]) -> None:
-        """A batch that ends at these positions of its channels is planned, committed and entered."""
-        self.batch += 1
+    def plan(self, **ends: tuple[int, int]) -> None:
+        """The next batch is planned, and ends at these positions of its channels."""
         at = [Position(entry, CheckpointId(k)).offset(name) for name, (entry, k) in ends.items()]
         lines = ["v1", json.dumps({"batchWatermarkMs": 0, "conf": CONF}), *map(json.dumps, at)]
-        write(self.root / f"offsets/{self.batch}", "\n".join(lines if at else [*lines, "-"]))
+        write(self.root / f"offsets/{self.batch + 1}", "\n".join(lines if at else [*lines, "-"]))
+
+    def run(self, **ends: tuple[int, int]) -> None:
+        """A batch that ends at these positions of its channels is planned, committed and entered."""
+        self.plan(**ends)
+        self.batch += 1
         write(self.root / f"commits/{self.batch}", 'v1\n{"nextBatchWatermarkMs":0}')
         if self.writer is not None:
             staged = Staged(BatchId(self.batch), TOKEN)

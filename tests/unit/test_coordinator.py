@@ -47,6 +47,47 @@ def test_a_checkpoint_is_the_batch_of_each_query_that_ended_at_its_barrier(graph
     assert graph.cut(1) == {"all": 0, "fast": 0, "slow": 1}
 
 
+def test_a_barrier_comes_behind_the_batch_that_a_root_is_in(graph: Graph) -> None:
+    graph.all.run()
+    graph.all.plan()
+    graph.ask()
+    before = graph.entry()
+    graph.step(0.5)
+    assert graph.entry() == before, "it would be read by itself"
+    graph.all.run()
+    graph.step()
+    assert graph.entry() == before + 2, "the segment, and the barrier with it"
+    graph.all_read(1)
+    finish(graph)
+    assert graph.cut(1) == {"all": 1, "fast": 0, "slow": 0}
+
+
+def test_a_barrier_does_not_wait_long_for_a_root(graph: Graph) -> None:
+    graph.all.run()
+    graph.all.plan()
+    graph.ask()
+    graph.step(1)
+    graph.all_read(1)
+    finish(graph)
+    assert graph.cut(1) == {"all": 0, "fast": 0, "slow": 0}
+
+
+def test_barriers_that_wait_for_a_root_keep_their_order(graph: Graph) -> None:
+    graph.all.run()
+    graph.all.plan()
+    graph.ask("one")
+    graph.ask("two")
+    graph.all.run()
+    finish(graph)
+    at = graph.entry()
+    for query in (graph.fast, graph.slow):
+        query.run(all=(at - 1, 1))
+        query.run(all=(at, 2))
+    finish(graph)
+    assert graph.cut(1) == {"all": 1, "fast": 0, "slow": 0}
+    assert graph.cut(2) == {"all": 1, "fast": 1, "slow": 1}
+
+
 def test_what_is_committed_while_another_one_begins_is_still_the_cut_of_the_first(graph: Graph) -> None:
     graph.all.run()
     graph.ask("one")

@@ -54,6 +54,8 @@ from weir.storage.generations import Origin
 
 _LOOK = 0.02
 """How often a pending checkpoint is looked after."""
+_PATIENCE = 1.0
+"""So long a barrier may wait for the segment of a root's running batch."""
 _REST = 0.5
 """How long to rest when nothing is pending and nothing is due."""
 _SWEEP_EVERY = 600.0
@@ -372,9 +374,30 @@ class Coordinator:
             vertex.begin(others)
         for name in self._order:
             vertex = self._vertices[name]
-            if not vertex.inputs:
-                found = vertex.here() if vertex.writer is None else vertex.barrier(flight.id)
-                self._cut(flight, vertex, found)
+            if vertex.inputs:
+                continue
+            if vertex.writer is None:
+                self._cut(flight, vertex, vertex.here())
+            else:
+                flight.behind[name] = vertex.files.last_planned()
+        self._follow_roots(flight)
+
+    def _follow_roots(self, flight: Flight) -> None:
+        """Append the barrier behind the batch that a root was in; when that takes long, where it stands.
+
+        A reader that finds the barrier together with the segment ends one batch there; one that finds it
+        later would need a batch for it alone. Barriers are in the order of their numbers.
+        """
+        late = self._since(flight) >= _PATIENCE
+        for name, batch in list(flight.behind.items()):
+            vertex = self._vertices[name]
+            if name in flight.found:
+                del flight.behind[name]
+            elif any(name in one.behind for one in self._flights.values() if one.id < flight.id):
+                continue
+            elif late or vertex.entered(batch):
+                del flight.behind[name]
+                self._cut(flight, vertex, vertex.barrier(flight.id))
 
     def _cut_here(self, flight: Flight, names: Sequence[QueryName]) -> None:
         """Take each query's last committed batch, downstream first: no reader is ahead of its writer.
@@ -394,8 +417,9 @@ class Coordinator:
     # 3 align
 
     def _advance(self, flight: Flight, now: float) -> None:
+        self._follow_roots(flight)
         for name in self._order:
-            if name not in flight.found:
+            if name not in flight.found and name not in flight.behind:
                 found = self._vertices[name].aligned(flight.id)
                 if found is not None:
                     self._cut(flight, self._vertices[name], found)

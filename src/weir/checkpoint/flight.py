@@ -10,7 +10,7 @@ from weir.channel.position import Position
 from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
 from weir.checkpoint.vertex import Found
 from weir.errors import WeirError
-from weir.ids import CheckpointId, QueryName
+from weir.ids import BatchId, CheckpointId, QueryName
 from weir.protocol.checkpoints import Alignment, Pending
 from weir.protocol.messages import CheckpointCompleted, Message
 from weir.spark.closure import GoneError
@@ -45,6 +45,8 @@ class Flight:
     barriers: dict[QueryName, float] = field(default_factory=dict)
     """When each query's barrier was appended, in seconds after the trigger."""
     found: dict[QueryName, Found] = field(default_factory=dict)
+    behind: dict[QueryName, BatchId] = field(default_factory=dict)
+    """Roots whose barrier comes behind the segment of the batch that they were in."""
     positions: dict[QueryName, Mapping[QueryName, Position]] = field(default_factory=dict)
     """Where each query stood in its channels at its cut; read at once, before Spark purges it."""
     queries: dict[QueryName, Future[QueryCut]] = field(default_factory=dict)

@@ -98,6 +98,11 @@ class Vertex:
     def _joint(self, batch: BatchId) -> CheckpointId:
         return min(position.barrier for position in self.positions(batch).values())
 
+    def entered(self, batch: BatchId) -> bool:
+        """Whether the segment of a batch is in the query's channel."""
+        assert self.writer is not None
+        return self.writer.here().batch >= batch
+
     def barrier(self, id: CheckpointId) -> Found:
         """Append the barrier to the query's channel now; its cut is what stands before it."""
         assert self.writer is not None
