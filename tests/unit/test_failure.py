@@ -57,6 +57,7 @@ def _chain(name: str) -> _Java:
         ("java.io.IOException", Domain.EXTERNAL, False),
         ("java.lang.IllegalStateException", Domain.INTERNAL, False),
         ("java.lang.OutOfMemoryError", Domain.INTERNAL, True),
+        ("java.io.OptionalDataException", Domain.INTERNAL, True),
     ],
 )
 def test_the_cause_inside_a_streaming_exception_decides(

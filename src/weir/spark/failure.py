@@ -28,6 +28,8 @@ _USER = {
     "org.apache.spark.SparkRuntimeException",  # raise_error, a value that does not fit, ...
 }
 _FATAL = {"java.lang.OutOfMemoryError", "java.lang.StackOverflowError"}
+_GARBLED = {"java.io.OptionalDataException", "java.io.StreamCorruptedException"}
+"""An object that the JVM has written can't be read back, however often a query is started again."""
 _EXTERNAL = ("java.io.", "java.net.", "java.nio.", "org.apache.hadoop.", "org.apache.kafka.")
 _LOST_RECORDS = {"org.apache.spark.sql.kafka010.KafkaIllegalStateException"}
 _OWN = re.compile(r"^weir\.errors\.(\w+): (.+)$", re.MULTILINE)
@@ -89,6 +91,10 @@ def _from_exception(error: BaseException, job: str) -> Failure:
             stack,
             3,
         )
+    if classes & _GARBLED:
+        what = f"Spark failed: {message}"
+        name = sorted(classes & _GARBLED)[0]
+        return Failure(what, "", logs, error=name, stack=stack, redeploy=True)
     outside = sorted(c for c in classes if c.startswith(_EXTERNAL))
     if outside:
         return Failure(f"{outside[0]}: {message}", "", logs, Domain.EXTERNAL, True, outside[0], stack, 3)
