@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from weir.config import Config
 from weir.errors import JvmNotStartedError
-from weir.spark import local_files
+from weir.spark import hadoop, local_files
 from weir.spark.defaults import state_defaults
 
 if TYPE_CHECKING:
@@ -51,11 +51,13 @@ def build(config: Config, app: str, output: str = "what it said is above") -> Sp
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
-        return builder.getOrCreate()
+        spark = builder.getOrCreate()
     except PySparkRuntimeError as error:
         if error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
         raise JvmNotStartedError(seen=output) from error
+    hadoop.lighten(spark, yarn=not _is_local(config))
+    return spark
 
 
 def builder_settings(config: Config) -> dict[str, str]:
@@ -96,9 +98,13 @@ def _defaults(config: Config, cores: int) -> dict[str, str]:
 
 
 def _loopback(config: Config) -> dict[str, str]:
-    if not _master(config).startswith("local"):
+    if not _is_local(config):
         return {}
     return {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+def _is_local(config: Config) -> bool:
+    return _master(config).startswith("local")
 
 
 def _master(config: Config) -> str:
