@@ -25,6 +25,7 @@ from weir.words import when
 
 INTERVAL = "execution.checkpointing.interval"
 PHASES = {"barrier": 0.01, "alignment": 0.25, "commit": 0.1, "listing": 0.02, "pinning": 0.03, "copying": 0.0}
+PHASES |= {"ack": 0.004}
 
 
 @pytest.fixture
@@ -200,7 +201,7 @@ def test_one_checkpoint_is_shown_with_its_phases_query_by_query(weir: Weir, job:
     shown = lines(out)
     assert ["counts", "12", "unaligned", "0.977", "KiB", "5", "MiB"] in shown
     assert ["seconds", *PHASES] in shown
-    assert ["counts", "0.010", "0.250", "0.100", "0.020", "0.030", "0.000"] in shown
+    assert ["counts", "0.010", "0.250", "0.100", "0.020", "0.030", "0.000", "0.004"] in shown
 
 
 def test_a_checkpoint_that_is_not_there_or_no_number_is_said(weir: Weir, job: FakeJob) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from weir.channel.position import positions_of
 from weir.channel.writer import ChannelWriter
-from weir.ids import BatchId
+from weir.ids import NO_BATCH, BatchId
 from weir.spark.layout import QueryFiles
 
 
@@ -24,11 +24,11 @@ def too_far_ahead(written: BatchId, slowest: BatchId | None, bound: int) -> bool
 
 
 class Pressure:
-    """One channel and the live files of the queries that read it."""
+    """One channel and the live files of the queries that read it; asked again and again while one waits."""
 
     def __init__(self, writer: ChannelWriter, readers: Sequence[QueryFiles], bound: int) -> None:
         self._writer = writer
-        self._readers = readers
+        self._readers = [_Reader(files, writer.name) for files in readers]
         self._bound = bound
 
     def full(self) -> bool:
@@ -36,9 +36,23 @@ class Pressure:
         return too_far_ahead(self._writer.last_batch, self._slowest(), self._bound)
 
     def _slowest(self) -> BatchId | None:
-        entries = [self._entry(reader) for reader in self._readers]
+        entries = [reader.entry() for reader in self._readers]
         return self._writer.batch_before(min(entries)) if entries else None
 
-    def _entry(self, reader: QueryFiles) -> int:
-        positions = positions_of(reader.committed_offsets()).get(self._writer.name, [])
-        return min((position.entry for position in positions), default=0)
+
+class _Reader:
+    """Where a reader of the channel stands; its offsets are read again only when it has got on."""
+
+    def __init__(self, files: QueryFiles, channel: str) -> None:
+        self._files = files
+        self._channel = channel
+        self._batch = NO_BATCH
+        self._entry = 0
+
+    def entry(self) -> int:
+        batch = self._files.newest_committed(self._batch)
+        if batch != self._batch:
+            positions = positions_of(self._files.offsets(batch)).get(self._channel, [])
+            self._entry = min((position.entry for position in positions), default=0)
+            self._batch = batch
+        return self._entry

@@ -146,10 +146,16 @@ class ChannelWriter:
                 )
             return self._cuts[checkpoint]
 
+    def look(self) -> None:
+        """Read what others have appended since the last look."""
+        self._catch_up()
+
     def cut(self, checkpoint: CheckpointId) -> Cut | None:
-        """Where the barrier of a checkpoint stands in the log, whoever appended it; None if it does not."""
+        """Where the barrier of a checkpoint stands in the log, whoever appended it; None if it does not.
+
+        As far as this object has read (`look`) or written.
+        """
         with self._lock:
-            self._catch_up()
             return self._cuts.get(checkpoint)
 
     def here(self) -> Cut:

@@ -11,24 +11,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
-from typing import Any, TypeVar
-
-from pydantic import ValidationError
+from typing import Any
 
 from weir import faults
-from weir.checkpoint import manifest as mf
-from weir.checkpoint import retention
 from weir.checkpoint.flight import Flight, Held, Outside, Wish, words_of
 from weir.checkpoint.manifest import Manifest
 from weir.checkpoint.records import Records
+from weir.checkpoint.retained import Retained
 from weir.checkpoint.snapshots import Snapshots
 from weir.checkpoint.triggers import Triggers, alignment_of
 from weir.checkpoint.vertex import Found, Vertex
+from weir.checkpoint.workers import Workers
 from weir.clock import Clock
 from weir.config import Settings, changed
 from weir.errors import CheckpointsFailedError, ExternalError, FencedError
@@ -46,14 +42,13 @@ from weir.protocol.checkpoints import (
     Refusal,
     TriggerFacts,
     may_trigger,
-    subsumed,
     take_ack,
 )
 from weir.spark.closure import GoneError
 from weir.storage.generations import Origin
 
-_LOOK = 0.02
-"""How often a pending checkpoint is looked after."""
+_LOOK = 0.05
+"""How often a pending checkpoint is looked after, besides when a batch was committed."""
 _PATIENCE = 1.0
 """So long a barrier may wait for the segment of a root's running batch."""
 _REST = 0.5
@@ -62,7 +57,6 @@ _SWEEP_EVERY = 600.0
 _SMALL_PURGE = 10
 """With fewer batches than this kept by Spark, a query's next batch waits for its snapshot."""
 _LEFT_BEHIND = "files of old checkpoints are left behind"
-T = TypeVar("T")
 
 
 class Coordinator:
@@ -85,8 +79,6 @@ class Coordinator:
         """A stream before its readers."""
         self._vertices = {vertex.name: vertex for vertex in vertices}
         self._origin = origin
-        self._spark = spark
-        self._version = version("weir")
         self._settings = settings
         self._purge = purge
         self._lease = lease
@@ -96,22 +88,32 @@ class Coordinator:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._flights: dict[CheckpointId, Flight] = {}
-        self._retained: dict[CheckpointId, Manifest] = {}
         self._wishes: list[Wish] = []
-        self._held: set[CheckpointId] = set()
-        """Completed checkpoints that somebody copies: they are not dropped."""
         self._triggers = Triggers(clock.monotonic())
         self._ended_at: float | None = None
         self._swept_at: float | None = None
         self._failures = 0
         self._outlived: list[Flight] = []
         """Checkpoints that expired while snapshots were under way."""
+        self._nudged = False
         self._stopping = False
         self._resting = False
-        # No query's snapshot waits until the files of another are copied to a place that is slow.
-        self._pool = ThreadPoolExecutor(max(4, 2 * len(vertices)), thread_name_prefix="weir-snapshot")
+        self._workers = Workers(len(vertices), self._wake)
         self._thread = threading.Thread(target=self._work, name="weir-coordinator", daemon=True)
         self._snapshots = Snapshots(live, settings, clock, lease)
+        self._retained = Retained(live, self._snapshots)
+        self._about: dict[str, Any] = {
+            "job": live.job,
+            "generation": live.generation,
+            "attempt": lease.attempt,
+            "lineage": origin.lineage,
+            "backend": origin.backend,
+            "parallelism": origin.parallelism,
+            "spark": spark,
+            "weir": version("weir"),
+            "copied_to": self._snapshots.copied_to,
+        }
+        """What every manifest says."""
         self._readers = {
             vertex.name: [one.name for one in vertices if vertex.name in one.inputs]
             for vertex in vertices
@@ -125,12 +127,7 @@ class Coordinator:
         for id in self._records.learn(self._origin.checkpoint or CheckpointId(0)):
             self._records.abort(id, AbortReason.RESTARTED, "")
             self._outside.report(m.CheckpointAborted(id, "", "", 0.0, AbortReason.RESTARTED.value))
-        for id in mf.completed(self._live.store, self._live.job):
-            with suppress(ValidationError):  # it is damaged: of no use, and left for whoever looks
-                manifest = mf.read(self._live.store, self._live.job, id)
-                if manifest is not None:
-                    self._retained[id] = manifest
-        self._snapshots.seed(self._retained.values())
+        self._retained.learn()
 
     def start(self) -> None:
         self._thread.start()
@@ -146,7 +143,7 @@ class Coordinator:
     def release(self, id: CheckpointId) -> None:
         """A held checkpoint is needed no more; it is dropped like any other. Safe to repeat."""
         with self._lock:
-            self._held.discard(id)
+            self._retained.release(id)
 
     def rest(self) -> None:
         """From now on nothing is triggered; what is pending is aborted. Only `final_cut` comes behind it."""
@@ -165,6 +162,15 @@ class Coordinator:
             self._changed.notify_all()
             return self._settings
 
+    def nudge(self) -> None:
+        """Something was committed: look now, or once more behind the look under way. Returns at once."""
+        self._nudged = True
+        if self._lock.acquire(blocking=False):
+            try:
+                self._changed.notify_all()
+            finally:
+                self._lock.release()
+
     def batch(self, committed: m.BatchCommitted) -> None:
         """A batch was committed; records that came from outside are counted."""
         vertex = self._vertices.get(QueryName(committed.query))
@@ -177,25 +183,20 @@ class Coordinator:
         with self._lock:
             if self._flights and not self._retained:
                 return None
-            cuts = (one.queries.get(name) for one in self._retained.values())
-            return [line for cut in cuts if cut is not None for line in cut.offsets]
+            return self._retained.offsets(name)
 
     def oldest_cut(self, name: QueryName) -> BatchId | None:
         """The oldest batch that a checkpoint leads the query back to, now or later; None while not known."""
         with self._lock:
             if name not in self._vertices or any(name not in one.found for one in self._flights.values()):
                 return None
-            cuts = [
-                BatchId(one.queries[name].batch) for one in self._retained.values() if name in one.queries
-            ]
-            cuts += [one.found[name].batch for one in self._flights.values()]
+            cuts = self._retained.cuts(name) + [one.found[name].batch for one in self._flights.values()]
             return min(cuts) if cuts else self._vertices[name].files.last_committed()
 
     def newest(self) -> Manifest | None:
         """The newest completed checkpoint of these live files."""
         with self._lock:
-            own = [id for id, one in self._retained.items() if one.generation == self._live.generation]
-            return self._retained[max(own)] if own else None
+            return self._retained.newest()
 
     def query_failed(self, name: QueryName) -> None:
         """A query is down: nothing that is pending can complete."""
@@ -227,21 +228,17 @@ class Coordinator:
             self._changed.notify_all()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
-        self._pool.shutdown(wait=wait, cancel_futures=True)
+        self._workers.end(wait=wait)
 
     def delete_all(self) -> None:
         """The job was cancelled and keeps no checkpoints; the last id is remembered by its abort."""
         self._lease.check()
-        newest = max(self._retained, default=None)
+        newest = self._retained.last_id
         if newest is not None and not self._records.abort(newest, AbortReason.DELETED, ""):
             self._outside.report(m.Noted("the checkpoints stay: that they are deleted could not be written"))
             return
-        old = [self._retained.pop(id) for id in sorted(self._retained)]
         try:
-            dropped = self._snapshots.drop(old, ())
-            if dropped.left is not None:
-                dropped.left()
-            self._snapshots.sweep(self._retained.values())
+            self._retained.delete_all()
         except ExternalError as error:
             self._outside.report(m.Noted(f"{_LEFT_BEHIND}: {error.text}"))
 
@@ -267,13 +264,15 @@ class Coordinator:
             with self._changed:
                 if self._stopping:
                     return
+                self._nudged = False
                 try:
                     self._step()
                 except Exception as error:
                     if isinstance(error, FencedError) and self._lease.left <= 0:
                         return  # the driver is about to end itself
                     self._went_wrong(error)
-                self._changed.wait(_LOOK if self._flights or self._wishes else self._rest())
+                if not self._nudged or not self._flights:
+                    self._changed.wait(_LOOK if self._flights or self._wishes else self._rest())
 
     def _step(self) -> None:
         now = self._clock.monotonic()
@@ -281,11 +280,12 @@ class Coordinator:
         self._take_late_acks()
         if self._swept_at is None or now - self._swept_at > _SWEEP_EVERY:
             self._swept_at = now
-            self._aside(partial(self._snapshots.sweep, list(self._retained.values())))
+            self._aside(partial(self._snapshots.sweep, self._retained.all()))
+        self._look()
         for flight in list(self._flights.values()):
             try:
                 self._advance(flight, now)
-            except GoneError as error:  # a query can't tell its cut any more
+            except GoneError as error:
                 self._abort(flight, AbortReason.DECLINED, words_of(error))
         if self._wishes:
             self._grant(self._wishes[0], now)
@@ -416,6 +416,17 @@ class Coordinator:
 
     # 3 align
 
+    def _look(self) -> None:
+        """Learn where the queries stand whose cut some checkpoint waits for: once for all of them."""
+        for name in self._order:
+            waiting = [one for one in self._flights.values() if name not in one.found]
+            if waiting:
+                try:
+                    self._vertices[name].look()
+                except GoneError as error:  # it can't tell its cut any more
+                    for flight in waiting:
+                        self._abort(flight, AbortReason.DECLINED, words_of(error))
+
     def _advance(self, flight: Flight, now: float) -> None:
         self._follow_roots(flight)
         for name in self._order:
@@ -453,7 +464,7 @@ class Coordinator:
         flight.barriers[vertex.name] = self._since(flight)
         pinned = partial(flight.pinned.add, vertex.name)
         keep = partial(self._snapshots.of_query, full=flight.full, pinned=pinned)
-        flight.queries[vertex.name] = self._submit(keep, flight.id, vertex, found)
+        flight.queries[vertex.name] = self._workers.submit(keep, flight.id, vertex, found)
 
     def _keep_channels(self, flight: Flight) -> None:
         for name in self._order:
@@ -461,28 +472,20 @@ class Coordinator:
             if found.behind is not None:
                 readers = [flight.goes_on(reader, name) for reader in self._readers[name]]
                 keep = partial(self._snapshots.of_channel, full=flight.full)
-                flight.channels[name] = self._submit(keep, flight.id, name, found, readers)
+                flight.channels[name] = self._workers.submit(keep, flight.id, name, found, readers)
 
     def _needs(self, flight: Flight, name: QueryName, batch: BatchId) -> bool:
         if name not in flight.found:
             return not self._vertices[name].caught_up(batch)
         return name not in flight.pinned and not flight.queries[name].done()
 
-    def _submit(self, work: Callable[..., T], *args: object) -> Future[T]:
-        future = self._pool.submit(work, *args)
-        future.add_done_callback(self._wake)
-        return future
-
     def _aside(self, work: Callable[[], None]) -> None:
         """Let go of files beside everything else; what fails is left to the next sweep."""
+        self._workers.aside(
+            work, lambda error: self._outside.report(m.Noted(f"{_LEFT_BEHIND}: {words_of(error)}"))
+        )
 
-        def done(future: Future[None]) -> None:
-            if not future.cancelled() and (error := future.exception()) is not None:
-                self._outside.report(m.Noted(f"{_LEFT_BEHIND}: {words_of(error)}"))
-
-        self._pool.submit(work).add_done_callback(done)
-
-    def _wake(self, _future: object) -> None:
+    def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
@@ -496,7 +499,7 @@ class Coordinator:
                 self._abort(flight, AbortReason.STORAGE, f"query {name}: {words_of(error)}")
                 return
             if self._take_ack(flight, name) is AckOutcome.SUCCESS:
-                flight.phases["ack"] = self._since(flight)
+                flight.acked[name] = flight.phases["ack"] = self._since(flight)
                 faults.point("checkpoint.acked")
         for name, kept in flight.channels.items():
             if kept.done() and (error := kept.exception()) is not None:
@@ -534,7 +537,7 @@ class Coordinator:
             faults.point("checkpoint.completing")
             flight.manifest = self._manifest(flight)
             if self._snapshots.copied_to:
-                flight.exported = self._submit(self._snapshots.export, flight.manifest)
+                flight.exported = self._workers.submit(self._snapshots.export, flight.manifest)
         return flight.manifest if flight.exported is None or flight.exported.done() else None
 
     def _complete(self, flight: Flight, manifest: Manifest) -> None:
@@ -549,38 +552,19 @@ class Coordinator:
         now = self._clock.monotonic()
         flight.phases["complete"] = now - since
         del self._flights[flight.id]
-        self._retained[flight.id] = manifest
+        self._retained.add(manifest, held=any(wish.held is not None for wish in flight.wishes))
         self._snapshots.release(flight.id)
         self._ended_at, self._failures = now, 0
         self._notify(flight, manifest)
 
     def _manifest(self, flight: Flight) -> Manifest:
-        return Manifest(
-            id=flight.id,
-            job=self._live.job,
-            generation=self._live.generation,
-            attempt=self._lease.attempt,
-            alignment=flight.alignment,
-            full=flight.full,
-            trigger=flight.trigger,
-            begun_at=flight.begun_at,
-            completed_at=self._clock.now().isoformat(),
-            seconds=self._since(flight),
-            lineage=self._origin.lineage,
-            backend=self._origin.backend,
-            parallelism=self._origin.parallelism,
-            spark=self._spark,
-            weir=self._version,
-            copied_to=self._snapshots.copied_to,
-            queries=flight.cuts({name: vertex.inputs for name, vertex in self._vertices.items()}),
-            channels={name: future.result() for name, future in flight.channels.items()},
-        )
+        cuts = flight.cuts({name: vertex.inputs for name, vertex in self._vertices.items()})
+        return flight.manifest_of(self._about, cuts, self._clock.now().isoformat(), self._since(flight))
 
     # 7 notify
 
     def _notify(self, flight: Flight, manifest: Manifest) -> None:
         since = self._clock.monotonic()
-        self._held |= {flight.id for wish in flight.wishes if wish.held is not None}
         old: list[CheckpointId] = []
         try:
             old = self._subsume()
@@ -599,13 +583,7 @@ class Coordinator:
     def _subsume(self) -> list[CheckpointId]:
         """Let go of what is beyond the number to be kept; what fails is tried again behind the next one."""
         self._lease.check()
-        kept = self._settings.execution_checkpointing_num_retained
-        needed = self._held | {retention.wanted(self._live.store, self._live.job)}
-        old = [id for id in subsumed(self._retained, kept) if id not in needed]
-        rest = [one for id, one in self._retained.items() if id not in old]
-        dropped = self._snapshots.drop([self._retained[id] for id in old], rest)
-        for id in dropped.ids:
-            del self._retained[id]
+        dropped = self._retained.subsume(self._settings.execution_checkpointing_num_retained)
         if dropped.left is not None:
             self._aside(dropped.left)
         return list(dropped.ids)
@@ -618,18 +596,7 @@ class Coordinator:
         self._snapshots.release(flight.id)
         self._ended_at = self._clock.monotonic()
         self._records.abort(flight.id, reason, detail)
-        seconds = self._since(flight)
-        self._outside.report(
-            m.CheckpointAborted(
-                id=flight.id,
-                alignment=flight.state.alignment.value,
-                trigger=flight.trigger,
-                seconds=seconds,
-                reason=reason.value,
-                detail=detail,
-                phases=flight.came_to(),
-            )
-        )
+        self._outside.report(flight.aborted(reason, detail, self._since(flight)))
         if reason is AbortReason.EXPIRED:
             flight.queries = {name: one for name, one in flight.queries.items() if not one.done()}
             self._outlived += [flight] if flight.queries else []

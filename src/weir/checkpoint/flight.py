@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
 
 from weir.channel.position import Position
 from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
 from weir.checkpoint.vertex import Found
 from weir.errors import WeirError
 from weir.ids import BatchId, CheckpointId, QueryName
-from weir.protocol.checkpoints import Alignment, Pending
-from weir.protocol.messages import CheckpointCompleted, Message
+from weir.protocol.checkpoints import AbortReason, Alignment, Pending
+from weir.protocol.messages import CheckpointAborted, CheckpointCompleted, Message
 from weir.spark.closure import GoneError
 
 Held = Callable[[Manifest | None, str], None]
@@ -43,7 +44,9 @@ class Flight:
     wishes: list[Wish]
     phases: dict[str, float] = field(default_factory=dict)
     barriers: dict[QueryName, float] = field(default_factory=dict)
-    """When each query's barrier was appended, in seconds after the trigger."""
+    """When each query's cut was found (its barrier appended), in seconds after the trigger."""
+    acked: dict[QueryName, float] = field(default_factory=dict)
+    """When each query's ack was taken, in seconds after the trigger."""
     found: dict[QueryName, Found] = field(default_factory=dict)
     behind: dict[QueryName, BatchId] = field(default_factory=dict)
     """Roots whose barrier comes behind the segment of the batch that they were in."""
@@ -89,16 +92,47 @@ class Flight:
             for one, there in places.items()
             if there.entry < cut.positions[one][0]
         }
-        phases = {"barrier": max(self.barriers[one] for one in inputs or (name,)), **cut.phases}
+        taking = sum(cut.phases.get(phase, 0.0) for phase in ("listing", "pinning", "copying"))
+        ack = max(0.0, self.acked[name] - self.barriers[name] - taking)
+        phases = {"barrier": max(self.barriers[one] for one in inputs or (name,)), **cut.phases, "ack": ack}
         if name in self.channels:  # its channel is kept behind it
             for phase, seconds in self.channels[name].result().phases.items():
                 phases[phase] = phases.get(phase, 0.0) + seconds
         return cut.model_copy(update={"set_back": back, "phases": phases})
 
+    def manifest_of(
+        self, about: Mapping[str, Any], cuts: dict[str, QueryCut], completed_at: str, seconds: float
+    ) -> Manifest:
+        """The manifest, when all have acked; `about` is what every manifest of the job says."""
+        return Manifest(
+            **about,
+            id=self.id,
+            alignment=self.alignment,
+            full=self.full,
+            trigger=self.trigger,
+            begun_at=self.begun_at,
+            completed_at=completed_at,
+            seconds=seconds,
+            queries=cuts,
+            channels={name: future.result() for name, future in self.channels.items()},
+        )
+
     def came_to(self) -> dict[str, float]:
         """Seconds of the phases of the whole, as far as it has come."""
         barrier = {"barrier": max(self.barriers.values())} if self.barriers else {}
         return {**self.phases, **barrier}
+
+    def aborted(self, reason: AbortReason, detail: str, seconds: float) -> CheckpointAborted:
+        """What is told of it when it is aborted."""
+        return CheckpointAborted(
+            id=self.id,
+            alignment=self.state.alignment.value,
+            trigger=self.trigger,
+            seconds=seconds,
+            reason=reason.value,
+            detail=detail,
+            phases=self.came_to(),
+        )
 
     def completed(self, manifest: Manifest, subsumed: Sequence[CheckpointId]) -> CheckpointCompleted:
         """What is told of it when it is complete."""

@@ -71,29 +71,28 @@ class Vertex:
         if self.inputs and self.writer is None:
             self._track = self._track.skip(self.name, self.files.last_committed(), found)
 
-    def aligned(self, id: CheckpointId) -> Found | None:
-        """The cut of a query with channel inputs, once it is committed (and appended); else None.
+    def look(self) -> None:
+        """Learn what was committed and appended since the last look.
 
-        Raises `GoneError` when Spark has purged a batch that nobody has looked at: it may be the cut.
+        Raises `GoneError` when Spark has purged a batch that nobody has looked at: it may be a cut.
         """
+        if self.writer is not None:
+            self.writer.look()
+        elif self.inputs:
+            newest = self.files.newest_committed(self._track.examined)
+            self._track = self._track.follow(newest, self._joint)
+
+    def aligned(self, id: CheckpointId) -> Found | None:
+        """The cut of a query with channel inputs, once a look has found it committed (and appended)."""
         if self.writer is not None:
             cut = self.writer.cut(id)
             return None if cut is None else Found(cut.batch, behind=cut.entry + 1)
-        self._track = self._track.follow(self._newest(), self._joint)
         batch = self._track.cut(id)
         return None if batch is None else Found(batch)
 
     def caught_up(self, batch: BatchId) -> bool:
         """Whether every batch below this one was looked at for cuts."""
         return self.writer is not None or not self.inputs or self._track.examined >= batch - 1
-
-    def _newest(self) -> BatchId:
-        """The newest committed batch. Lists nothing while the last that was looked at is still there."""
-        newest = self._track.examined
-        while self.files.committed(BatchId(newest + 1)):
-            newest = BatchId(newest + 1)
-        there = newest != NO_BATCH and self.files.committed(newest)
-        return newest if there else self.files.last_committed()
 
     def _joint(self, batch: BatchId) -> CheckpointId:
         return min(position.barrier for position in self.positions(batch).values())
@@ -115,6 +114,7 @@ class Vertex:
         Looked at in this order no batch behind the barrier is ever taken for one before it.
         """
         here = self.here()
+        self.look()
         return self.aligned(id) or replace(here, unaligned=True)
 
     def here(self) -> Found:

@@ -403,6 +403,7 @@ class Engine:
             self._hold_of(spec),
             lambda: self._coordinator.oldest_cut(name) if self._coordinator is not None else None,
             self._shown.together if self._shown is not None and spec.channel is None else None,
+            lambda: self._coordinator.nudge() if self._coordinator is not None else None,
         )
 
     def _hold_of(self, spec: graph.QuerySpec) -> Callable[[BatchId, Callable[[], bool]], None]:

@@ -38,6 +38,7 @@ class Committer:
         max_pending: int,
         failed: Callable[[Exception], None],
         oldest: Callable[[], BatchId | None] = lambda: None,
+        committed: Callable[[], None] = lambda: None,
     ) -> None:
         self._sink = sink
         self._files = files
@@ -45,6 +46,7 @@ class Committer:
         self._max_pending = max_pending
         self._failed = failed
         self._oldest = oldest
+        self._committed = committed
         self._forgotten = NO_BATCH
         self._pending: deque[Staged] = deque()
         self._changed = threading.Condition()
@@ -103,6 +105,7 @@ class Committer:
             while (staged := self._next()) is not None:
                 if self._decided(staged):
                     self._commit(staged)
+                    self._committed()
                     with self._changed:
                         self._pending.popleft()
                         self._changed.notify_all()

@@ -69,6 +69,7 @@ class QueryRun:
         hold: Hold,
         oldest: Oldest = lambda: None,
         together: Together | None = None,
+        committed: Callable[[], None] = lambda: None,
     ) -> None:
         self.name: QueryName = spec.name
         self.token = token
@@ -85,6 +86,8 @@ class QueryRun:
         self._hold = hold
         self._oldest = oldest
         self._together = together
+        self._committed = committed
+        """Called when the sink has taken a batch; returns at once."""
         self._ending = threading.Event()
         self._lease = lease
         self._max_pending = max_pending
@@ -206,7 +209,7 @@ class QueryRun:
         sink = self.spec.sink
         if isinstance(sink, StagingSink) and self._committer is None:
             self._committer = Committer(
-                sink, self.files, self._lease, self._max_pending, self.fail, self._oldest
+                sink, self.files, self._lease, self._max_pending, self.fail, self._oldest, self._committed
             )
         self._begin(began)
         faults.point("start.query")

@@ -83,6 +83,14 @@ class QueryFiles:
     def last_committed(self) -> BatchId:
         return max(self._batches("commits"), default=NO_BATCH)
 
+    def newest_committed(self, known: BatchId) -> BatchId:
+        """The last committed batch, for one who knows an earlier one: lists nothing while that is there."""
+        newest = known
+        while self.committed(BatchId(newest + 1)):
+            newest = BatchId(newest + 1)
+        there = newest != known or (newest != NO_BATCH and self.committed(newest))
+        return newest if there else self.last_committed()
+
     def last_planned(self) -> BatchId:
         return max(self._batches("offsets"), default=NO_BATCH)
 
@@ -99,10 +107,16 @@ class QueryFiles:
     def committed_offsets(self) -> list[dict[str, Any]]:
         """Where each source stood behind the last committed batch; none before there is one.
 
-        Only offsets that are JSON objects, as those of weir's own sources are. What a planned and
-        uncommitted batch reads begins there.
+        What a planned and uncommitted batch reads begins there.
         """
-        data = self._store.get(f"{self._prefix}/offsets/{self.last_committed()}")
+        return self.offsets(self.last_committed())
+
+    def offsets(self, batch: BatchId) -> list[dict[str, Any]]:
+        """Where each source stood behind a batch; none when Spark has not planned it, or has purged it.
+
+        Only offsets that are JSON objects, as those of weir's own sources are.
+        """
+        data = self._store.get(f"{self._prefix}/offsets/{batch}")
         lines = data.decode().split("\n")[2:] if data else []
         return [json.loads(line) for line in lines if line.startswith("{")]
 

@@ -23,7 +23,7 @@ from weir.supervisor.journal import Event
 from weir.supervisor.view import history_of, look
 
 WHOLE = ("trigger", "barrier", "ack", "complete", "notify")
-PHASES = ("barrier", "alignment", "commit", "listing", "pinning", "copying")
+PHASES = ("barrier", "alignment", "commit", "listing", "pinning", "copying", "ack")
 """Of the whole and of a query, in the order in which they pass."""
 _UNFINISHED = "its driver ended before it completed"
 

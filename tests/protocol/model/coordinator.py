@@ -224,6 +224,7 @@ class Coordinator:
     def _aligned(self, name: str, id: CheckpointId) -> Found | None:
         writer = self.driver.runs[name].writer
         if writer is not None:
+            writer.look()
             cut = writer.cut(id)
             return None if cut is None else Found(cut.batch, cut.entry + 1)
         batch = self._reached(name, id)

@@ -1,0 +1,91 @@
+"""The completed checkpoints that are kept, and which of them may go."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from pydantic import ValidationError
+
+from weir.checkpoint import manifest as mf
+from weir.checkpoint import retention
+from weir.checkpoint.manifest import Manifest
+from weir.checkpoint.snapshots import Dropped, Snapshots
+from weir.ids import BatchId, CheckpointId, QueryName
+from weir.job.live import Live
+from weir.protocol.checkpoints import subsumed
+
+
+class Retained:
+    """The retained checkpoints of a job. Not for several threads at once: the coordinator has a lock."""
+
+    def __init__(self, live: Live, snapshots: Snapshots) -> None:
+        self._live = live
+        self._snapshots = snapshots
+        self._manifests: dict[CheckpointId, Manifest] = {}
+        self._held: set[CheckpointId] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._manifests)
+
+    def learn(self) -> None:
+        """Read what is there, at a start."""
+        for id in mf.completed(self._live.store, self._live.job):
+            with suppress(ValidationError):  # it is damaged: of no use, and left for whoever looks
+                manifest = mf.read(self._live.store, self._live.job, id)
+                if manifest is not None:
+                    self._manifests[id] = manifest
+        self._snapshots.seed(self._manifests.values())
+
+    def add(self, manifest: Manifest, *, held: bool) -> None:
+        """One more has completed; a held one is not let go before it is released."""
+        id = CheckpointId(manifest.id)
+        self._manifests[id] = manifest
+        if held:
+            self._held.add(id)
+
+    def release(self, id: CheckpointId) -> None:
+        """It may be let go like any other. Safe to repeat."""
+        self._held.discard(id)
+
+    def offsets(self, name: QueryName) -> list[str]:
+        """The offsets of a query in each of them."""
+        cuts = (one.queries.get(name) for one in self._manifests.values())
+        return [line for cut in cuts if cut is not None for line in cut.offsets]
+
+    def cuts(self, name: QueryName) -> list[BatchId]:
+        """The batches that they lead a query back to."""
+        queries = (one.queries for one in self._manifests.values())
+        return [BatchId(one[name].batch) for one in queries if name in one]
+
+    @property
+    def last_id(self) -> CheckpointId | None:
+        return max(self._manifests, default=None)
+
+    def newest(self) -> Manifest | None:
+        """The newest one of these live files."""
+        own = [id for id, one in self._manifests.items() if one.generation == self._live.generation]
+        return self._manifests[max(own)] if own else None
+
+    def subsume(self, kept: int) -> Dropped:
+        """Let go of what is beyond this number, but for what is held or a restore was asked for.
+
+        What fails is tried again the next time.
+        """
+        needed = self._held | {retention.wanted(self._live.store, self._live.job)}
+        old = [id for id in subsumed(self._manifests, kept) if id not in needed]
+        rest = [one for id, one in self._manifests.items() if id not in old]
+        dropped = self._snapshots.drop([self._manifests[id] for id in old], rest)
+        for id in dropped.ids:
+            del self._manifests[id]
+        return dropped
+
+    def delete_all(self) -> None:
+        """Let go of all of them, and of their files."""
+        old = [self._manifests.pop(id) for id in sorted(self._manifests)]
+        dropped = self._snapshots.drop(old, ())
+        if dropped.left is not None:
+            dropped.left()
+        self._snapshots.sweep(self.all())
+
+    def all(self) -> list[Manifest]:
+        return list(self._manifests.values())
