@@ -12,8 +12,11 @@ works off one long input; its checkpoints are turned on and off as `weir configu
 the JVM and the state, and see the same noise: batches that compact RocksDB, one in forty, take twice as
 long as others, and whole minutes of a shared machine may be slow. The ratio is that of all windows
 together. What counts is what the last query gets done, from the end of the first batch in a window to that
-of the last. Before the first window all keys are in the state. The two jobs of `incremental` run side by
-side and take turns.
+of the last. Before the first window all keys are in the state. In front of each window the job runs as in
+it for --settle seconds, so that neither side reads what the other has left in the channels, and of the
+triggers as many complete as would in the long run. The streams of the diamond are at most --ahead segments
+in front of their readers, on both sides: an aligned barrier has to wait until all of that is read. The two
+jobs of `incremental` run side by side and take turns.
 """
 
 from __future__ import annotations
@@ -59,6 +62,8 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=60_000, help="records a second that are there to be read")
     parser.add_argument("--file", type=int, default=20_000, help="records of a batch of the source")
     parser.add_argument("--rounds", type=int, default=12, help="windows with, and without checkpoints")
+    parser.add_argument("--settle", type=float, default=12, help="seconds in front of each window")
+    parser.add_argument("--ahead", type=int, default=4, help="channel.max-segments-ahead")
     parser.add_argument("--concurrent", type=int, default=8, help="checkpoints that may be under way at once")
     parser.add_argument("--changed", type=int, default=10_000, help="keys changed between two checkpoints")
     parser.add_argument("--taken", type=int, default=40, help="checkpoints at each number of keys")
@@ -68,6 +73,7 @@ def main() -> None:
     end_on_sigterm()
     if options.quick:
         options.keys, options.window, options.rounds, options.taken = 50_000, 3, 1, 4
+        options.settle = 2
     report = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     for part in options.only or PARTS:
         load = os.getloadavg()[0]
@@ -97,6 +103,7 @@ def throughput(folder: Path, part: str, options: argparse.Namespace) -> dict[str
     settings = {
         f"{CHECKPOINTING}.interval": "off",
         f"{CHECKPOINTING}.max-concurrent-checkpoints": str(options.concurrent),
+        "channel.max-segments-ahead": str(options.ahead),
         **STEADY,
         **(UNALIGNED if part == "unaligned" else {}),
     }
@@ -108,7 +115,7 @@ def throughput(folder: Path, part: str, options: argparse.Namespace) -> dict[str
         feed.hand_over(supply)
         for number in range(1 + options.rounds):
             order = ("off", "on") if number % 2 == 0 else ("on", "off")
-            rounds.append({kind: during(side, kind, window, factor) for kind in order})
+            rounds.append({kind: during(side, kind, window, options.settle, factor) for kind in order})
         read = sum(b.rows for b in side.batches() if b.query == "sums") // factor
         if read >= fill.records + supply.records or side.failed(0):
             raise SystemExit("bench: the input was used up, or something failed; see --rate")
@@ -117,7 +124,9 @@ def throughput(folder: Path, part: str, options: argparse.Namespace) -> dict[str
         "keys": options.keys,
         "records_a_batch": options.file,
         "max_concurrent": options.concurrent,
+        "max_segments_ahead": options.ahead,
         "window_seconds": window,
+        "settle_seconds": options.settle,
         "on": round(pooled(rounds, "on")),
         "off": round(pooled(rounds, "off")),
         "ratio": round(pooled(rounds, "on") / pooled(rounds, "off"), 3),
@@ -133,14 +142,15 @@ def throughput(folder: Path, part: str, options: argparse.Namespace) -> dict[str
 def supplied(options: argparse.Namespace, shape: str, window: float) -> tuple[int, int]:
     """So many records, in so many files, that they are not used up in all the windows."""
     rate = options.rate * (1 if shape == "single" else 0.6)
-    files = round(rate * 2 * (1 + options.rounds) * (window + 5) / options.file)
+    files = round(rate * 2 * (1 + options.rounds) * (window + options.settle + 3) / options.file)
     return files * options.file, files
 
 
-def during(side: Weir, kind: str, window: float, factor: int) -> dict[str, Any]:
+def during(side: Weir, kind: str, window: float, before: float, factor: int) -> dict[str, Any]:
     """What the last query gets done in a window with checkpoints, or without."""
     side.configure(**{f"{CHECKPOINTING}.interval": f"{INTERVAL:g} s" if kind == "on" else "off"})
     settle(side, idle=kind == "off")
+    time.sleep(before)
     used, began = cpu_seconds(side), time.time()
     time.sleep(window)
     ended, spent = time.time(), cpu_seconds(side) - used

@@ -18,7 +18,7 @@ from tests.played_graph import JOB, KEY, Far, Graph, finish, waited_for
 from weir.checkpoint import manifest as mf
 from weir.checkpoint import restore
 from weir.checkpoint.snapshots import Snapshots
-from weir.errors import CheckpointsFailedError, FencedError, StorageError
+from weir.errors import CheckpointsFailedError, FencedError, LostSegmentError, StorageError
 from weir.ids import BatchId, CheckpointId, QueryName
 from weir.protocol import messages as m
 from weir.protocol.checkpoints import AbortReason, Refusal
@@ -637,3 +637,18 @@ def test_a_query_that_reached_the_barrier_and_ended_is_cut_at_the_barrier(graph:
     graph.fast.run(all=(graph.entry() - 1, 1))
     finish(graph)
     assert graph.cut(1) == {"all": 0, "fast": 0, "slow": 0}
+
+
+def test_a_channel_that_has_lost_its_end_asks_for_another_driver_and_not_only_for_another_checkpoint(
+    graph: Graph,
+) -> None:
+    graph.take(1)
+    graph.all.run()
+    channel = Path(graph.live.channel(QueryName("all")).removeprefix("file://"))
+    (channel / f"log/{graph.entry() - 1:09d}.json").unlink()
+    graph.coordinator.wish("two", False)
+    graph.coordinator.start()
+    waited_for(lambda: graph.failures)
+    graph.coordinator.stop()
+    assert isinstance(graph.failures[0], LostSegmentError)
+    assert not graph.answers()["two"].done

@@ -112,6 +112,18 @@ def test_a_hole_in_the_log_is_found(chain: Chain) -> None:
     assert chain.found() == ["log/000000002.json of channel all can't be read"]
 
 
+def test_a_writer_whose_newest_entry_is_lost_does_not_give_its_number_out_again(chain: Chain) -> None:
+    """Who had passed it would never read what came in its place, and the others never what it was."""
+    newest, staged = chain.channel / f"log/{chain.writer.end - 1:09d}.json", chain.stage()
+    newest.unlink()
+    for append in (lambda: chain.writer.commit(staged), lambda: chain.writer.append_barrier(CheckpointId(9))):
+        with pytest.raises(LostSegmentError, match=f"{newest} is gone"):
+            append()
+    assert not newest.exists()
+    with pytest.raises(LostSegmentError, match=f"{newest} is gone"):
+        chain.stage()
+
+
 @pytest.mark.parametrize("torn", ["", "{half", '{"kind": "segment"}'])
 def test_an_entry_that_every_reader_has_passed_is_read_by_the_writer_and_must_be_whole(
     chain: Chain, torn: str

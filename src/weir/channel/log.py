@@ -262,11 +262,15 @@ class ChannelLog(DenseLog):
 
         If it is not, the head was deleted past this object, which slept or was slow: it goes on at
         the first entry that is left, and so learns who has taken over. Raises `LostSegmentError` at an
-        entry that is torn.
+        entry that is torn, and where the end was lost: a number that was given out once is not given out
+        again.
         """
         yield from super().read_new()
         while self._overtaken():
-            self._next = self._first = first_number(self._store)
+            first = first_number(self._store)
+            if first < self._next:  # a head is deleted from the lowest number up, and leaves none below
+                raise lost(f"{self._store.url}/{self._key(self._next - 1)}")
+            self._next = self._first = first
             yield from super().read_new()
 
     def _parse(self, key: str, data: bytes) -> dict[str, Any]:

@@ -13,21 +13,22 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from typing import Any
 
 from weir import faults
+from weir.checkpoint import manifest as mf
 from weir.checkpoint.flight import Flight, Held, Outside, Wish, words_of
 from weir.checkpoint.manifest import Manifest
+from weir.checkpoint.outlived import Outlived
 from weir.checkpoint.records import Records
 from weir.checkpoint.retained import Retained
 from weir.checkpoint.snapshots import Snapshots
-from weir.checkpoint.triggers import Triggers, alignment_of
+from weir.checkpoint.triggers import Triggers, alignment_of, trigger_facts
 from weir.checkpoint.vertex import Found, Vertex
 from weir.checkpoint.workers import Workers
 from weir.clock import Clock
 from weir.config import Settings, changed
-from weir.errors import CheckpointsFailedError, ExternalError, FencedError
+from weir.errors import CheckpointsFailedError, ExternalError, FencedError, LostSegmentError
 from weir.ids import BatchId, CheckpointId, QueryName
 from weir.job.live import Live
 from weir.lease import Lease
@@ -93,8 +94,7 @@ class Coordinator:
         self._ended_at: float | None = None
         self._swept_at: float | None = None
         self._failures = 0
-        self._outlived: list[Flight] = []
-        """Checkpoints that expired while snapshots were under way."""
+        self._outlived = Outlived()
         self._nudged = False
         self._stopping = False
         self._resting = False
@@ -102,18 +102,9 @@ class Coordinator:
         self._thread = threading.Thread(target=self._work, name="weir-coordinator", daemon=True)
         self._snapshots = Snapshots(live, settings, clock, lease)
         self._retained = Retained(live, self._snapshots)
-        self._about: dict[str, Any] = {
-            "job": live.job,
-            "generation": live.generation,
-            "attempt": lease.attempt,
-            "lineage": origin.lineage,
-            "backend": origin.backend,
-            "parallelism": origin.parallelism,
-            "spark": spark,
-            "weir": version("weir"),
-            "copied_to": self._snapshots.copied_to,
-        }
-        """What every manifest says."""
+        self._about = mf.about(
+            live.job, live.generation, lease.attempt, origin, spark, self._snapshots.copied_to
+        )
         self._readers = {
             vertex.name: [one.name for one in vertices if vertex.name in one.inputs]
             for vertex in vertices
@@ -296,6 +287,8 @@ class Coordinator:
         for flight in list(self._flights.values()):
             self._abort(flight, AbortReason.STORAGE, words_of(error))
         self._outside.report(m.Noted(f"the coordinator stumbled: {words_of(error)}"))
+        if isinstance(error, LostSegmentError):  # nothing completes any more: the next driver goes back
+            self._outside.give_up(error)
 
     def _rest(self) -> float:
         left = self._triggers.left(self._settings, self._clock.monotonic())
@@ -304,19 +297,9 @@ class Coordinator:
     # 1 trigger
 
     def _facts(self, now: float, alignment: Alignment) -> TriggerFacts:
-        settings = self._settings
-        flights = self._flights.values()
-        return TriggerFacts(
-            now=now,
-            running=self._outside.running(),
-            stopping=self._stopping or self._resting,
-            pending=len(self._flights),
-            unaligned_pending=any(f.state.alignment is Alignment.UNALIGNED or f.turned for f in flights),
-            last_ended_at=self._ended_at,
-            alignment=alignment,
-            max_concurrent=settings.execution_checkpointing_max_concurrent_checkpoints,
-            min_pause=settings.execution_checkpointing_min_pause.total_seconds(),
-        )
+        ending, pending = self._stopping or self._resting, self._flights.values()
+        running = self._outside.running()
+        return trigger_facts(self._settings, now, alignment, running, ending, pending, self._ended_at)
 
     def _try_due(self, trigger: str, now: float) -> None:
         alignment = alignment_of(self._settings)
@@ -509,24 +492,19 @@ class Coordinator:
     def _take_ack(self, flight: Flight, name: QueryName) -> AckOutcome:
         cut = flight.queries[name].result()
         pending = {one.id: one.state for one in self._flights.values()}
-        ended = [one.id for one in self._outlived]
-        after, outcome = take_ack(pending, ended, flight.id, Cut(name, BatchId(cut.batch), cut.unaligned))
+        after, outcome = take_ack(
+            pending, self._outlived.ids, flight.id, Cut(name, BatchId(cut.batch), cut.unaligned)
+        )
         if outcome is AckOutcome.SUCCESS:
             flight.state = after[flight.id]
         return outcome
 
     def _take_late_acks(self) -> None:
         """A snapshot that outlives its checkpoint acks as well: it changes nothing, and says what it took."""
-        for flight in list(self._outlived):
-            for name, future in list(flight.queries.items()):
-                if not future.done():
-                    continue
-                if future.exception() is None and self._take_ack(flight, name) is AckOutcome.LATE:
-                    late = f"the ack of query {name} for checkpoint {flight.id} came too late"
-                    self._outside.report(m.Noted(f"{late}, after {self._since(flight):.1f} s"))
-                del flight.queries[name]
-            if not flight.queries:
-                self._outlived.remove(flight)
+        for flight, name in self._outlived.done():
+            if self._take_ack(flight, name) is AckOutcome.LATE:
+                late = f"the ack of query {name} for checkpoint {flight.id} came too late"
+                self._outside.report(m.Noted(f"{late}, after {self._since(flight):.1f} s"))
 
     # 6 complete
 
@@ -598,8 +576,7 @@ class Coordinator:
         self._records.abort(flight.id, reason, detail)
         self._outside.report(flight.aborted(reason, detail, self._since(flight)))
         if reason is AbortReason.EXPIRED:
-            flight.queries = {name: one for name, one in flight.queries.items() if not one.done()}
-            self._outlived += [flight] if flight.queries else []
+            self._outlived.add(flight)
         words = f"{reason.value}: {detail}" if detail else reason.value
         for wish in flight.wishes:
             self._answer(wish, None, {"id": flight.id, "reason": words})

@@ -10,12 +10,15 @@ file and its pin alike. Everything that a restore needs is here or in a file tha
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from weir.ids import CheckpointId, JobName
+from weir.ids import Attempt, CheckpointId, Generation, JobName
 from weir.protocol.checkpoints import Alignment
 from weir.storage import Store, paths
+from weir.storage.generations import Origin
 
 
 class _Frozen(BaseModel):
@@ -128,6 +131,23 @@ class Manifest(_Frozen):
     def kept(self) -> Iterator[str]:
         """Where all its files are kept; nowhere those that are in the manifest itself."""
         return (self.kept_at(file) for file in self.files() if not file.within)
+
+
+def about(
+    job: JobName, generation: Generation, attempt: Attempt, origin: Origin, spark: str, copied_to: str
+) -> dict[str, Any]:
+    """What all manifests of one attempt say."""
+    return {
+        "job": job,
+        "generation": generation,
+        "attempt": attempt,
+        "lineage": origin.lineage,
+        "backend": origin.backend,
+        "parallelism": origin.parallelism,
+        "spark": spark,
+        "weir": version("weir"),
+        "copied_to": copied_to,
+    }
 
 
 def kept_at(path: str, id: CheckpointId, *, full: bool) -> str:

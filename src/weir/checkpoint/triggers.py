@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
+from weir.checkpoint.flight import Flight
 from weir.config import CheckpointingMode, Settings
-from weir.protocol.checkpoints import Alignment
+from weir.protocol.checkpoints import Alignment, TriggerFacts
 
 
 @dataclass
@@ -33,6 +35,29 @@ class Triggers:
         """Seconds until the interval is over; None when there is none."""
         every = settings.execution_checkpointing_interval
         return None if every is None else self.triggered_at + every.total_seconds() - now
+
+
+def trigger_facts(
+    settings: Settings,
+    now: float,
+    alignment: Alignment,
+    running: bool,
+    stopping: bool,
+    pending: Collection[Flight],
+    last_ended_at: float | None,
+) -> TriggerFacts:
+    """What decides whether a checkpoint of this kind may begin now."""
+    return TriggerFacts(
+        now=now,
+        running=running,
+        stopping=stopping,
+        pending=len(pending),
+        unaligned_pending=any(one.alignment is Alignment.UNALIGNED for one in pending),
+        last_ended_at=last_ended_at,
+        alignment=alignment,
+        max_concurrent=settings.execution_checkpointing_max_concurrent_checkpoints,
+        min_pause=settings.execution_checkpointing_min_pause.total_seconds(),
+    )
 
 
 def alignment_of(settings: Settings) -> Alignment:

@@ -591,9 +591,6 @@ class Supervisor:
         assert self._config is not None
         return self._config.settings
 
-    def _failure_body(self, where: FailedAt) -> dict[str, object]:
-        return {**asdict(where.failure), "batch": where.batch}
-
     def _died(self, how: str) -> m.Failure:
         home = self._home
         return failure_of(
