@@ -48,8 +48,10 @@ from weir.protocol.checkpoints import (
 from weir.spark.closure import GoneError
 from weir.storage.generations import Origin
 
-_LOOK = 0.05
-"""How often a pending checkpoint is looked after, besides when a batch was committed."""
+_LOOK = 0.2
+"""How often a pending checkpoint is looked after, besides when a batch or a snapshot of it is there."""
+_HOLD = 0.02
+"""How often a batch that waits for a snapshot looks."""
 _PATIENCE = 1.0
 """So long a barrier may wait for the segment of a root's running batch."""
 _REST = 0.5
@@ -168,6 +170,7 @@ class Coordinator:
         if vertex is not None and not vertex.inputs:
             with self._changed:
                 self._triggers.records += committed.rows
+        self.nudge()  # sinks without a committer say nothing themselves
 
     def offsets(self, name: QueryName) -> list[str] | None:
         """The offsets of a query in every retained checkpoint; None while the first one is pending."""
@@ -206,7 +209,7 @@ class Coordinator:
             return
         with self._changed:
             while not over() and any(self._needs(flight, name, batch) for flight in self._flights.values()):
-                self._changed.wait(_LOOK)
+                self._changed.wait(_HOLD)
 
     def stop(self, *, wait: bool = True) -> None:
         """End the thread; what is pending is aborted. Safe to repeat.
@@ -263,7 +266,7 @@ class Coordinator:
                         return  # the driver is about to end itself
                     self._went_wrong(error)
                 if not self._nudged or not self._flights:
-                    self._changed.wait(_LOOK if self._flights or self._wishes else self._rest())
+                    self._changed.wait(self._pause())
 
     def _step(self) -> None:
         now = self._clock.monotonic()
@@ -290,9 +293,11 @@ class Coordinator:
         if isinstance(error, LostSegmentError):  # nothing completes any more: the next driver goes back
             self._outside.give_up(error)
 
-    def _rest(self) -> float:
+    def _pause(self) -> float:
+        """Until the next look, or the next trigger if that comes before."""
+        most = _LOOK if self._flights or self._wishes else _REST
         left = self._triggers.left(self._settings, self._clock.monotonic())
-        return _REST if left is None else min(_REST, max(left, _LOOK))
+        return most if left is None or left <= 0 else min(most, left)
 
     # 1 trigger
 

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 Report = Callable[[m.Message], None]
 
 _PURGE = "spark.sql.streaming.minBatchesToRetain"
-_HOLD = 0.02
+_HOLD = 0.05
 _DRAIN = 10.0
 """So often a drain looks whether it was given up."""
 
