@@ -30,20 +30,14 @@ class Pressure:
         self._writer = writer
         self._readers = [_Reader(files, writer.name) for files in readers]
         self._bound = bound
-        self._lowest: tuple[int, BatchId] | None = None
-        """The entry that the slowest reader stood at when it was looked up, and the batch before it."""
 
     def full(self) -> bool:
         """Whether the writer must wait now. Raises `LostSegmentError` when the log has a hole."""
         return too_far_ahead(self._writer.last_batch, self._slowest(), self._bound)
 
     def _slowest(self) -> BatchId | None:
-        if not self._readers:
-            return None
-        entry = min(reader.entry() for reader in self._readers)
-        if self._lowest is None or self._lowest[0] != entry:
-            self._lowest = entry, self._writer.batch_before(entry)
-        return self._lowest[1]
+        entries = [reader.entry() for reader in self._readers]
+        return self._writer.batch_before(min(entries)) if entries else None
 
 
 class _Reader:
