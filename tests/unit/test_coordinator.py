@@ -652,3 +652,14 @@ def test_a_channel_that_has_lost_its_end_asks_for_another_driver_and_not_only_fo
     graph.coordinator.stop()
     assert isinstance(graph.failures[0], LostSegmentError)
     assert not graph.answers()["two"].done
+
+
+def test_a_trigger_that_has_to_wait_for_the_pause_is_looked_after_until_it_may_begin(tmp_path: Path) -> None:
+    graph = Graph(tmp_path, interval="1 s", min_pause="10 s")
+    assert graph.coordinator._pause() == 0.5
+    graph.clock.advance(0.7)
+    assert graph.coordinator._pause() == pytest.approx(0.3), "the trigger is not late"
+    graph.take(1)
+    graph.clock.advance(5)
+    assert len(graph.begun()) == 1 and graph.coordinator._pause() == 0.2
+    graph.coordinator.stop()

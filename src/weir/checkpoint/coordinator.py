@@ -294,10 +294,12 @@ class Coordinator:
             self._outside.give_up(error)
 
     def _pause(self) -> float:
-        """Until the next look, or the next trigger if that comes before."""
-        most = _LOOK if self._flights or self._wishes else _REST
+        """Until the next look, or the next trigger if that comes before; one that is due is waited for."""
         left = self._triggers.left(self._settings, self._clock.monotonic())
-        return most if left is None or left <= 0 else min(most, left)
+        if left is not None and left <= 0:
+            return _LOOK
+        most = _LOOK if self._flights or self._wishes else _REST
+        return most if left is None else min(most, left)
 
     # 1 trigger
 
