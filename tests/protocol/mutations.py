@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -48,6 +49,35 @@ def mutation(make: Callable[[], Iterable[Patch]]) -> Callable[[], Iterable[Patch
 @mutation
 def nobody_is_held_back() -> Iterable[Patch]:
     yield position, "held_back", lambda _: False
+
+
+@mutation
+def a_reader_is_held_only_by_the_newest_of_a_shared_barrier() -> Iterable[Patch]:
+    def mutated(given: Facts) -> bool:
+        if given.mode is not Mode.ALIGNED or given.joint is None or given.joint >= given.start.barrier:
+            return False
+        return given.status(given.start.barrier) is Status.PENDING
+
+    yield position, "held_back", mutated
+
+
+@mutation
+def a_batch_ends_only_for_the_newest_of_a_shared_barrier() -> Iterable[Patch]:
+    yield position, "waited_for", lambda status, above, upto: upto > above and status(upto) is Status.PENDING
+
+
+@mutation
+def the_shared_barrier_is_the_cut_of_the_newest_only() -> Iterable[Patch]:
+    yield writer.ChannelWriter, "cut", lambda self, checkpoint: self._cuts.get(checkpoint)
+
+
+@mutation
+def any_higher_barrier_is_taken_for_the_cut() -> Iterable[Patch]:
+    def mutated(self: writer.ChannelWriter, checkpoint: CheckpointId) -> writer.Cut | None:
+        newest = max(self._cuts, default=CheckpointId(0))
+        return self._cuts[newest] if newest >= checkpoint else None
+
+    yield writer.ChannelWriter, "cut", mutated
 
 
 @mutation
@@ -395,6 +425,8 @@ def seconds_until_found(name: str, number: int, examples: int) -> float | None:
                 machine.test_an_abort_without_an_answer_is_written_until_there_is_one(happens)
             for graph in ("twice", "chain"):
                 machine.test_a_newer_checkpoint_that_completes_first_leaves_the_older_one_what_it_needs(graph)
+            for graph, aborted in product(("chain", "two roots", "deep"), ("", "expire newest")):
+                machine.test_a_barrier_that_two_checkpoints_share_holds_for_each_of_them(graph, aborted)
             for mode, kept in ((Mode.ALIGNED, 2), (Mode.AT_LEAST_ONCE, 6)):
                 machine.test_a_reader_whose_other_channel_is_slow_is_cut_and_restored_at_the_barrier(
                     "L", mode, kept

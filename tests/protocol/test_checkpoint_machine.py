@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 
 import pytest
 from hypothesis import settings
@@ -18,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.protocol.model.driver import Driver, check_rows, quiet, settle
 from tests.protocol.model.world import RECORDS, Graph, Image, World, restored
+from weir.channel.log import Barrier
 from weir.channel.position import Mode, Status
 from weir.ids import CheckpointId
 from weir.protocol.checkpoints import Alignment
@@ -133,6 +135,33 @@ class Checkpoints(RuleBasedStateMachine):
         for steps in turns:
             self.everybody("")
             self.driver.coordinate(steps)
+
+    @rule(
+        busy=st.sets(slots, min_size=1),
+        turns=st.lists(
+            st.sampled_from(["", "", "", "trigger", "expire", "expire newest", "turn"]),
+            min_size=3,
+            max_size=8,
+        ),
+        steps=st.integers(1, 5),
+        free=st.integers(1, 6),
+    )
+    def checkpoints_wait_for_roots(self, busy: set[int], turns: list[str], steps: int, free: int) -> None:
+        """Several begin while roots are in a batch; then one root after the other gets their barriers."""
+        self.world.busy = {self.name(slot) for slot in busy}
+        for _ in range(2):
+            self.driver.ask("trigger")
+            self.driver.coordinate(6)
+        for number, request in enumerate(turns):
+            if number + 1 >= free and self.world.busy:
+                self.world.busy.remove(min(self.world.busy))
+            if request:
+                self.driver.ask(request)
+            self.driver.coordinate(steps)
+            self.feed(number)
+            self.driver.whole_batch(self.name(number))
+            self.driver.whole_batch(self.world.graph.order[-1])
+        self.world.busy.clear()
 
     def everybody(self, slow: str) -> None:
         for name in self.world.graph.order:
@@ -461,6 +490,43 @@ def test_a_newer_checkpoint_that_completes_first_leaves_the_older_one_what_it_ne
                 driver.whole_batch(root)
         everybody_gets_ahead(world, driver, 3)
         check_the_end(world, driver)
+
+
+@pytest.mark.parametrize("aborted", ["", "expire", "expire newest"])
+@pytest.mark.parametrize("graph", ["chain", "two roots", "deep", "diamond"])
+def test_a_barrier_that_two_checkpoints_share_holds_for_each_of_them(graph: str, aborted: str) -> None:
+    """One root after the other gets it; one of the two is aborted while some have reached it."""
+    roots = GRAPHS[graph].roots
+    for first, ahead, later, mode in product(roots, range(2), range(3), (Mode.ALIGNED, Mode.AT_LEAST_ONCE)):
+        world = World(GRAPHS[graph], mode)
+        driver = Driver(world)
+        driver.go_on(100)
+        rows_for_everybody(world, driver, 1)
+        world.busy = set(roots)
+        for _ in range(2):
+            driver.ask("trigger")
+            driver.coordinate(6)
+        world.busy.discard(first)
+        driver.coordinate(9)
+        assert [one for one in world.history[first] if isinstance(one, Barrier)][-1].checkpoint == 2
+        rows_for_everybody(world, driver, ahead)
+        if aborted:
+            driver.ask(aborted)
+        driver.coordinate(4)
+        rows_for_everybody(world, driver, later)
+        world.busy.clear()
+        driver.coordinate(4)
+        rows_for_everybody(world, driver, 2)
+        settle(world, driver)
+        assert len(world.completed()) == (1 if aborted else 2)
+        check_the_end(world, driver)
+
+
+def rows_for_everybody(world: World, driver: Driver, times: int) -> None:
+    for _ in range(times):
+        for root in world.graph.roots:
+            world.rows[root] += 1
+        everybody_gets_ahead(world, driver, 1)
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,32 @@ def test_two_barriers_are_two_batches() -> None:
     assert [first, second, third] == [at(2, 1), at(3, 2), at(4, 2)]
 
 
+def states(**by_number: str) -> Callable[[CheckpointId], Status]:
+    return lambda id: Status(by_number.get(f"c{id}", "unknown"))
+
+
+SHARED = [
+    (states(c2="pending", c3="pending"), True),
+    (states(c2="pending", c3="aborted"), True),
+    (states(c2="aborted", c3="pending"), True),
+    (states(c2="aborted", c3="aborted"), False),
+    (states(c2="pending", c3="completed"), False),  # then every query has passed the cut of 2 as well
+    (states(c1="pending", c2="aborted", c3="aborted"), False),
+]
+
+
+@pytest.mark.parametrize(("status", "waits"), SHARED)
+def test_a_barrier_counts_as_long_as_one_of_those_that_share_it_is_pending(
+    status: Callable[[CheckpointId], Status], waits: bool
+) -> None:
+    """It is that of 3, and 2 is not in front of it; the reader has 1 behind it."""
+    ahead: list[Entry] = [segment(0), barrier(3), segment(1)]
+    facts = Facts(at(4, 1), Tail(fence=FIRST, barrier=CheckpointId(1)), ahead, status, None)
+    assert next_position(facts) == (at(6, 3) if waits else at(7, 1))
+    reached = Facts(at(6, 3), Tail(fence=FIRST), [segment(1)], status, CheckpointId(1))
+    assert held_back(reached) is waits
+
+
 def test_what_carries_nothing_makes_no_batch_by_itself() -> None:
     assert go(fence(), barrier(1), fence(), status=Status.ABORTED) == at(0)
     assert go(fence(), segment(0), fence()) == at(2)

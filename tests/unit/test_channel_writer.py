@@ -209,9 +209,23 @@ def test_a_barrier_stands_behind_the_newest_segment_and_only_once(setup: Setup) 
     assert [type(entry) for entry in setup.log()] == [Fence, Barrier, Segment, Barrier, Segment, Fence]
 
 
-def test_a_lower_barrier_behind_a_higher_one_is_refused(setup: Setup) -> None:
+def test_a_barrier_stands_for_each_lower_one_that_is_not_in_front_of_it(setup: Setup) -> None:
     writer = setup.opened(1)
-    writer.append_barrier(CheckpointId(5))
+    writer.append_barrier(CheckpointId(2))
+    writer.commit(setup.stage(writer, 0, 1, 1))
+    shared = writer.append_barrier(CheckpointId(5))
+    writer.commit(setup.stage(writer, 1, 1, 2))
+    newest = writer.append_barrier(CheckpointId(6))
+    assert [writer.cut(CheckpointId(id)) for id in (3, 4, 5, 6, 7)] == [shared, shared, shared, newest, None]
+    assert writer.append_barrier(CheckpointId(4)) == shared
+    assert [type(entry) for entry in setup.log()].count(Barrier) == 3
+
+
+def test_a_lower_barrier_behind_a_higher_one_that_was_trimmed_is_refused(setup: Setup) -> None:
+    setup.opened(1).append_barrier(CheckpointId(5))
+    setup.opened(2)
+    trim(LocalStore(setup.channel), 3)
+    writer = setup.opened(3)
     with pytest.raises(IllegalMoveError):
         writer.append_barrier(CheckpointId(4))
 

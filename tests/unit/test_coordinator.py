@@ -66,26 +66,42 @@ def test_a_barrier_does_not_wait_long_for_a_root(graph: Graph) -> None:
     graph.all.run()
     graph.all.plan()
     graph.ask()
-    graph.step(1)
+    graph.step(5)
     graph.all_read(1)
     finish(graph)
     assert graph.cut(1) == {"all": 0, "fast": 0, "slow": 0}
 
 
-def test_barriers_that_wait_for_a_root_keep_their_order(graph: Graph) -> None:
+def test_checkpoints_that_wait_for_the_same_batch_of_a_root_share_a_barrier(graph: Graph) -> None:
     graph.all.run()
     graph.all.plan()
     graph.ask("one")
     graph.ask("two")
+    before = graph.entry()
     graph.all.run()
     finish(graph)
-    at = graph.entry()
-    for query in (graph.fast, graph.slow):
-        query.run(all=(at - 1, 1))
-        query.run(all=(at, 2))
+    assert graph.entry() == before + 2, "the segment, and one barrier"
+    graph.all_read(2)
+    finish(graph)
+    assert graph.cut(1) == graph.cut(2) == {"all": 1, "fast": 0, "slow": 0}
+
+
+def test_checkpoints_that_wait_for_different_batches_of_a_root_have_a_barrier_each(graph: Graph) -> None:
+    graph.all.run()
+    graph.all.plan()
+    graph.ask("one")
+    before = graph.entry()
+    graph.all.run()
+    graph.all.plan()
+    graph.ask("two")
+    assert graph.entry() == before + 2, "the segment, and the barrier of one"
+    graph.all_read(1)
+    graph.all.run()
+    graph.step()
+    graph.all_read(2)
     finish(graph)
     assert graph.cut(1) == {"all": 1, "fast": 0, "slow": 0}
-    assert graph.cut(2) == {"all": 1, "fast": 1, "slow": 1}
+    assert graph.cut(2) == {"all": 2, "fast": 1, "slow": 1}
 
 
 def test_what_is_committed_while_another_one_begins_is_still_the_cut_of_the_first(graph: Graph) -> None:

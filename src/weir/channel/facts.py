@@ -140,14 +140,14 @@ class Planning:
         """The end of the batch that begins at `start`."""
         self._ahead.forget_before(start.entry)
         self._checkpoints.forget_before(start.barrier)
-        waits = start.barrier and self._checkpoints.status(start.barrier) is Status.PENDING
+        over = not start.barrier or self._checkpoints.status(start.barrier) is Status.COMPLETED
         return next_position(
             Facts(
                 start=start,
                 tail=tail_behind(self._ahead.before(start.entry), start.barrier),
                 ahead=self._from(start.entry),
                 status=self._checkpoints.status,
-                joint=self._joint.barrier() if waits else None,
+                joint=None if over else self._joint.barrier(),
                 mode=self._mode,
                 bound=bound,
                 until=until,

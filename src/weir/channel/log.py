@@ -69,7 +69,11 @@ class Segment:
 
 @dataclass(frozen=True)
 class Barrier:
-    """The cut of a checkpoint: it contains the segments up to `batch`."""
+    """The cut of a checkpoint: it contains the segments up to `batch`.
+
+    And that of each with a lower number whose barrier is not in front of it: checkpoints that are cut in
+    the same place share a barrier.
+    """
 
     checkpoint: CheckpointId
     batch: BatchId

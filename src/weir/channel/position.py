@@ -100,12 +100,26 @@ class Facts:
     """Where an AvailableNow run ends: a number of entries."""
 
 
+def waited_for(status: Callable[[CheckpointId], Status], above: CheckpointId, upto: CheckpointId) -> bool:
+    """Whether a checkpoint with a number among these may still need its cut at this barrier.
+
+    A barrier stands for each lower number that no barrier before it has had. A checkpoint that is
+    complete has been passed by every query, and so have all before it.
+    """
+    for number in range(upto, above, -1):
+        found = status(CheckpointId(number))
+        if found is Status.PENDING:
+            return True
+        if found is Status.COMPLETED:
+            return False
+    return False
+
+
 def held_back(facts: Facts) -> bool:
     """Whether the reader waits: it is at a pending barrier, and another channel is not."""
-    at = facts.start.barrier
-    if facts.mode is not Mode.ALIGNED or facts.joint is None or facts.joint >= at:
+    if facts.mode is not Mode.ALIGNED or facts.joint is None:
         return False
-    return facts.status(at) is Status.PENDING
+    return waited_for(facts.status, facts.joint, facts.start.barrier)
 
 
 def next_position(facts: Facts) -> Position:
@@ -130,7 +144,7 @@ def next_position(facts: Facts) -> Position:
         elif isinstance(entry, Barrier) and counts(tail, entry):
             if facts.mode is Mode.UNALIGNED:
                 reached = Position(number + 1, entry.checkpoint)
-            elif facts.status(entry.checkpoint) is Status.PENDING:
+            elif waited_for(facts.status, tail.barrier, entry.checkpoint):
                 return Position(number + 1, entry.checkpoint)
         tail = apply(tail, entry)
     return reached

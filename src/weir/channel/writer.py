@@ -131,20 +131,20 @@ class ChannelWriter:
         """Append the barrier of a checkpoint behind the newest segment; safe to repeat.
 
         A barrier that is there already, by whoever, is not appended again: the cut is where it
-        stands. Raises `FencedError` when a higher token was announced, and `IllegalMoveError` when
-        a later checkpoint's barrier is there.
+        stands, or the one that stands for it. Raises `FencedError` when a higher token was announced.
         """
         with self._lock:
             self._catch_up()
             if checkpoint > self._tail.barrier:
                 self._enter_barrier(checkpoint)
-            if checkpoint not in self._cuts:
+            cut = self.cut(checkpoint)
+            if cut is None:
                 raise IllegalMoveError(
                     machine=self.describe(),
                     event=f"barrier {checkpoint}",
                     state=f"barrier {self._tail.barrier}",
                 )
-            return self._cuts[checkpoint]
+            return cut
 
     def look(self) -> None:
         """Read what others have appended since the last look."""
@@ -153,10 +153,16 @@ class ChannelWriter:
     def cut(self, checkpoint: CheckpointId) -> Cut | None:
         """Where the barrier of a checkpoint stands in the log, whoever appended it; None if it does not.
 
-        As far as this object has read (`look`) or written.
+        One that is not there itself is where the next higher one is. As far as this object has read
+        (`look`) or written.
         """
         with self._lock:
-            return self._cuts.get(checkpoint)
+            found = None
+            for barrier in reversed(self._cuts):
+                if barrier < checkpoint:
+                    break
+                found = self._cuts[barrier]
+            return found
 
     def here(self) -> Cut:
         """The end of the log as it is now."""

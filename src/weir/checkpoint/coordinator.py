@@ -52,8 +52,9 @@ _LOOK = 0.2
 """How often a pending checkpoint is looked after, besides when a batch or a snapshot of it is there."""
 _HOLD = 0.02
 """How often a batch that waits for a snapshot looks."""
-_PATIENCE = 1.0
-"""So long a barrier may wait for the segment of a root's running batch."""
+_PATIENCE = 5.0
+"""So long a barrier may wait for the segment of a root's running batch. Beside a batch that takes longer,
+the one that each reader then runs for the barrier alone costs little."""
 _REST = 0.5
 """How long to rest when nothing is pending and nothing is due."""
 _SWEEP_EVERY = 600.0
@@ -276,6 +277,7 @@ class Coordinator:
             self._swept_at = now
             self._aside(partial(self._snapshots.sweep, self._retained.all()))
         self._look()
+        self._follow_roots()
         for flight in list(self._flights.values()):
             try:
                 self._advance(flight, now)
@@ -370,24 +372,28 @@ class Coordinator:
                 self._cut(flight, vertex, vertex.here())
             else:
                 flight.behind[name] = vertex.files.last_planned()
-        self._follow_roots(flight)
+        self._follow_roots()
 
-    def _follow_roots(self, flight: Flight) -> None:
-        """Append the barrier behind the batch that a root was in; when that takes long, where it stands.
+    def _follow_roots(self) -> None:
+        """Append barriers behind the batches that roots were in; when that takes long, where they stand.
 
         A reader that finds the barrier together with the segment ends one batch there; one that finds it
-        later would need a batch for it alone. Barriers are in the order of their numbers.
+        later would need a batch for it alone. So do those of several checkpoints in one place: they
+        share one, that of the newest.
         """
-        late = self._since(flight) >= _PATIENCE
-        for name, batch in list(flight.behind.items()):
-            vertex = self._vertices[name]
-            if name in flight.found:
-                del flight.behind[name]
-            elif any(name in one.behind for one in self._flights.values() if one.id < flight.id):
+        for name in self._order:
+            waiting = [one for one in self._flights.values() if name in one.behind]
+            if not waiting:
                 continue
-            elif late or vertex.entered(batch):
-                del flight.behind[name]
-                self._cut(flight, vertex, vertex.barrier(flight.id))
+            vertex, late = self._vertices[name], self._since(waiting[0]) >= _PATIENCE
+            entered = vertex.entered()
+            if here := [one for one in waiting if late or one.behind[name] <= entered]:
+                found = vertex.barrier(here[-1].id)
+                for flight in here:
+                    try:
+                        self._cut(flight, vertex, found)
+                    except GoneError as error:
+                        self._abort(flight, AbortReason.DECLINED, words_of(error))
 
     def _cut_here(self, flight: Flight, names: Sequence[QueryName]) -> None:
         """Take each query's last committed batch, downstream first: no reader is ahead of its writer.
@@ -418,7 +424,6 @@ class Coordinator:
                         self._abort(flight, AbortReason.DECLINED, words_of(error))
 
     def _advance(self, flight: Flight, now: float) -> None:
-        self._follow_roots(flight)
         for name in self._order:
             if name not in flight.found and name not in flight.behind:
                 found = self._vertices[name].aligned(flight.id)
@@ -450,6 +455,7 @@ class Coordinator:
 
     def _cut(self, flight: Flight, vertex: Vertex, found: Found) -> None:
         flight.found[vertex.name] = found
+        flight.behind.pop(vertex.name, None)
         flight.positions[vertex.name] = vertex.positions(found.batch)
         flight.barriers[vertex.name] = self._since(flight)
         pinned = partial(flight.pinned.add, vertex.name)

@@ -97,13 +97,16 @@ class Vertex:
     def _joint(self, batch: BatchId) -> CheckpointId:
         return min(position.barrier for position in self.positions(batch).values())
 
-    def entered(self, batch: BatchId) -> bool:
-        """Whether the segment of a batch is in the query's channel."""
+    def entered(self) -> BatchId:
+        """The newest batch whose segment is in the query's channel."""
         assert self.writer is not None
-        return self.writer.here().batch >= batch
+        return self.writer.here().batch
 
     def barrier(self, id: CheckpointId) -> Found:
-        """Append the barrier to the query's channel now; its cut is what stands before it."""
+        """Append the barrier to the query's channel now; its cut is what stands before it.
+
+        Where a later one is there already, that one is its barrier too.
+        """
         assert self.writer is not None
         cut = self.writer.append_barrier(id)
         return Found(cut.batch, behind=cut.entry + 1)

@@ -56,6 +56,8 @@ class Flight:
 
     state: Pending
     found: dict[str, Found] = field(default_factory=dict)
+    behind: set[str] = field(default_factory=set)
+    """Roots whose barrier comes behind the batch that they are in."""
     kept: dict[str, list[str]] = field(default_factory=dict)
     """The files that it keeps, by `queries/<name>` and `channels/<name>`."""
 
@@ -106,6 +108,7 @@ class Coordinator:
                 request = self.requests[0]
                 yield from self._do(request)
                 self.requests.popleft()
+            yield from self._follow_roots()
             for flight in list(self.flights.values()):
                 yield from self._guarded(flight, self._advance(flight))
             yield
@@ -122,8 +125,8 @@ class Coordinator:
                 stands = request.removeprefix("stands ")
                 yield from self._guarded(flight, self._cut_here(flight, [stands]))
         elif self.flights:
-            flight = self.flights[min(self.flights)]
-            if request == "expire":
+            flight = self.flights[(max if request == "expire newest" else min)(self.flights)]
+            if request.startswith("expire"):
                 yield from self._abort(flight)
             elif flight.state.alignment is Alignment.ALIGNED:
                 yield from self._guarded(flight, self._cut_here(flight))
@@ -167,12 +170,28 @@ class Coordinator:
         if alignment is Alignment.UNALIGNED:
             yield from self._guarded(flight, self._cut_here(flight))
         else:
-            yield from self._guarded(flight, self._send_barriers(flight))
+            flight.behind.update(self.world.graph.roots)
+            yield from self._follow_roots()
 
-    def _send_barriers(self, flight: Flight) -> Steps:
+    def _follow_roots(self) -> Steps:
+        """Append barriers where no batch is waited for; one for all checkpoints that wait for it."""
         for name in self.world.graph.roots:
-            flight.found[name] = self._barrier(name, flight.id)
+            waiting = [one for one in self.flights.values() if name in one.behind]
+            if not waiting or name in self.world.busy:
+                continue
+            try:
+                found = self._barrier(name, waiting[-1].id)
+            except OutcomeUnknownError:
+                for flight in list(self.flights.values()):
+                    yield from self._abort(flight)
+                return
+            for flight in waiting:
+                self._found(flight, name, found)
             yield
+
+    def _found(self, flight: Flight, name: str, found: Found) -> None:
+        flight.found[name] = found
+        flight.behind.discard(name)
 
     def _barrier(self, name: str, id: CheckpointId) -> Found:
         writer = self.driver.runs[name].writer
@@ -197,17 +216,19 @@ class Coordinator:
                 found = Found(cut.batch, cut.entry, unaligned=True)
             else:
                 found = replace(self._barrier(name, flight.id), unaligned=True)
-            flight.found[name] = found
+            self._found(flight, name, found)
             yield
 
     def _advance(self, flight: Flight) -> Steps:
         for name in self.world.graph.order:
+            if name in flight.behind:
+                continue
             if name not in flight.found:
                 found = self._aligned(name, flight.id)
                 yield
                 if found is None:
                     continue
-                flight.found[name] = found
+                self._found(flight, name, found)
             if f"queries/{name}" not in flight.kept:
                 self._keep_query(flight, name)
                 yield

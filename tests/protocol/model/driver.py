@@ -126,6 +126,7 @@ def quiet(world: World, driver: Driver | None = None) -> Driver:
     world.failures.clear()
     world.silences.clear()
     world.declines.clear()
+    world.busy.clear()
     world.interrupt = None
     driver = driver or Driver(world)
     driver.go_on(1000)

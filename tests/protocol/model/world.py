@@ -97,6 +97,8 @@ class World:
         """The highest checkpoint that there ever was a record of."""
         self.declines: set[str] = set()
         """Queries that can't take their next cut."""
+        self.busy: set[str] = set()
+        """Roots that are in a batch, behind which their barriers come."""
         self.interrupt: Callable[[], None] | None = None
         self.countdown = 0
         self.images: list[Image] = []
