@@ -60,10 +60,10 @@ def main() -> None:
         "--window", type=float, default=10, help="seconds with, or without; two of it for the diamond"
     )
     parser.add_argument("--rate", type=int, default=60_000, help="records a second that are there to be read")
-    parser.add_argument("--file", type=int, default=20_000, help="records of a batch of the source")
+    parser.add_argument("--file", type=int, default=40_000, help="records of a batch of the source")
     parser.add_argument("--rounds", type=int, default=12, help="windows with, and without checkpoints")
     parser.add_argument("--settle", type=float, default=12, help="seconds in front of each window")
-    parser.add_argument("--ahead", type=int, default=4, help="channel.max-segments-ahead")
+    parser.add_argument("--ahead", type=int, default=2, help="channel.max-segments-ahead")
     parser.add_argument("--concurrent", type=int, default=8, help="checkpoints that may be under way at once")
     parser.add_argument("--changed", type=int, default=10_000, help="keys changed between two checkpoints")
     parser.add_argument("--taken", type=int, default=40, help="checkpoints at each number of keys")
@@ -141,7 +141,7 @@ def throughput(folder: Path, part: str, options: argparse.Namespace) -> dict[str
 
 def supplied(options: argparse.Namespace, shape: str, window: float) -> tuple[int, int]:
     """So many records, in so many files, that they are not used up in all the windows."""
-    rate = options.rate * (1 if shape == "single" else 0.6)
+    rate = options.rate * (1 if shape == "single" else 0.8)
     files = round(rate * 2 * (1 + options.rounds) * (window + options.settle + 3) / options.file)
     return files * options.file, files
 
