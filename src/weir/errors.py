@@ -5,6 +5,7 @@
     |   |-- BadNameError            a name that could not be a folder
     |   |-- UnknownKeyError         a setting that does not exist
     |   |-- BadValueError           a setting's value that does not fit
+    |   |-- SparkSettingError       a value of one of Spark's own settings that Spark does not take
     |   |-- JobFileError            a job file without a job, with two, or that raises
     |   |-- PipelineError           a pipeline function that does more than build frames
     |   |-- PinnedStateError        a setting that Spark would silently ignore on these live files
@@ -178,6 +179,14 @@ class BadValueError(UserError):
     what_form = "{key} can't be {value!r} (given in {origin})"
     why_form = "{reason}"
     hint_form = "'weir config' shows every setting with its meaning"
+
+
+class SparkSettingError(UserError):
+    """A value of one of Spark's own settings that Spark does not take."""
+
+    what_form = "Spark does not take one of its settings"
+    why_form = "{reason}"
+    hint_form = "give it another value, or leave it out"
 
 
 class JobFileError(UserError):

@@ -227,7 +227,7 @@ def test_kills_and_rollbacks_by_chance_change_nothing(
         "turning": {f"{KEY}.aligned-checkpoint-timeout": "300 ms"},
         "purging": {
             "spark.sql.streaming.minBatchesToRetain": "2",
-            "spark.sql.streaming.stateStore.maintenanceInterval": "500 ms",
+            "spark.sql.streaming.stateStore.maintenanceInterval": "500ms",
         },
     }[alignment]
     lives(Diamond(tmp_path), faults, {**settings, **more}, rollbacks=2, seed=seed)

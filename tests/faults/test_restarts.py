@@ -82,3 +82,14 @@ def test_a_jvm_that_does_not_start_is_told_with_where_to_look(
     assert "'weir logs counts'" in run.stderr
     logs = "".join(file.read_text() for file in (tmp_path / "weir/counts/logs").iterdir())
     assert "NewSize=much" in logs
+
+
+def test_a_setting_that_spark_does_not_take_ends_the_job_and_is_named(
+    quick: Mapping[str, str], tmp_path: Path
+) -> None:
+    wrong = {"spark.sql.streaming.stateStore.maintenanceInterval": "500 ms"}
+    args = (Feed(tmp_path / "in").folder, tmp_path / "out")
+    run = run_job(JOBS / "counts.py", tmp_path / "weir", args=args, settings={**quick, **wrong})
+    assert run.exit_code == UserError.exit_code
+    assert [f["error"] for f in run.failures] == ["SparkSettingError"], "the same would come again"
+    assert "The value '500 ms' in the config" in run.stderr and "maintenanceInterval" in run.stderr

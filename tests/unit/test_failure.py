@@ -14,9 +14,10 @@ from weir.spark.failure import from_exception, shows_output
 class _Java:
     """A Java throwable as py4j shows it: it has every attribute that it is asked for."""
 
-    def __init__(self, name: str, cause: _Java | None = None) -> None:
+    def __init__(self, name: str, cause: _Java | None = None, message: str = "") -> None:
         self._name = name
         self._cause = cause
+        self._message = message
 
     def getClass(self) -> Any:
         return self
@@ -26,6 +27,9 @@ class _Java:
 
     def getCause(self) -> _Java | None:
         return self._cause
+
+    def getMessage(self) -> str:
+        return self._message
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_: None
@@ -66,6 +70,20 @@ def test_the_cause_inside_a_streaming_exception_decides(
     failure = from_exception(wrap(_chain(cause)), "job")
     assert (failure.domain, failure.redeploy) == (domain, redeploy)
     assert "inside weir" not in failure.what
+
+
+def test_the_innermost_cause_says_why_spark_failed() -> None:
+    inner = _Java("java.lang.IllegalStateException", message="the query plan\nhas a fault")
+    failure = from_exception(_Captured(_Java("java.lang.RuntimeException", inner)), "job")
+    assert (failure.what, failure.why) == ("Spark failed: [STREAM_FAILED] it ended", "the query plan")
+
+
+def test_a_setting_that_spark_does_not_take_is_told_and_not_tried_again() -> None:
+    text = "[INVALID_CONF_VALUE.TYPE_MISMATCH] The value 'x' in the config \"k\" is invalid. SQLSTATE: 22022"
+    inner = _Java("org.apache.spark.SparkIllegalArgumentException", message=text)
+    failure = from_exception(_Captured(_Java("java.lang.IllegalArgumentException", inner)), "job")
+    assert failure.why == "The value 'x' in the config \"k\" is invalid."
+    assert (failure.error, failure.retry, failure.exit_code) == ("SparkSettingError", False, 2)
 
 
 def test_an_exception_of_pythons_own_has_no_java_classes() -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from weir import errors
-from weir.errors import Domain, JvmNotStartedError, LostRecordsError, WeirError
+from weir.errors import Domain, JvmNotStartedError, LostRecordsError, SparkSettingError, WeirError
 from weir.protocol.messages import Failure
 from weir.words import without_secrets
 
@@ -32,6 +32,7 @@ _GARBLED = {"java.io.OptionalDataException", "java.io.StreamCorruptedException"}
 """An object that the JVM has written can't be read back, however often a query is started again."""
 _EXTERNAL = ("java.io.", "java.net.", "java.nio.", "org.apache.hadoop.", "org.apache.kafka.")
 _LOST_RECORDS = {"org.apache.spark.sql.kafka010.KafkaIllegalStateException"}
+_ARGUMENT = {"org.apache.spark.SparkIllegalArgumentException"}
 _OWN = re.compile(r"^weir\.errors\.(\w+): (.+)$", re.MULTILINE)
 
 
@@ -47,8 +48,10 @@ def from_exception(error: BaseException, job: str) -> Failure:
 
 def _from_exception(error: BaseException, job: str) -> Failure:
     stack = "".join(traceback.format_exception(error))
-    if lost := _lost_records(error):
+    if lost := _told(error, _LOST_RECORDS):
         error = LostRecordsError(reason=lost)
+    elif refused := _told(error, _ARGUMENT, "[INVALID_CONF_VALUE"):
+        error = SparkSettingError(reason=refused.partition(" SQLSTATE")[0])
     if isinstance(error, WeirError):
         return Failure(
             error.what,
@@ -99,7 +102,8 @@ def _from_exception(error: BaseException, job: str) -> Failure:
     if outside:
         return Failure(f"{outside[0]}: {message}", "", logs, Domain.EXTERNAL, True, outside[0], stack, 3)
     if classes:
-        return Failure(f"Spark failed: {message}", "", logs, error=sorted(classes)[0], stack=stack)
+        why = _innermost(error, message)
+        return Failure(f"Spark failed: {message}", why, logs, error=sorted(classes)[0], stack=stack)
     return Failure(
         f"{type(error).__name__} inside weir", message, logs, error=type(error).__name__, stack=stack
     )
@@ -142,10 +146,16 @@ def _user_code(error: BaseException, message: str, stack: str, logs: str) -> Fai
     )
 
 
-def _lost_records(error: BaseException) -> str:
-    """What Spark's Kafka source says of records that are gone, or ""."""
-    text = next((text for name, text in _causes(error) if name in _LOST_RECORDS), "")
-    return " ".join(re.sub(r"^\[[A-Z_.]+\]", "", text).split())
+def _told(error: BaseException, kinds: set[str], condition: str = "") -> str:
+    """What Java's exception of one of these kinds and of this condition says, or ""."""
+    said = (text for name, text in _causes(error) if name in kinds and text.startswith(condition))
+    return " ".join(re.sub(r"^\[[A-Z_.]+\]", "", next(said, "")).split())
+
+
+def _innermost(error: BaseException, message: str) -> str:
+    """What the innermost cause says in its first line, or "" where the message has it already."""
+    told = [text.strip().splitlines()[0][:500] for _, text in _causes(error) if text.strip()]
+    return told[-1] if told and told[-1] not in message else ""
 
 
 def _java_classes(error: BaseException) -> set[str]:
