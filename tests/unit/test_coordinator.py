@@ -72,6 +72,18 @@ def test_a_barrier_does_not_wait_long_for_a_root(graph: Graph) -> None:
     assert graph.cut(1) == {"all": 0, "fast": 0, "slow": 0}
 
 
+def test_a_barrier_leaves_its_checkpoint_time_to_complete(graph: Graph) -> None:
+    graph.coordinator.configure({f"{KEY}.timeout": "4 s"})
+    graph.all.run()
+    graph.all.plan()
+    graph.ask()
+    before = graph.entry()
+    graph.step(0.9)
+    assert graph.entry() == before
+    graph.step(0.1)
+    assert graph.entry() == before + 1, "it does not wait for the batch until the checkpoint expires"
+
+
 def test_checkpoints_that_wait_for_the_same_batch_of_a_root_share_a_barrier(graph: Graph) -> None:
     graph.all.run()
     graph.all.plan()

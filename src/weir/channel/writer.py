@@ -131,7 +131,8 @@ class ChannelWriter:
         """Append the barrier of a checkpoint behind the newest segment; safe to repeat.
 
         A barrier that is there already, by whoever, is not appended again: the cut is where it
-        stands, or the one that stands for it. Raises `FencedError` when a higher token was announced.
+        stands, or the one that stands for it. Raises `FencedError` when a higher token was announced, and
+        `IllegalMoveError` when it was passed by a barrier that is trimmed by now.
         """
         with self._lock:
             self._catch_up()

@@ -54,7 +54,8 @@ _HOLD = 0.02
 """How often a batch that waits for a snapshot looks."""
 _PATIENCE = 5.0
 """So long a barrier may wait for the segment of a root's running batch. Beside a batch that takes longer,
-the one that each reader then runs for the barrier alone costs little."""
+the one that each reader then runs for the barrier alone costs little. A quarter of the timeout is the most:
+the readers need the rest."""
 _REST = 0.5
 """How long to rest when nothing is pending and nothing is due."""
 _SWEEP_EVERY = 600.0
@@ -378,14 +379,15 @@ class Coordinator:
         """Append barriers behind the batches that roots were in; when that takes long, where they stand.
 
         A reader that finds the barrier together with the segment ends one batch there; one that finds it
-        later would need a batch for it alone. So do those of several checkpoints in one place: they
-        share one, that of the newest.
+        later would need a batch for it alone. Checkpoints that come to the same place share a barrier, that
+        of the newest: each with its own would need a batch too.
         """
+        patience = min(_PATIENCE, self._settings.execution_checkpointing_timeout.total_seconds() / 4)
         for name in self._order:
             waiting = [one for one in self._flights.values() if name in one.behind]
             if not waiting:
                 continue
-            vertex, late = self._vertices[name], self._since(waiting[0]) >= _PATIENCE
+            vertex, late = self._vertices[name], self._since(waiting[0]) >= patience
             entered = vertex.entered()
             if here := [one for one in waiting if late or one.behind[name] <= entered]:
                 found = vertex.barrier(here[-1].id)
