@@ -95,6 +95,21 @@ class PostgresServer:
         """SIGQUIT: every backend ends at once, nothing is written any more; the next start recovers."""
         self._end(signal.SIGQUIT)
 
+    def copy(self) -> None:
+        """Copy its data as they are now, as a standby that is not synchronous has them."""
+        shutil.rmtree(self.folder / "copy", ignore_errors=True)
+        self._run(
+            *("pg_basebackup", "-D", self.folder / "copy", "-h", self.folder, "-p", self.port, "-U", USER),
+            *("--checkpoint=fast", "--wal-method=stream", "--no-sync"),
+        )
+
+    def fail_over(self) -> None:
+        """The machine is gone; the copy takes its place and its address."""
+        self.kill()
+        shutil.rmtree(self.folder / "data")
+        (self.folder / "copy").rename(self.folder / "data")
+        self.start()
+
     def close(self) -> None:
         """Stop it and remove its folder."""
         self._end(signal.SIGINT)

@@ -396,8 +396,8 @@ class RefusedRowError(UserError):
 
     retry = True
     what_form = "table {table} does not take a row of query {query!r}: column {column}, value {value}"
-    why_form = "{reason}; the row: {row}"
-    hint_form = "mend the row in the query, or the table; or keep such rows apart: weir.sinks.postgres(..., dead_letter=<table>)"
+    why_form = "{reason}"
+    hint_form = "fix the row in the query, or the table; or keep such rows, all of them, in a table of their own: weir.sinks.postgres(..., dead_letter=<table>)"
 
 
 class LoginRefusedError(UserError):

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from weir.job.sinks.postgres.database import Connection
 
 _NUMERIC_MOD = 2048
+_HEADER = 4
+"""What a type modifier adds to a length."""
 _FULL_SECONDS = 6
 MARKER = "weir:delete"
 """The column of a staging table that marks deletions."""
@@ -78,6 +80,8 @@ class Column:
     type: str
     """Its type there, as SQL."""
     required: bool = False
+    limit: int | None = None
+    """How many characters it takes, where that is limited."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +140,16 @@ def resolve(connection: Connection, name: Name) -> Name:
         return Name(*found)
     first = connection.execute("SELECT current_schema()").fetchone()
     return Name(name.schema or str(first[0] if first and first[0] else "public"), name.table)
+
+
+def types(connection: Connection, name: Name) -> dict[str, str]:
+    """The columns of a table with their types, as SQL, as they are now."""
+    found = connection.execute(
+        "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
+        "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
+        (str(name),),
+    ).fetchall()
+    return {str(column): str(kind) for column, kind in found}
 
 
 def check_unnumbered(connection: Connection, name: Name, column: str, query: str) -> None:
@@ -256,7 +270,9 @@ class _Fit:
         name, category, kind, below, below_mod, element = found
         if kind == "d":
             return self._type(below, below_mod)
-        return PgType(name, category, _scale(name, mod), self._type(element, mod) if element else None)
+        inner = self._type(element, mod) if element else None
+        length = inner.length if inner else mod - _HEADER if name == "varchar" and mod >= 0 else None
+        return PgType(name, category, _scale(name, mod), inner, length)
 
     def _add_batch_column(self, there: dict[str, _Attribute]) -> None:
         extra = self._wanted.extra
@@ -308,7 +324,8 @@ class _Fit:
                 f"cast it in the query, or make the column {kind}",
             )
         required = there.name in self._wanted.key or (there.not_null and not self._wanted.delete)
-        return Column(frame, there.name, how, there.sql, required)
+        limit = there.type.length if how in (Form.PLAIN, Form.ARRAY) else None
+        return Column(frame, there.name, how, there.sql, required, limit)
 
     def _marker(self) -> Column | None:
         marker = self._wanted.delete

@@ -3,6 +3,9 @@
 Each task copies its rows under its own task id, in transactions of some ten thousand rows. Which tasks
 count the driver decides: a task that ran twice, or died half-way, leaves rows that nobody moves. A
 chunk with a row that the database does not take is halved until that row stands alone.
+
+What a task reports is checked by the driver against what the server has when the staging is recorded:
+a server that crashed or was replaced in between may lack rows that it had confirmed to the task.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 CHUNK_ROWS = 50_000
 DONE = "partition int, task long, rows long, refused long, refusal string"
 """What a task reports, as Spark's DDL."""
-_SHOWN_VALUE, _SHOWN_ROW = 200, 2_000
+_KEPT_VALUE, _SHOWN_VALUE, _SHOWN_REASON = 200, 60, 200
 _CONTEXT = re.compile(r'column (\S+|"[^"]*"): "(.*)"$')
 
 
@@ -36,7 +39,9 @@ _CONTEXT = re.compile(r'column (\S+|"[^"]*"): "(.*)"$')
 class Refusal:
     """A row that the database does not take, and why."""
 
-    reason: str
+    message: str
+    detail: str
+    """What PostgreSQL says beside its message; it may repeat the row."""
     column: str
     value: str
     row: str
@@ -48,19 +53,29 @@ class Refusal:
     ) -> Refusal:
         """From the error that came for this row alone; the connection is in no failed transaction."""
         diag = error.diag
-        detail = f"; {diag.message_detail}" if diag.message_detail else ""
         columns = [diag.column_name] if diag.column_name else _columns_of_constraint(error, connection)
         if not columns and (found := _CONTEXT.search((diag.context or "").partition("\n")[0])):
             columns = [found[1].strip('"')]
         if not columns:  # of a byte that no text may have, PostgreSQL does not say the column
             columns = [name for name, value in row.items() if isinstance(value, str) and "\0" in value]
         value = ", ".join(_json(row[column]) for column in columns if column in row)
-        reason = scrubbed((diag.message_primary or str(error)) + detail.replace("\n", " "), address)
-        return cls(reason, ", ".join(columns) or "unknown", value[:_SHOWN_VALUE] or "unknown", _json(row))
+        message = scrubbed(diag.message_primary or str(error), address)
+        detail = scrubbed(" ".join(diag.message_detail.split()), address) if diag.message_detail else ""
+        names = ", ".join(columns) or "unknown"
+        return cls(message, detail, names, value[:_KEPT_VALUE] or "unknown", _json(row))
+
+    @property
+    def reason(self) -> str:
+        """All that PostgreSQL says, for the dead letters."""
+        return f"{self.message}; {self.detail}" if self.detail else self.message
 
     def shown(self) -> dict[str, str]:
-        """For an error's fields: with the row shortened."""
-        return {**vars(self), "row": self.row[:_SHOWN_ROW]}
+        """For an error's fields, which reach logs and pages: of the row only what helps to find it."""
+        return {
+            "reason": _short(self.message, _SHOWN_REASON),
+            "column": self.column,
+            "value": _short(self.value, _SHOWN_VALUE),
+        }
 
 
 @dataclass(frozen=True)
@@ -78,6 +93,13 @@ class Staging:
     leads: tuple[int, ...] | None
     """What stands in front of each row; None: the task's id."""
     numbered: bool
+    limits: tuple[int | None, ...]
+    """How many characters each column takes."""
+    mark: str
+    """The INSERT that counts the rows of a chunk, where they do not go to a staging table; else ""."""
+    query: str
+    schema: str
+    """Where weir's own tables are."""
     keep_refused: bool
     """Refused rows are kept apart; otherwise the first one is reported, and ends the task."""
 
@@ -125,7 +147,9 @@ class Task:
                     break
             self._flush()
         except psycopg.Error as error:
-            raise translate(error, self._staging.address, "copy rows") from error
+            query, schema = self._staging.query, self._staging.schema
+            address = self._staging.address
+            raise translate(error, address, "copy rows", query=query, schema=schema) from error
         finally:
             if self._connection is not None:
                 self._connection.close()
@@ -148,6 +172,8 @@ class Task:
                     rows += batch.num_rows
                     if rows >= CHUNK_ROWS:
                         break
+            if self._staging.mark:
+                connection.execute(self._staging.mark.encode(), (self.task, rows))
             connection.commit()
             self.rows += rows
         except psycopg.Error as error:
@@ -168,10 +194,14 @@ class Task:
                 self._copy_chunk(half)
 
     def _flush(self) -> None:
-        """Make all that was committed durable; a crash before this breaks the connection, and so the task."""
+        """Make all that was committed durable.
+
+        A crash before this breaks the connection, and so the task; or not, where a pooler keeps it. Then
+        the rows that the server lost are missed when the staging is recorded.
+        """
         if self._connection is not None:
             begin(self._connection)
-            # a commit is waited for only behind something written; this is, and nobody reads it
+            # a commit is waited for only after something was written; this is, and nobody reads it
             self._connection.execute("SELECT pg_logical_emit_message(true, 'weir', '')")
             self._connection.commit()
 
@@ -196,7 +226,10 @@ class Task:
         if self._staging.numbered:
             columns.append(pa.array(range(first, first + batch.num_rows), pa.int64()))
         columns += [
-            _written(column, form) for column, form in zip(batch.columns, self._staging.forms, strict=True)
+            _written(column, form, limit)
+            for column, form, limit in zip(
+                batch.columns, self._staging.forms, self._staging.limits, strict=True
+            )
         ]
         made = pa.RecordBatch.from_arrays(columns, [str(number) for number in range(len(columns))])
         out = pa.BufferOutputStream()
@@ -205,10 +238,12 @@ class Task:
         return memoryview(out.getvalue())
 
 
-def _written(column: pa.Array, form: Form) -> pa.Array:
+def _written(column: pa.Array, form: Form, limit: int | None) -> pa.Array:
     """The column as COPY reads it."""
     import pyarrow as pa  # noqa: PLC0415
 
+    if limit is not None:
+        column = _refusable(column, form, limit)
     if form is Form.UTC:
         return column.cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us"))
     if form is Form.NOTHING:
@@ -218,6 +253,27 @@ def _written(column: pa.Array, form: Form) -> pa.Array:
     if form in (Form.ARRAY, Form.BYTES_ARRAY):
         return pa.array((None if v is None else array_literal(v) for v in column.to_pylist()), pa.string())
     return column
+
+
+def _refusable(column: pa.Array, form: Form, limit: int) -> pa.Array:
+    """The texts, those that are too long with a character at the end that is no blank.
+
+    Of blanks beyond its length varchar(n) takes as many as it has room for, and says nothing of the rest.
+    """
+    import pyarrow as pa  # noqa: PLC0415
+    from pyarrow import compute  # noqa: PLC0415
+
+    if form is Form.ARRAY:
+        texts = ([_marked(v, limit) for v in values] if values else values for values in column.to_pylist())
+        return pa.array(texts, column.type)
+    long = compute.greater(compute.utf8_length(column), limit)
+    if not compute.any(long).as_py():
+        return column
+    return compute.if_else(long, compute.binary_join_element_wise(column, ".", ""), column)
+
+
+def _marked(text: str | None, limit: int) -> str | None:
+    return text + "." if text is not None and len(text) > limit else text
 
 
 def array_literal(values: Iterable[Any]) -> str:
@@ -254,6 +310,10 @@ def _halves(chunk: Sequence[pa.RecordBatch]) -> list[Sequence[pa.RecordBatch]]:
         return [chunk[: len(chunk) // 2], chunk[len(chunk) // 2 :]]
     half = chunk[0].num_rows // 2
     return [[chunk[0].slice(0, half)], [chunk[0].slice(half)]] if half else []
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else text[:most] + "..."
 
 
 def _json(value: Any) -> str:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 SETTINGS = {
     "timezone": "UTC",  # timestamps are copied as UTC, without a zone
     "datestyle": "ISO, YMD",
-    "idle_in_transaction_session_timeout": "30s",  # a driver that is frozen in a commit lets go then
+    "idle_in_transaction_session_timeout": "30s",  # a driver that is frozen in a commit releases it then
 }
 """What every transaction counts on; not of the session, which a pooler may share."""
 _DURABLE = (
@@ -40,14 +40,29 @@ _DURABLE = (
     "WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')"
 )
 """Spark decides for what is recorded: no server may lose it that answered before it was on its disk."""
+_LOCK_TIMEOUT = "SELECT set_config('lock_timeout', '5min', true) WHERE current_setting('lock_timeout') = '0'"
+"""Nobody waits for a lock for ever without a message; the user, the database or the url may set another."""
+_CONNECTION = {
+    "connect_timeout": 10,
+    "application_name": "weir",
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+"""What the url may set otherwise. A machine that vanishes closes no connection: without these the sink
+would wait for its answer for hours. The last one, in milliseconds, bounds how long nothing is heard of
+the machine, and how long a server may take nothing of what is sent; where a system does not have it,
+the three before it do the former."""
 _HOSTS, _PORTS = re.compile(r"[\w.,:/\-]*"), re.compile(r"[\d,]*")
-_CONNECT_SECONDS = 10
+_SHOWN = 500
 _IDLE_KEPT = 2
 _REFUSES_ROWS = ("22", "23", "44", "P0", "54000")
 """How an SQLSTATE begins that speaks of a row: data, integrity, a view's check, an error raised by a trigger,
 a value too long for its index."""
 _REFUSES_US = ("28", "3D")
 _MISFITS = ("0A", "3F", "42")
+_OWN_TABLES = r"\.(ledger|delivered|staged|refused|before_\d+|s\d+_\d+_\d+_\d+)\b"
 _REFUSED_LOGIN = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry|"
     r'(role|database|user) ".*" (does not exist|is not permitted)|permission denied for database'
@@ -98,12 +113,9 @@ def connect(address: Address, verb: str) -> Connection:
     """A new connection; no transaction is open."""
     psycopg = _psycopg()
     try:
-        connection: Connection = psycopg.connect(
-            address.url,
-            connect_timeout=_CONNECT_SECONDS,
-            client_encoding="utf8",
-            application_name="weir",
-        )
+        chosen = psycopg.conninfo.conninfo_to_dict(address.url)
+        defaults = {key: value for key, value in _CONNECTION.items() if key not in chosen}
+        connection: Connection = psycopg.connect(address.url, client_encoding="utf8", **defaults)
     except psycopg.Error as error:
         raise translate(error, address, verb) from None
     connection.prepare_threshold = None  # tables come and go
@@ -113,18 +125,34 @@ def connect(address: Address, verb: str) -> Connection:
 def begin(connection: Connection) -> None:
     """Begin a transaction with the settings that every step counts on; raises what psycopg raises."""
     settings = [f"SET LOCAL {key} = '{value}'" for key, value in SETTINGS.items()]
-    connection.execute("; ".join([*settings, _DURABLE]).encode())
+    connection.execute("; ".join([*settings, _DURABLE, _LOCK_TIMEOUT]).encode())
 
 
-def translate(error: psycopg.Error, address: Address, verb: str) -> WeirError:
-    """What an error of the database means for the sink, without secrets."""
+def translate(
+    error: psycopg.Error, address: Address, verb: str, *, query: str = "?", schema: str = ""
+) -> WeirError:
+    """What an error of the database means for the sink of a query, without secrets.
+
+    `schema` is where weir's own tables are. When one of them is missing, a standby may have taken over that
+    never had it, or somebody deleted it: the next start makes it again, and finds out what is lost.
+    """
     state, reason = error.sqlstate or "", scrubbed(str(error), address)
     if state[:2] in _REFUSES_US or (not state and _REFUSED_LOGIN.search(reason)):
         return LoginRefusedError(place=address.place, reason=reason)
+    if schema and _own_is_missing(state, reason, schema):
+        reason += "; a standby without it may have taken over, or somebody deleted it"
+        return DatabaseError(verb=verb, place=address.place, reason=reason)
     if state[:2] in _MISFITS or refuses_row(error):
-        todo = "mend the table or the rights of the user, then start again"
-        return SinkMismatchError(query="?", path=address.place, reason=f"{verb}: {reason}", todo=todo)
+        todo = "correct the table or the rights of the user, then start again"
+        return SinkMismatchError(query=query, path=address.place, reason=f"{verb}: {reason}", todo=todo)
     return DatabaseError(verb=verb, place=address.place, reason=reason)
+
+
+def _own_is_missing(state: str, reason: str, schema: str) -> bool:
+    """Whether a table of weir's, or its schema, is missing; a server may translate all but the names."""
+    if state == "3F000":
+        return bool(re.search(rf"(?<!\w){re.escape(schema)}(?!\w)", reason))
+    return state == "42P01" and bool(re.search(re.escape(schema) + _OWN_TABLES, reason))
 
 
 def refuses_row(error: psycopg.Error) -> bool:
@@ -138,14 +166,18 @@ def scrubbed(text: str, address: Address) -> str:
     with suppress(Exception):
         word = _psycopg().conninfo.conninfo_to_dict(address.url).get("password")
         line = line.replace(str(word), "***") if word else line
-    return line
+    return line if len(line) <= _SHOWN else line[:_SHOWN] + "..."
 
 
 class Database:
     """A few connections that are used again. For any thread."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, schema: str = "") -> None:
         self.address = address
+        self.schema = schema
+        """Where weir's own tables are."""
+        self.query = "?"
+        """Whose sink this is, for messages; known once the sink is opened."""
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
         weakref.finalize(self, _close, self._idle)  # a sink ends with the run that it was made for
@@ -162,7 +194,7 @@ class Database:
             yield connection
         except psycopg.Error as error:
             self._give_back(connection)
-            raise translate(error, self.address, verb) from error
+            raise self._translated(error, verb) from error
         except BaseException:
             self._give_back(connection)
             raise
@@ -176,7 +208,7 @@ class Database:
         except psycopg.Error as error:
             connection.close()
             if error.sqlstate and error.sqlstate[:2] != "57":  # it answered that it did not
-                raise translate(error, self.address, verb) from error
+                raise self._translated(error, verb) from error
             reason = scrubbed(str(error), self.address)
             raise OutcomeUnknownError(verb=verb, path=self.address.place, reason=reason) from error
 
@@ -193,7 +225,10 @@ class Database:
             except psycopg.Error as error:
                 connection.close()
                 if used is None:
-                    raise translate(error, self.address, verb) from error
+                    raise self._translated(error, verb) from error
+
+    def _translated(self, error: psycopg.Error, verb: str) -> WeirError:
+        return translate(error, self.address, verb, query=self.query, schema=self.schema)
 
     def _give_back(self, connection: Connection) -> None:
         with suppress(Exception):

@@ -14,11 +14,13 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from weir import faults
 from weir.errors import (
+    DatabaseError,
     FencedError,
     LostStagingError,
     OutcomeUnknownError,
@@ -32,7 +34,7 @@ from weir.job.sinks.postgres import catalogue
 from weir.job.sinks.postgres.catalogue import Name, Target, Wanted
 from weir.job.sinks.postgres.copying import DONE, Refusal, Staging
 from weir.job.sinks.postgres.database import Address, Database, refuses_row
-from weir.job.sinks.postgres.tables import DEAD_LETTERS, Recorded, Tables, beside_values, of_places, of_tasks
+from weir.job.sinks.postgres.tables import DEAD_LETTERS, Mode, Recorded, Tables, beside_values, of_places
 from weir.job.sinks.postgres.types import Form
 from weir.protocol.ledger import Ledger, Staged
 
@@ -43,7 +45,8 @@ if TYPE_CHECKING:
 
     from weir.job.sinks.postgres.database import Connection
 
-_UPSERT, _APPEND = "upsert", "append"
+
+_ZONED = "with time zone"
 
 
 class Check(Enum):
@@ -52,6 +55,18 @@ class Check(Enum):
     NOW = "now"
     """With the rows that are moved: what does not keep them can be set apart."""
     AT_COMMIT = "at commit"
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What became of rows that were staged."""
+
+    rows: int
+    """Appended rows: as many as the server has inserted, without those that a trigger or a rule kept out."""
+    refused: int = 0
+
+    def __add__(self, other: Moved) -> Moved:
+        return Moved(self.rows + other.rows, self.refused + other.refused)
 
 
 class PostgresSink:
@@ -69,6 +84,7 @@ class PostgresSink:
         self._wanted = wanted
         self._dead_letter = dead_letter
         self._database = database or Database(address)
+        self._database.schema = schema
         self._tables = Tables(schema)
         self._expected: StructType | None = None
         self._target: Target | None = None
@@ -98,29 +114,29 @@ class PostgresSink:
 
     def open(self, owner: str, lineage: str, token: Token) -> Ledger:
         self._token = token
+        self._database.query = owner.split("/", 1)[-1]
         with self._database.transaction("open the sink") as connection:
             self._tables.create(connection)
             name = catalogue.resolve(connection, self._wanted.table)
-            mode = _UPSERT if self._wanted.key else _APPEND
-            new = self._tables.enter(connection, name, owner, lineage, mode)
+            new = self._tables.enter(connection, name, owner, lineage)
             self._ledger = self._tables.ledger(connection, lock=True)
             self._check_owner(owner, lineage)
             self._check_fence()
             self._tables.announce(connection, token)
-            self._ledger = self._tables.ledger(connection, lock=True)
             if self._expected is not None:
                 self._target = self._fit(connection, self._expected)
+            self._ledger = self._tables.ledger(connection, lock=True)
             if new and self._wanted.extra:
                 catalogue.check_unnumbered(connection, name, self._wanted.extra, self._query)
         return self._ledger
 
     def stage(self, frame: DataFrame, batch: BatchId, token: Token) -> None:
         with self._database.transaction("make a staging table") as connection:
-            if self._target is None:
+            if self._target is None or self._wanted.at_once:  # nobody looks at its columns later on
                 self._target = self._fit(connection, frame.schema)
-            if not self._wanted.at_once:
-                self._tables.create_staging(connection, self._target, batch, token)
-        target = self._target
+            target = self._target
+            counted = None if self._wanted.at_once else target
+            self._tables.create_staging(connection, counted, batch, token)
         staging = self._staging(target, batch, token)
         over = threading.Event()
         faults.watch("batch.writing", lambda: self._writing(target, batch, token), over)
@@ -131,11 +147,10 @@ class PostgresSink:
         for task in tasks:
             if task["refusal"]:
                 raise self._refused(json.loads(task["refusal"]))
-        counted = sorted((task["partition"], task["task"]) for task in tasks)
         self._written[batch, token] = Recorded(
             sum(task["rows"] for task in tasks),
             sum(task["refused"] for task in tasks),
-            tuple(task for _, task in counted),
+            tuple(task for _, task in sorted((task["partition"], task["task"]) for task in tasks)),
         )
 
     def record(self, staged: Staged) -> None:
@@ -145,6 +160,7 @@ class PostgresSink:
             self._check_fence()
             if written is None:
                 raise self._lost(staged)
+            self._check_written(connection, staged, written)
             self._tables.record(connection, staged, written)
         self._written.pop((staged.batch, staged.token), None)
 
@@ -238,31 +254,37 @@ class PostgresSink:
             missing = f"batch {self._ledger.last + 1}, decided by another run after this one had begun, which"
             raise FencedError(who=f"run {self._token}", by=missing)
         assert self._target is not None or not recorded.rows, "a staging has rows of a table that is known"
-        refused = recorded.refused
-        if recorded.rows and not self._wanted.at_once:
-            refused += self._move(connection, staged, recorded, check)
+        moved = self._move(connection, staged, recorded, check) if recorded.rows else Moved(0)
         if recorded.refused:
             if self._dead_letter is None:
                 reason = f"rows of batch {staged.batch} were refused and kept for a dead-letter table"
                 raise self._unfit(reason, "name that table once more: dead_letter=<table>")
             letters = self._tables.refusals(self._dead_letter, staged, recorded.tasks)
             connection.execute(letters, (self._ledger.owner,))
-        rows = recorded.rows + recorded.refused - refused
-        self._tables.deliver(connection, staged.batch, self._token, rows, refused)
+        refused = recorded.refused + moved.refused
+        self._tables.deliver(connection, staged.batch, self._token, moved.rows, refused)
         return Outcome.DONE_NOW
 
-    def _move(self, connection: Connection, staged: Staged, recorded: Recorded, check: Check) -> int:
-        """Move the rows that count; the number of those that only the table itself has refused."""
-        moving = self._moving(connection, staged, recorded)
-        if _refusal(connection, moving(of_tasks(recorded.tasks)), check) is None:
-            return 0
-        if self._wanted.key:
-            find = self._tables.last_of_each_key(self._wanted, staged, recorded.tasks)
-        else:
-            table = self._tables.staging(staged.batch, staged.token)
-            find = f"SELECT ctid::text FROM {table} WHERE {of_tasks(recorded.tasks)}".encode()
+    def _move(self, connection: Connection, staged: Staged, recorded: Recorded, check: Check) -> Moved:
+        """Move the rows that count; what an earlier run staged, as that run was told to."""
+        kinds = self._tables.columns_of_staging(connection, staged)
+        if kinds is None and self._wanted.at_once:  # recorded by an earlier version
+            return Moved(recorded.rows)
+        there = 0
+        if kinds is not None:
+            there = self._tables.count(connection, staged, recorded.tasks, at_once=not kinds)
+        if there != recorded.rows:
+            raise self._lost(staged)
+        if not kinds:  # they are in the table already
+            return Moved(recorded.rows)
+        moving = self._moving(connection, staged, recorded, kinds)
+        moved = _moved(connection, moving("true"), check)
+        if isinstance(moved, int):
+            return Moved(recorded.rows if self._wanted.key else moved)
+        find = self._tables.places(self._wanted, staged, recorded.tasks)
         places = [str(place) for (place,) in connection.execute(find).fetchall()]
-        return self._move_apart(connection, staged, lambda some: moving(of_places(some)), places, check)
+        apart = self._move_apart(connection, staged, lambda some: moving(of_places(some)), places, check)
+        return Moved(recorded.rows - apart.refused, apart.refused) if self._wanted.key else apart
 
     def _move_apart(
         self,
@@ -271,36 +293,65 @@ class PostgresSink:
         moving: Callable[[list[str]], bytes],
         places: list[str],
         check: Check,
-    ) -> int:
+    ) -> Moved:
         """Move what the table takes; halve what it does not, until each refused row stands alone."""
-        error = _refusal(connection, moving(places), check)
-        if error is None:
-            return 0
+        moved = _moved(connection, moving(places), check)
+        if isinstance(moved, int):
+            return Moved(moved)
         if len(places) == 1:
-            self._keep_refused(connection, staged, places[0], error)
-            return 1
+            self._keep_refused(connection, staged, places[0], moved)
+            return Moved(0, 1)
         half = len(places) // 2
-        return sum(
-            self._move_apart(connection, staged, moving, part, check)
-            for part in (places[:half], places[half:])
+        return self._move_apart(connection, staged, moving, places[:half], check) + self._move_apart(
+            connection, staged, moving, places[half:], check
         )
 
-    def _moving(self, connection: Connection, staged: Staged, recorded: Recorded) -> Callable[[str], bytes]:
+    def _moving(
+        self, connection: Connection, staged: Staged, recorded: Recorded, kinds: dict[str, str]
+    ) -> Callable[[str], bytes]:
         """The statement that moves the rows for which a condition holds, with the columns that are staged.
 
         An earlier run may have staged other columns: the query was changed since.
         """
         assert self._target is not None
-        target = self._target.only(self._tables.columns_of_staging(connection, staged))
-        if self._wanted.key:
-            return lambda rows: self._tables.upsert(self._wanted, target, staged, rows, recorded.tasks)
-        return lambda rows: self._tables.append(self._wanted, target, staged, rows)
+        self._check_types(connection, staged, recorded, kinds)
+        target = self._target.only(list(kinds))
+        tasks = recorded.tasks
+        if not self._wanted.key:
+            return lambda rows: self._tables.append(self._wanted, target, staged, rows, tasks)
+        if {c.name for c in target.columns} != {c.name for c in self._target.columns}:
+            # a rewind restores the columns that are written now: this batch has written others
+            self._tables.raise_floor(connection, staged.batch, images=False)
+        return lambda rows: self._tables.upsert(self._wanted, target, staged, rows, tasks)
+
+    def _check_types(
+        self, connection: Connection, staged: Staged, recorded: Recorded, kinds: dict[str, str]
+    ) -> None:
+        """Raise where a column has another type by now, to which PostgreSQL would fit a value unasked."""
+        assert self._target is not None
+        name = self._target.name
+        connection.execute(f"LOCK TABLE ONLY {name} IN ROW EXCLUSIVE MODE".encode())  # as an INSERT does
+        now = catalogue.types(connection, name)
+        other = {
+            column: (kind, now[column]) for column, kind in kinds.items() if now.get(column, kind) != kind
+        }
+        if not other:
+            return
+        wrong = {column for column, pair in other.items() if len({_ZONED in kind for kind in pair}) > 1}
+        wrong |= set(self._tables.changing(connection, staged, recorded.tasks, other))
+        for column in sorted(wrong):
+            then, kind = other[column]
+            reason = f"its column {column!r} is {kind} by now, which would change rows staged as {then}"
+            todo = (
+                f"ALTER TABLE {name} ALTER COLUMN {catalogue.quoted([column])} TYPE {then}; then start again"
+            )
+            raise self._unfit(reason, todo)
 
     def _keep_refused(self, connection: Connection, staged: Staged, place: str, error: psycopg.Error) -> None:
-        names = self._tables.columns_of_staging(connection, staged)
+        names = list(self._tables.columns_of_staging(connection, staged) or ())
         table = self._tables.staging(staged.batch, staged.token)
         found = connection.execute(
-            f"SELECT {catalogue.quoted(names)} FROM {table} WHERE {of_places([place])}".encode()
+            f"SELECT {catalogue.quoted(names)} FROM {table} AS staged WHERE {of_places([place])}".encode()
         ).fetchone()
         refusal = Refusal.of(error, dict(zip(names, found or (), strict=False)), self._address, connection)
         if self._dead_letter is None:
@@ -320,6 +371,7 @@ class PostgresSink:
         target = catalogue.fit(connection, self._wanted, schema, self._query)
         if self._wanted.key:
             self._tables.create_images(connection, target)
+        self._tables.set_mode(connection, Mode.of(self._wanted, target, self._dead_letter))
         if self._dead_letter is not None:
             self._create_dead_letter(connection, self._dead_letter)
         return target
@@ -343,13 +395,12 @@ class PostgresSink:
             )
 
     def _staging(self, target: Target, batch: BatchId, token: Token) -> Staging:
-        numbered, leads = bool(self._wanted.key), None
+        numbered, leads, mark = bool(self._wanted.key), None, ""
         copy = self._tables.copy(target, batch, token, numbered=numbered)
         if self._wanted.at_once:
-            copy, leads = (
-                self._tables.copy_at_once(self._wanted, target),
-                (batch,) if self._wanted.extra else (),
-            )
+            copy = self._tables.copy_at_once(self._wanted, target)
+            leads = (batch,) if self._wanted.extra else ()
+            mark = self._tables.mark(batch, token)
         return Staging(
             self._address,
             copy,
@@ -358,6 +409,10 @@ class PostgresSink:
             tuple(column.form for column in target.staged),
             leads,
             numbered,
+            tuple(column.limit for column in target.staged),
+            mark,
+            self._query,
+            self._tables.schema,
             keep_refused=self._dead_letter is not None,
         )
 
@@ -374,7 +429,7 @@ class PostgresSink:
 
     @property
     def _query(self) -> str:
-        return self._ledger.owner.split("/", 1)[-1] or "?"
+        return self._database.query
 
     def _refused(self, refusal: dict[str, str]) -> WeirError:
         return RefusedRowError(table=str(self._wanted.table), query=self._query, **refusal)
@@ -384,6 +439,23 @@ class PostgresSink:
 
     def _lost(self, staged: Staged) -> LostStagingError:
         return LostStagingError(batch=staged.batch, query=self._ledger.owner, path=self.describe())
+
+    def _check_written(self, connection: Connection, staged: Staged, written: Recorded) -> None:
+        """Raise unless the server has all rows that the tasks have reported.
+
+        In the transaction that records them: whoever takes over later with the record has the rows too.
+        """
+        tasks, at_once = written.tasks, self._wanted.at_once
+        for what, wanted, there in (
+            ("rows", written.rows, self._tables.count(connection, staged, tasks, at_once=at_once)),
+            ("refused rows", written.refused, self._tables.count_refused(connection, staged, tasks)),
+        ):
+            if there != wanted:
+                reason = (
+                    f"it has {there} of the {wanted} {what} of batch {staged.batch} that it had confirmed: "
+                    "it crashed without them, or a standby without them took over; the batch runs again"
+                )
+                raise DatabaseError(verb="record a staging", place=self._address.place, reason=reason)
 
     def _check_fence(self) -> None:
         if self._ledger.fence > self._token:
@@ -403,20 +475,20 @@ class PostgresSink:
         raise SinkMismatchError(query=query, path=self.describe(), reason=reason, todo=todo)
 
 
-def _refusal(connection: Connection, moving: bytes, check: Check) -> psycopg.Error | None:
-    """Move rows, all of them or none; the error, when it speaks of a row."""
+def _moved(connection: Connection, moving: bytes, check: Check) -> int | psycopg.Error:
+    """Move rows, all of them or none; how many were inserted, or the error, when it speaks of a row."""
     import psycopg  # noqa: PLC0415
 
     try:
         with connection.transaction():
-            connection.execute(moving)
+            inserted = connection.execute(moving).rowcount
             if check is Check.NOW:
                 connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
     except psycopg.Error as error:
         if not refuses_row(error):
             raise
         return error
-    return None
+    return inserted
 
 
 def _projected(frame: DataFrame, target: Target) -> DataFrame:

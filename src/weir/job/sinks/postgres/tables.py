@@ -4,7 +4,8 @@
     delivered           one row a batch: by which run, how many rows, when
     staged              stagings that are recorded: whole and durable
     refused             rows that were refused while they were staged, until their batch counts
-    s<id>_<batch>_<attempt>_<run>   the rows of one run of a batch
+    s<id>_<batch>_<attempt>_<run>   the rows of one run of a batch; of rows that go to the table at once,
+                        how many there were in each chunk
     before_<id>         of a table with a key: the rows that each batch has replaced
 
 Nothing here commits: the caller's transaction makes a step happen as a whole or not at all. Numbers
@@ -13,12 +14,13 @@ and quoted names stand in the text of a statement; values are always passed besi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Literal
 
 from weir.ids import NO_BATCH, Attempt, BatchId, CheckpointId, Run, Token
-from weir.job.sinks.postgres.catalogue import MARKER, Name, Target, Wanted, quoted
+from weir.job.sinks.postgres.catalogue import MARKER, Name, Target, Wanted, quoted, types
 from weir.protocol.ledger import Ledger, Staged
 
 if TYPE_CHECKING:
@@ -28,6 +30,9 @@ _ONE_AT_A_TIME = 0x77656972
 """An advisory lock: who creates the schema."""
 TASK, ROW, DELETE = '"weir:task"', '"weir:row"', f'"{MARKER}"'
 """Columns of a staging table beside the frame's."""
+_PLACE = '"weir:place"'
+"""Where a task's partition stands among the others."""
+_NEWEST_FIRST = f"{_PLACE} DESC, {ROW} DESC"
 BATCH, EXISTED = '"weir:batch"', '"weir:existed"'
 """Columns of a table of images beside the user's."""
 _OPTIONS = "WITH (autovacuum_enabled = false)"
@@ -35,6 +40,9 @@ DEAD_LETTERS = (
     "query text NOT NULL, batch bigint NOT NULL, refused_at timestamptz NOT NULL DEFAULT now(), "
     "reason text NOT NULL, column_name text NOT NULL, value text NOT NULL, row jsonb NOT NULL"
 )
+
+
+_UPSERT, _APPEND = "upsert", "append"
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,41 @@ class Recorded:
     refused: int
     tasks: tuple[int, ...]
     """The tasks whose rows count, by their partitions."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How the rows of a table are written, as far as a rewind depends on it."""
+
+    key: tuple[str, ...]
+    columns: tuple[str, ...]
+    """With a key: those that are written, and so restored."""
+    batch_column: str
+    dead_letter: str
+
+    @classmethod
+    def of(cls, wanted: Wanted, target: Target, dead_letter: Name | None) -> Mode:
+        columns = tuple(sorted(c.name for c in target.columns)) if wanted.key else ()
+        return cls(tuple(sorted(wanted.key)), columns, wanted.extra, str(dead_letter or ""))
+
+    def text(self) -> str:
+        return json.dumps({"kind": self._kind, **asdict(self)})
+
+    def rewinds(self, former: str) -> bool:
+        """Whether what was written in a former mode can be rewound in this one.
+
+        Earlier versions entered the kind alone. Refused rows lie in a table of their own, if in any.
+        """
+        if former in (_UPSERT, _APPEND):
+            return former == self._kind
+        there = json.loads(former)
+        letters = there.pop("dead_letter")
+        mine = json.loads(self.text())
+        return letters in ("", mine.pop("dead_letter")) and there == mine
+
+    @property
+    def _kind(self) -> str:
+        return _UPSERT if self.key else _APPEND
 
 
 class Tables:
@@ -100,26 +143,45 @@ class Tables:
 
     # the ledger
 
-    def enter(self, connection: Connection, target: Name, owner: str, lineage: str, mode: str) -> bool:
+    def enter(self, connection: Connection, target: Name, owner: str, lineage: str) -> bool:
         """The row of this table: made now (then True), or there already, by whomever."""
         made = connection.execute(
             f"INSERT INTO {self._beside_values('ledger')} "
             "(target, owner, lineage, mode, attempt, run, last, floor) "
             f"VALUES (%s, %s, %s, %s, 0, 0, {NO_BATCH}, {NO_BATCH}) ON CONFLICT (target) DO NOTHING".encode(),
-            (str(target), owner, lineage, mode),
+            (str(target), owner, lineage, ""),
         )
         found = connection.execute(
-            f"SELECT id, mode FROM {self._beside_values('ledger')} WHERE target = %s FOR UPDATE".encode(),
+            f"SELECT id FROM {self._beside_values('ledger')} WHERE target = %s FOR UPDATE".encode(),
             (str(target),),
         ).fetchone()
         assert found is not None
         self.id = found[0]
-        if found[1] != mode:  # what was written in another way can't be taken back in this one
-            connection.execute(
-                f"UPDATE {self._beside_values('ledger')} SET mode = %s, floor = last WHERE id = %s".encode(),
-                (mode, self.id),
-            )
         return made.rowcount > 0
+
+    def set_mode(self, connection: Connection, mode: Mode) -> None:
+        """Enter how rows are written from now on.
+
+        What was written in another way can't be rewound in this one: the floor rises to the newest batch.
+        """
+        found = connection.execute(
+            f"SELECT mode FROM {self.name('ledger')} WHERE id = {self.id} FOR UPDATE".encode()
+        ).fetchone()
+        text = mode.text()
+        if found is None or found[0] == text:
+            return
+        connection.execute(
+            f"UPDATE {self._beside_values('ledger')} SET mode = %s WHERE id = {self.id}".encode(), (text,)
+        )
+        if found[0] and not mode.rewinds(found[0]):
+            self.raise_floor(connection, "last", images=bool(mode.key))
+
+    def raise_floor(self, connection: Connection, batch: BatchId | Literal["last"], *, images: bool) -> None:
+        """From now on nothing is rewound to below this batch; images that only such a rewind needs go."""
+        self._set(connection, f"floor = greatest(floor, {batch})")
+        if images:
+            which = f"(SELECT floor FROM {self.name('ledger')} WHERE id = {self.id})"
+            connection.execute(f"DELETE FROM {self.before} WHERE {BATCH} <= {which}".encode())
 
     def ledger(self, connection: Connection, *, lock: bool) -> Ledger:
         """The ledger as it stands; locked, nobody else changes it before this transaction ends."""
@@ -154,21 +216,26 @@ class Tables:
         """Remove what a rewind to this batch, or to a later one, has no use for."""
         self._delete(connection, "delivered", f"batch <= {upto}")
         if images:
-            connection.execute(f"DELETE FROM {self.before} WHERE {BATCH} <= {upto}".encode())
-            self._set(connection, f"floor = greatest(floor, {upto})")
+            self.raise_floor(connection, upto, images=True)
 
     # stagings
 
     def staging(self, batch: BatchId, token: Token) -> str:
         return self.name(f"s{self.id}_{batch}_{token.attempt}_{token.run}")
 
-    def create_staging(self, connection: Connection, target: Target, batch: BatchId, token: Token) -> None:
-        """An empty table for the rows of one run of a batch."""
+    def create_staging(
+        self, connection: Connection, target: Target | None, batch: BatchId, token: Token
+    ) -> None:
+        """An empty table for the rows of one run of a batch; without a target, for their numbers only."""
         table = self.staging(batch, token)
         columns = [f"{TASK} bigint NOT NULL", f"{ROW} bigint"]
-        columns += [f"{quoted([c.name])} {c.type}{' NOT NULL' if c.required else ''}" for c in target.staged]
+        if target is not None:
+            columns += [
+                f"{quoted([c.name])} {c.type}{' NOT NULL' if c.required else ''}" for c in target.staged
+            ]
+            columns += target.checks
         connection.execute(f"DROP TABLE IF EXISTS {table}".encode())
-        inside = ", ".join([*columns, *target.checks])
+        inside = ", ".join(columns)
         connection.execute(f"CREATE TABLE {table} ({inside}) {_OPTIONS}".encode())
 
     def copy(self, target: Target, batch: BatchId, token: Token, *, numbered: bool) -> str:
@@ -181,6 +248,10 @@ class Tables:
         """The COPY of a task whose rows are seen at once."""
         names = [*filter(None, [wanted.extra]), *(c.name for c in target.columns)]
         return f"COPY {target.name} ({quoted(names)}) FROM STDIN (FORMAT csv)"
+
+    def mark(self, batch: BatchId, token: Token) -> str:
+        """The INSERT that counts a chunk that went to the table at once; its values: task, rows."""
+        return f"INSERT INTO {beside_values(self.staging(batch, token))} ({TASK}, {ROW}) VALUES (%s, %s)"
 
     def refuse(self, batch: BatchId, token: Token) -> str:
         """The INSERT of a row that was refused in a task; its values: task, reason, column, value, row."""
@@ -200,6 +271,22 @@ class Tables:
                 *(list(written.tasks), written.rows, written.refused),
             ),
         )
+
+    def count(self, connection: Connection, staged: Staged, tasks: Sequence[int], *, at_once: bool) -> int:
+        """How many rows of these tasks the server has."""
+        what = f"coalesce(sum({ROW}), 0)::bigint" if at_once else "count(*)"
+        found = connection.execute(f"SELECT {what} FROM {self._rows_of(staged, tasks)}".encode()).fetchone()
+        assert found is not None
+        return int(found[0])
+
+    def count_refused(self, connection: Connection, staged: Staged, tasks: Sequence[int]) -> int:
+        """How many rows the server has that were refused in these tasks."""
+        found = connection.execute(
+            f"SELECT count(*) FROM {self.name('refused')} "
+            f"WHERE {self._of(staged)} AND task = ANY({_array(tasks)})".encode()
+        ).fetchone()
+        assert found is not None
+        return int(found[0])
 
     def recorded(self, connection: Connection) -> list[Staged]:
         found = connection.execute(
@@ -231,14 +318,18 @@ class Tables:
             parsed.append((self.name(name), BatchId(batch), Token(Attempt(attempt), Run(run))))
         return parsed
 
-    def columns_of_staging(self, connection: Connection, staged: Staged) -> list[str]:
-        """The columns that were staged, weir's own left out but for the marker."""
+    def columns_of_staging(self, connection: Connection, staged: Staged) -> dict[str, str] | None:
+        """The columns that were staged with their types, weir's own left out but for the marker.
+
+        None when there is no staging table; none where the rows went to the table at once.
+        """
         found = connection.execute(
-            "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 2 "
-            "AND NOT attisdropped ORDER BY attnum",
+            "SELECT attname, format_type(atttypid, atttypmod) FROM pg_class c LEFT JOIN pg_attribute "
+            "ON attrelid = c.oid AND attnum > 2 AND NOT attisdropped WHERE c.oid = to_regclass(%s) "
+            "ORDER BY attnum",
             (self.staging(staged.batch, staged.token),),
         ).fetchall()
-        return [str(name) for (name,) in found]
+        return {str(name): str(kind) for name, kind in found if name is not None} if found else None
 
     def forget_staging(self, connection: Connection, staged: Staged) -> None:
         """Remove the record and the table of a staging.
@@ -249,6 +340,8 @@ class Tables:
 
         for table in ("staged", "refused"):
             connection.execute(f"DELETE FROM {self.name(table)} WHERE {self._of(staged)}".encode())
+        before = connection.execute("SELECT current_setting('lock_timeout')").fetchone()
+        assert before is not None
         try:
             with connection.transaction():
                 connection.execute("SET LOCAL lock_timeout = '200ms'")
@@ -257,7 +350,7 @@ class Tables:
                 )
         except psycopg.errors.LockNotAvailable:
             return
-        connection.execute("SET LOCAL lock_timeout = 0")
+        connection.execute(f"SET LOCAL lock_timeout = '{before[0]}'".encode())
 
     # moving a batch
 
@@ -274,12 +367,7 @@ class Tables:
         )
         index = f"before_{self.id}_batch ON {self.before} USING brin ({BATCH})"
         connection.execute(f"CREATE INDEX IF NOT EXISTS {index}".encode())
-        found = connection.execute(
-            "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
-            "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
-            (self.before,),
-        ).fetchall()
-        there = {str(name): str(kind) for name, kind in found}
+        there = types(connection, Name(self.schema, f"before_{self.id}"))
         for name, kind in target.all:  # the user's table may have changed since
             if there.get(name) != kind:
                 change = (
@@ -287,13 +375,15 @@ class Tables:
                 )
                 connection.execute(f"ALTER TABLE {self.before} {change} {kind}".encode())
 
-    def append(self, wanted: Wanted, target: Target, staged: Staged, rows: str) -> bytes:
-        """The statement that moves these rows of a staging; `rows` is a condition."""
+    def append(
+        self, wanted: Wanted, target: Target, staged: Staged, rows: str, tasks: Sequence[int]
+    ) -> bytes:
+        """The statement that moves rows of these tasks; `rows` is one more condition."""
         names = quoted(c.name for c in target.columns)
         extra, value = (f", {quoted([wanted.extra])}", f", {staged.batch}") if wanted.extra else ("", "")
         return (
             f"INSERT INTO {target.name} ({names}{extra}) SELECT {names}{value} "
-            f"FROM {self.staging(staged.batch, staged.token)} WHERE {rows}"
+            f"FROM {self._rows_of(staged, tasks)} WHERE {rows}"
         ).encode()
 
     def upsert(
@@ -311,8 +401,7 @@ class Tables:
         gone = f", gone AS (DELETE FROM {target.name} t USING s WHERE {same} AND s.{DELETE})"
         return (
             f"WITH s AS MATERIALIZED (SELECT DISTINCT ON ({keys}) {quoted(names)}{marker} "
-            f"FROM {self.staging(staged.batch, staged.token)} WHERE {rows} "
-            f"ORDER BY {keys}, array_position({_array(tasks)}, {TASK}) DESC, {ROW} DESC), "
+            f"FROM {self._rows_of(staged, tasks)} WHERE {rows} ORDER BY {keys}, {_NEWEST_FIRST}), "
             f"images AS (INSERT INTO {self.before} ({BATCH}, {EXISTED}, {quoted([*key, *others])}) "
             f"SELECT {staged.batch}, t.{quoted(key[:1])} IS NOT NULL, {quoted(key, 's.')}{image} "
             f"FROM s LEFT JOIN {target.name} t ON {same})"
@@ -322,14 +411,36 @@ class Tables:
             f"ON CONFLICT ({keys}) DO {f'UPDATE SET {update}' if rest else 'NOTHING'}"
         ).encode()
 
-    def last_of_each_key(self, wanted: Wanted, staged: Staged, tasks: Sequence[int]) -> bytes:
-        """The places of the rows that an upsert moves."""
+    def changing(
+        self, connection: Connection, staged: Staged, tasks: Sequence[int], kinds: dict[str, tuple[str, str]]
+    ) -> list[str]:
+        """The columns with a value that another type would change; of each, the staged type and the other."""
+        changes = [
+            f"coalesce(bool_or({column}::{now}::{then}::text IS DISTINCT FROM {column}::text), false)"
+            for column, then, now in ((quoted([name]), *pair) for name, pair in kinds.items())
+        ]
+        found = connection.execute(
+            f"SELECT {', '.join(changes)} FROM {self._rows_of(staged, tasks)}".encode()
+        ).fetchone()
+        assert found is not None
+        return [name for name, changed in zip(kinds, found, strict=True) if changed]
+
+    def places(self, wanted: Wanted, staged: Staged, tasks: Sequence[int]) -> bytes:
+        """The places of the rows that are moved; of a table with a key, the last of each key."""
+        rows = self._rows_of(staged, tasks)
+        if not wanted.key:
+            return f"SELECT staged.ctid::text FROM {rows}".encode()
         keys = quoted(wanted.key)
+        last = f"SELECT DISTINCT ON ({keys}) staged.ctid::text FROM {rows}"
+        return f"{last} ORDER BY {keys}, {_NEWEST_FIRST}".encode()
+
+    def _rows_of(self, staged: Staged, tasks: Sequence[int]) -> str:
+        """The rows of these tasks, as SQL for FROM; a join, so that its cost is not rows times tasks."""
+        table = self.staging(staged.batch, staged.token)
         return (
-            f"SELECT DISTINCT ON ({keys}) ctid::text FROM {self.staging(staged.batch, staged.token)} "
-            f"WHERE {of_tasks(tasks)} "
-            f"ORDER BY {keys}, array_position({_array(tasks)}, {TASK}) DESC, {ROW} DESC"
-        ).encode()
+            f"{table} AS staged JOIN unnest({_array(tasks)}) WITH ORDINALITY "
+            f'AS counted ("weir:counted", {_PLACE}) ON "weir:counted" = {TASK}'
+        )
 
     def take_back(self, connection: Connection, wanted: Wanted, target: Target, to: BatchId) -> None:
         """Remove or restore the rows of every batch above this one."""
@@ -390,14 +501,9 @@ def beside_values(name: str) -> str:
     return name.replace("%", "%%")
 
 
-def of_tasks(tasks: Sequence[int]) -> str:
-    """The condition for the rows that count."""
-    return f"{TASK} = ANY({_array(tasks)})"
-
-
 def of_places(places: Sequence[str]) -> str:
-    """The condition for rows by their places in a staging table."""
-    return f"ctid = ANY('{{{','.join(chr(34) + place + chr(34) for place in places)}}}'::tid[])"
+    """The condition for rows by their places in a staging table, which is called `staged`."""
+    return f"staged.ctid = ANY('{{{','.join(chr(34) + place + chr(34) for place in places)}}}'::tid[])"
 
 
 def _array(numbers: Sequence[int]) -> str:

@@ -39,6 +39,8 @@ class PgType:
     scale: int | None = None
     """Digits behind the point that it keeps, where that is limited: of numeric, and of seconds."""
     element: PgType | None = None
+    length: int | None = None
+    """Characters that a varchar takes, where that is limited; of an array, each of its elements."""
 
 
 INTEGERS = ("int2", "int4", "int8")
