@@ -160,7 +160,7 @@ class Task:
         import psycopg  # noqa: PLC0415
 
         if self._connection is None:
-            self._connection = connect(self._staging.address, "copy rows")
+            self._connection = connect(self._staging.address, "copy rows", query=self._staging.query)
         connection, seen, rows = self._connection, [], 0
         try:
             begin(connection)

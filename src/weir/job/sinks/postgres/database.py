@@ -109,15 +109,15 @@ def _parts(url: str) -> dict[str, str] | None:
     return None if strange or not _PORTS.fullmatch(parts.get("port", "")) else parts
 
 
-def connect(address: Address, verb: str) -> Connection:
-    """A new connection; no transaction is open."""
+def connect(address: Address, verb: str, *, query: str = "?") -> Connection:
+    """A new connection for the sink of a query; no transaction is open."""
     psycopg = _psycopg()
     try:
         chosen = psycopg.conninfo.conninfo_to_dict(address.url)
         defaults = {key: value for key, value in _CONNECTION.items() if key not in chosen}
         connection: Connection = psycopg.connect(address.url, client_encoding="utf8", **defaults)
     except psycopg.Error as error:
-        raise translate(error, address, verb) from None
+        raise translate(error, address, verb, query=query) from None
     connection.prepare_threshold = None  # tables come and go
     return connection
 
@@ -218,7 +218,7 @@ class Database:
         while True:
             with self._lock:
                 used = self._idle.pop() if self._idle else None
-            connection = used or connect(self.address, verb)
+            connection = used or connect(self.address, verb, query=self.query)
             try:
                 begin(connection)
                 return connection

@@ -81,7 +81,7 @@ class Mode:
         if former in (_UPSERT, _APPEND):
             return former == self._kind
         there = json.loads(former)
-        letters = there.pop("dead_letter")
+        letters = there.pop("dead_letter", "")
         mine = json.loads(self.text())
         return letters in ("", mine.pop("dead_letter")) and there == mine
 
