@@ -23,6 +23,7 @@
     |   |-- NotRewindableError      a restore would go behind output that can't be taken back
     |   |-- OtherInputError         a restore would read other lines in place of those that a savepoint holds
     |   |-- NotASavepointError      a place that holds no savepoint that this weir can use
+    |   |-- OutsideError            a restore would write outside the job's own directory
     |   |-- SavepointPlaceError     a place that a savepoint can't be written to
     |   |-- BadMapError             a --map that names what is not there
     |   |-- BadOffsetsError         a --set-offsets that names what is not there, or no place to go on from
@@ -634,6 +635,7 @@ class DamagedError(InternalError):
 class DamagedCheckpointError(InternalError):
     """Files of a checkpoint are gone or changed; nothing can be restored from it."""
 
+    exit_code = 1
     what_form = "checkpoint {checkpoint} of job {job!r} is damaged: {file} {damage}"
     why_form = "somebody changed or deleted it, or the disk lost it"
     hint_form = "go back to another checkpoint: 'weir checkpoints {job}' lists what is there"
@@ -642,9 +644,18 @@ class DamagedCheckpointError(InternalError):
 class DamagedSavepointError(InternalError):
     """Files of a savepoint are gone or changed; nothing can be restored from it."""
 
+    exit_code = 1
     what_form = "savepoint {place} is damaged: {file} {damage}"
     why_form = "somebody changed or deleted it, or the disk lost it"
     hint_form = "use another one: 'weir savepoints' lists those that are known"
+
+
+class OutsideError(UserError):
+    """A file that a restore was to write is outside the job's own directory; nothing was written."""
+
+    what_form = "a restore was to write {path}, which is outside of {root}"
+    why_form = "the manifest of the checkpoint or savepoint names a path that none of weir's has"
+    hint_form = "do not use it: somebody changed it; 'weir savepoints' and 'weir checkpoints JOB' list others"
 
 
 class StateRewriteError(InternalError):

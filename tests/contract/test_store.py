@@ -16,7 +16,7 @@ import pytest
 from obstore.exceptions import GenericError
 
 from weir.errors import ExternalError, OutcomeUnknownError, StorageError
-from weir.storage import Created, DenseLog, Store, local
+from weir.storage import Created, DenseLog, Store
 from weir.storage.local import LocalStore
 from weir.storage.objects import ObjectStore
 from weir.storage.unreliable import UnreliableStore
@@ -137,9 +137,8 @@ def test_what_can_not_be_read_is_an_error_and_never_absent(
     store.put("j/commits/1", b"")
     for verb in ("get", "head", "list"):
         monkeypatch.setattr(obstore, verb, refuses)
-    for verb in ("scandir", "stat"):
+    for verb in ("scandir", "stat", "open"):
         monkeypatch.setattr(os, verb, no_answer(getattr(os, verb)))
-    monkeypatch.setattr(local, "open", no_answer(open), raising=False)
     with pytest.raises(StorageError, match="list"):
         store.list("j/commits")
     with pytest.raises(StorageError, match="look for"):

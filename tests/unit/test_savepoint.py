@@ -343,7 +343,7 @@ def test_what_is_no_manifest_or_not_for_this_weir_is_refused_by_name(job: KeptJo
     one = whole["files"][0]
     for path in ("/etc/passwd", "../../up", "queries/../../up", "queries//x", "origin.json", "pins/x", ""):
         why = refused({**whole, "files": [{**one, "path": path}]})
-        assert f"the path {path!r} is none of a file of a savepoint" in why
+        assert f"the path {path!r} is not that of a file of a checkpoint or savepoint" in why
     assert "is there twice" in refused({**whole, "files": [one, one]})
     for path in ("queries/other/offsets/1", "user-state/other/1.json", "channels/other/log/000000003.json"):
         why = refused({**whole, "files": [{**one, "path": path}]})
@@ -382,8 +382,12 @@ def lead_out(manifest: dict[str, Any], folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "error", "words"),
     [
-        (escape, NotASavepointError, "'queries/../../../evil' is none of a file of a savepoint"),
-        (root_it, NotASavepointError, "/evil' is none of a file of a savepoint"),
+        (
+            escape,
+            NotASavepointError,
+            "'queries/../../../evil' is not that of a file of a checkpoint or savepoint",
+        ),
+        (root_it, NotASavepointError, "/evil' is not that of a file of a checkpoint or savepoint"),
         (age, NotASavepointError, "a newer weir wrote it"),
         (flip, DamagedSavepointError, "queries/counts/offsets/1 has changed"),
         (lose, DamagedSavepointError, "queries/counts/state/0/0/2.delta is gone"),

@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from weir.clock import Clock
-from weir.errors import CopiesMismatchError, ExternalError
+from weir.errors import CopiesMismatchError, ExternalError, OutsideError
 from weir.ids import CheckpointId, Generation, JobName
 from weir.storage import Created, Store, files, open_store, paths
-from weir.storage.files import Sum, sum_of
+from weir.storage.files import NotPlainError, Sum, sum_of
+from weir.storage.members import is_safe
 from weir.storage.open import is_local, local_path
 
 _PAUSES = (0.1, 0.5, 2.0)
@@ -70,15 +71,18 @@ class Copies:
         self._sync(keys.values())
         return dict(zip(sources, sums, strict=True))
 
-    def checksum(self, generation: Generation, path: str) -> Sum | None:
-        """The sum of a copy; None when it is not there."""
+    def checksum(self, generation: Generation, path: str, expected: int | None = None) -> Sum | None:
+        """The sum of a copy; None when it is not there, or is no regular file.
+
+        One that has not the expected size is not read: its sum has that size and no CRC.
+        """
         if self._root is None:
             data = self.read(generation, path)
             return None if data is None else sum_of(data)
         copied = self._root / self.key(generation, path)
         try:
-            return files.checksum(copied)
-        except (FileNotFoundError, NotADirectoryError):
+            return files.checksum(copied, expected)
+        except (FileNotFoundError, NotADirectoryError, NotPlainError):
             return None
         except OSError as error:
             raise files.failed("read", copied, error, self.url) from error
@@ -87,8 +91,13 @@ class Copies:
         """The content of a copy; None when it is not there."""
         return self._store.get(self.key(generation, path))
 
-    def fetch(self, generation: Generation, path: str, target: Path) -> Sum | None:
-        """Copy a file back, durably; its sum is what was read. None when it is not there."""
+    def fetch(
+        self, generation: Generation, path: str, target: Path, expected: int | None = None
+    ) -> Sum | None:
+        """Copy a file back, durably; its sum is what was read. None when it is not there, as in `checksum`.
+
+        One that has not the expected size is not copied.
+        """
         if self._root is None:
             data = self.read(generation, path)
             if data is None:
@@ -96,7 +105,11 @@ class Copies:
             files.write(target, data)
             return sum_of(data)
         copied = self._root / self.key(generation, path)
-        return files.copy(copied, target) if copied.exists() else None
+        try:
+            size = files.size_of(copied)
+            return files.copy(copied, target) if expected in (None, size) else Sum(size, -1)
+        except (FileNotFoundError, NotADirectoryError, NotPlainError):
+            return None
 
     def remove(self, copies: Iterable[tuple[Generation, str]]) -> None:
         """Delete copies; absent ones are no error."""
@@ -134,6 +147,8 @@ class Copies:
         self._store.delete(paths.completed(self.job, id))
 
     def key(self, generation: Generation, path: str) -> str:
+        if not is_safe(path):
+            raise OutsideError(path=path, root=f"{self.url}/{self.job}")
         return f"{paths.pins(self.job, generation)}/{path}"
 
     def _insist(self, work: Callable[[], T]) -> T:

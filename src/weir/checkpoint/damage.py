@@ -17,8 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from weir.channel import whole
 from weir.channel.position import positions_in
 from weir.checkpoint import manifest as mf
@@ -91,7 +89,7 @@ def _newest_checkpoint(store: Store, job: JobName, generation: Generation) -> Ma
     for id in reversed(mf.completed(store, job)):
         try:
             manifest = mf.read(store, job, id)
-        except ValidationError:
+        except ValueError:
             continue
         if manifest is None or (origin is not None and manifest.lineage != origin.lineage):
             continue  # of another life, which has had the same numbers
@@ -112,7 +110,7 @@ class Contents:
         """With the sums that checkpoints of the generation have of files that are never written again."""
         found: dict[str, Sum] = {}
         for id in mf.completed(store, job):
-            with suppress(ValidationError):
+            with suppress(ValueError):
                 manifest = mf.read(store, job, id)
                 if manifest is not None and manifest.generation == generation:
                     found |= {one.path: Sum(one.bytes, one.crc) for one in manifest.files()}

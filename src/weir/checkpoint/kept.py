@@ -15,7 +15,7 @@ from weir.checkpoint.manifest import File, Manifest
 from weir.errors import DamagedCheckpointError
 from weir.ids import Generation, JobName
 from weir.storage import Store, files, paths
-from weir.storage.files import Sum, sum_of
+from weir.storage.files import NotPlainError, Sum, sum_of
 
 
 class KeptFiles:
@@ -36,7 +36,9 @@ class KeptFiles:
         pinned = _wrong(file, self._pinned(file))
         if pinned is None or self._copies is None:
             return pinned
-        copied = _wrong(file, self._copies.checksum(self._generation, self._manifest.kept_at(file)))
+        copied = _wrong(
+            file, self._copies.checksum(self._generation, self._manifest.kept_at(file), file.bytes)
+        )
         return None if copied is None else f"{pinned}, and its copy {copied}"
 
     def bring_back(self, file: File, target: Path, edit: Edit | None) -> None:
@@ -63,7 +65,7 @@ class KeptFiles:
         elif self._copies is None:
             raise self._damaged(file, wrong)
         else:
-            found = self._copies.fetch(self._generation, self._manifest.kept_at(file), target)
+            found = self._copies.fetch(self._generation, self._manifest.kept_at(file), target, file.bytes)
             if (worse := _wrong(file, found)) is not None:
                 target.unlink(missing_ok=True)
                 raise self._damaged(file, f"{wrong}, and its copy {worse}")
@@ -88,9 +90,8 @@ class KeptFiles:
     def _pinned(self, file: File) -> Sum | None:
         pin = self.pin(file)
         try:
-            size = pin.stat().st_size
-            return files.checksum(pin) if size == file.bytes else Sum(size, -1)
-        except (FileNotFoundError, NotADirectoryError):
+            return files.checksum(pin, file.bytes)
+        except (FileNotFoundError, NotADirectoryError, NotPlainError):
             return None
         except OSError as error:
             raise files.failed("read", pin, error, self._root) from error
@@ -111,4 +112,4 @@ def _wrong(file: File, found: Sum | None) -> str | None:
 
 def _is(file: File, path: Path) -> bool:
     """Whether the path is this file already, from a try that was killed."""
-    return path.exists() and files.checksum(path) == Sum(file.bytes, file.crc)
+    return path.exists() and files.checksum(path, file.bytes) == Sum(file.bytes, file.crc)

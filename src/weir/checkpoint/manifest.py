@@ -11,14 +11,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.metadata import version
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from weir.ids import Attempt, CheckpointId, Generation, JobName
+from weir.errors import BadNameError
+from weir.ids import Attempt, CheckpointId, Generation, JobName, job_name, query_name
 from weir.protocol.checkpoints import Alignment
 from weir.storage import Store, paths
 from weir.storage.generations import Origin
+from weir.storage.members import check_members
+
+
+def _job(name: str) -> str:
+    try:
+        return job_name(name)
+    except BadNameError as error:
+        raise ValueError(error.what) from error
+
+
+def _query(name: str) -> str:
+    try:
+        return query_name(name)
+    except BadNameError as error:
+        raise ValueError(error.what) from error
+
+
+_Job = Annotated[str, AfterValidator(_job)]
+_Query = Annotated[str, AfterValidator(_query)]
+_Number = Annotated[int, Field(ge=0, le=2**53)]
 
 
 class _Frozen(BaseModel):
@@ -30,7 +51,7 @@ class File(_Frozen):
 
     path: str
     """Below the generation: `queries/counts/offsets/12`, `channels/clean/log/000000007.json`."""
-    bytes: int
+    bytes: _Number
     crc: int
     """CRC-32 of the whole file."""
     inline: str = ""
@@ -87,10 +108,10 @@ class ChannelCut(_Part):
 class Manifest(_Frozen):
     """A completed checkpoint."""
 
-    id: int
-    job: str
-    generation: int
-    attempt: int
+    id: _Number
+    job: _Job
+    generation: _Number
+    attempt: _Number
     alignment: Alignment
     full: bool = False
     trigger: str
@@ -104,9 +125,14 @@ class Manifest(_Frozen):
     weir: str
     copied_to: str = ""
     """Where its files were copied to, besides the pins; a restore can come from there alone."""
-    queries: dict[str, QueryCut] = {}
-    channels: dict[str, ChannelCut] = {}
+    queries: dict[_Query, QueryCut] = {}
+    channels: dict[_Query, ChannelCut] = {}
     """By the writing query."""
+
+    @model_validator(mode="after")
+    def _names_its_own_files(self) -> Manifest:
+        check_members((file.path for file in self.files()), self.queries, self.channels)
+        return self
 
     @property
     def parts(self) -> tuple[_Part, ...]:
@@ -160,12 +186,22 @@ aborted_key = paths.aborted
 begun_key = paths.begun
 
 
+def encode(manifest: Manifest) -> bytes:
+    """As it is stored."""
+    return manifest.model_dump_json().encode()
+
+
+def decode(data: bytes) -> Manifest:
+    """What is stored so; raises `ValueError` for what is damaged, or names what no checkpoint may name."""
+    return Manifest.model_validate_json(data)
+
+
 def read(store: Store, job: JobName, id: CheckpointId) -> Manifest | None:
-    """The manifest of a completed checkpoint, or None."""
+    """The manifest of a completed checkpoint, or None; raises `ValueError` as `decode` does."""
     if store.exists(aborted_key(job, id)):
         return None
     data = store.get(completed_key(job, id))
-    return Manifest.model_validate_json(data) if data else None
+    return decode(data) if data is not None else None
 
 
 def ids(store: Store, job: JobName) -> dict[str, set[CheckpointId]]:

@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from weir.checkpoint import manifest as mf
 from weir.checkpoint.copies import Copies
 from weir.checkpoint.manifest import File, Manifest, kept_at
 from weir.clock import Clock
@@ -149,7 +150,7 @@ class Pins:
         """Write the manifest to the copy-dir, where its files are already. Safe to repeat."""
         if self._copies is not None:
             self._claim(self._copies)
-            self._copies.put_manifest(CheckpointId(manifest.id), manifest.model_dump_json().encode())
+            self._copies.put_manifest(CheckpointId(manifest.id), mf.encode(manifest))
 
     def remove(self, kept: Iterable[str]) -> None:
         """Let go of what no retained or pending checkpoint needs: names as `Manifest.kept` gives them.

@@ -64,7 +64,7 @@ class Records:
         One that was written without an answer is complete: others may have seen it by now.
         """
         key = mf.completed_key(self._job, CheckpointId(manifest.id))
-        data = manifest.model_dump_json().encode()
+        data = mf.encode(manifest)
         try:
             created = self._store.create(key, data)
         except ExternalError as error:

@@ -20,8 +20,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 
-from pydantic import ValidationError
-
 from weir.checkpoint import damage, restore
 from weir.checkpoint import manifest as mf
 from weir.checkpoint.damage import Contents, Damage
@@ -204,7 +202,7 @@ class _Live:
             queries={name: self._cut(name, batch, id, pins, retained) for name, batch in whole.items()},
         )
         still()
-        self._store.create(paths.completed(self._job, id), manifest.model_dump_json().encode())
+        self._store.create(paths.completed(self._job, id), mf.encode(manifest))
         return id
 
     def _begin(self) -> CheckpointId:
@@ -265,7 +263,7 @@ def _checkpoint(store: Store, job: JobName, passed_over: list[str]) -> Manifest 
 def _retained(store: Store, job: JobName) -> Iterator[Manifest]:
     """The checkpoints whose manifest can be read, oldest first."""
     for id in mf.completed(store, job):
-        with suppress(ValidationError):
+        with suppress(ValueError):
             if (found := mf.read(store, job, id)) is not None:
                 yield found
 

@@ -15,8 +15,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from weir.checkpoint import manifest as mf
 from weir.checkpoint.edits import edit_of
 from weir.checkpoint.kept import KeptFiles
@@ -32,12 +30,14 @@ from weir.errors import (
 )
 from weir.ids import CheckpointId, Generation, JobName, QueryName
 from weir.savepoint import restoring as saved
-from weir.savepoint.catalogue import below, out_of_reach
+from weir.savepoint.catalogue import below as savepoints_below
+from weir.savepoint.catalogue import out_of_reach
 from weir.savepoint.place import Place
 from weir.savepoint.records import recorded
 from weir.spark.layout import QueryFiles
 from weir.storage import Created, Store, files, generations, open_store, paths
 from weir.storage.generations import Origin, create_origin, read_origin
+from weir.storage.members import below
 
 LATEST = "latest"
 _ELSEWHERE = re.compile(r"(?P<root>.+)/(?P<job>[^/]+)/checkpoints/(?P<name>chk-\d+\.json)")
@@ -384,7 +384,8 @@ def ahead(store: Store, job: JobName, manifest: Manifest) -> list[str]:
 
 def _bring_back(store: Store, manifest: Manifest, root: Path, to: Target) -> None:
     kept = KeptFiles(store, manifest)
-    targets = {file.path: at for file in manifest.files() if (at := to(file.path)) is not None}
+    found = {file.path: at for file in manifest.files() if (at := to(file.path)) is not None}
+    targets = {path: below(root, target) for path, target in found.items()}
     folders = {target.parent for target in targets.values()}
     try:
         for folder in folders:
@@ -445,7 +446,7 @@ def _newest_first(
         points[f"chk-{id}"] = (time, id, True)
     places = recorded(store, job)
     try:
-        places += below(savepoint_dir)
+        places += savepoints_below(savepoint_dir)
     except ExternalError as error:
         passed_over(savepoint_dir, out_of_reach(error))
     for place in dict.fromkeys(places):
@@ -488,8 +489,8 @@ def _from_copies(job: JobName, point: str, place: re.Match[str]) -> Manifest:
     if data is None:
         raise NoSuchCheckpointError(job=job, point=point, reason="there is no such file")
     try:
-        manifest = Manifest.model_validate_json(data)
-    except ValidationError as error:
+        manifest = mf.decode(data)
+    except ValueError as error:
         raise NoSuchCheckpointError(job=job, point=point, reason="it can't be read") from error
     if manifest.job != job or place["job"] != job:
         reason = f"it is a checkpoint of job {manifest.job!r}"
@@ -500,7 +501,7 @@ def _from_copies(job: JobName, point: str, place: re.Match[str]) -> Manifest:
 def _enter(store: Store, job: JobName, manifest: Manifest) -> None:
     """Make a checkpoint of a copy-dir one of the job's own, whose directory may be new."""
     id = CheckpointId(manifest.id)
-    data = manifest.model_dump_json().encode()
+    data = mf.encode(manifest)
     aborted = store.exists(paths.aborted(job, id))
     if not aborted and store.create(paths.completed(job, id), data) is Created.NOW:
         return
@@ -515,7 +516,7 @@ def _read(store: Store, job: JobName, id: CheckpointId) -> Manifest | None:
     """The manifest, or None when it can't be read."""
     try:
         return mf.read(store, job, id)
-    except ValidationError:
+    except ValueError:
         return None
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from pydantic import ValidationError
-
 from weir.checkpoint import manifest as mf
 from weir.checkpoint import retention
 from weir.checkpoint.manifest import Manifest
@@ -30,7 +28,7 @@ class Retained:
     def learn(self) -> None:
         """Read what is there, at a start."""
         for id in mf.completed(self._live.store, self._live.job):
-            with suppress(ValidationError):  # it is damaged: of no use, and left for whoever looks
+            with suppress(ValueError):  # it is damaged: of no use, and left for whoever looks
                 manifest = mf.read(self._live.store, self._live.job, id)
                 if manifest is not None:
                     self._manifests[id] = manifest

@@ -11,8 +11,6 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from weir.checkpoint import manifest as mf
 from weir.checkpoint.copies import Copies
 from weir.checkpoint.manifest import Manifest
@@ -200,6 +198,6 @@ class _Sweep:
 
 def _parse(data: bytes | None) -> Manifest | None:
     try:
-        return Manifest.model_validate_json(data or b"")
-    except ValidationError:
+        return mf.decode(data or b"")
+    except ValueError:
         return None

@@ -13,30 +13,23 @@ there is none, there is no savepoint.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from weir.errors import BadNameError, NotASavepointError
 from weir.ids import job_name, query_name
 from weir.protocol.operators import Operator
 from weir.protocol.shapes import Shape
+from weir.storage.members import check_members
 
 FORMAT = 1
 """The newest form of a manifest that this weir knows."""
 MANIFEST = "manifest.json"
-JOURNALS = "sources"
-"""What is below it goes to the job's own folder on a restore; all else into the new generation."""
-FOLDERS = ("queries", "channels", "user-state", JOURNALS)
-"""All files are below one of these."""
 
 DERIVED = ("edit", "convert")
 """The triggers of a savepoint that was made of another one."""
-
-_SAFE = re.compile(r"[^/\\\0]+")
-"""One part of a path."""
 
 
 class _Frozen(BaseModel):
@@ -48,7 +41,7 @@ class SavedFile(_Frozen):
 
     path: str
     """Below the savepoint: `queries/counts/offsets/12`."""
-    bytes: int
+    bytes: Annotated[int, Field(ge=0)]
     sha256: str
 
 
@@ -139,8 +132,8 @@ class Savepoint(_Frozen):
     parallelism: int
     alignment: str
     lineage: str
-    generation: int
-    attempt: int
+    generation: Annotated[int, Field(ge=0)]
+    attempt: Annotated[int, Field(ge=0)]
     """Which took it: what goes on from it must have a higher one, or channels and journals refuse it."""
     queries: dict[str, SavedQuery]
     channels: dict[str, SavedChannel]
@@ -156,26 +149,9 @@ class Savepoint(_Frozen):
     def _are_queries(cls, named: dict[str, Any]) -> dict[str, Any]:
         return {_checked(query_name, name): one for name, one in named.items()}
 
-    @field_validator("files")
-    @classmethod
-    def _stay_inside(cls, files: tuple[SavedFile, ...]) -> tuple[SavedFile, ...]:
-        seen: set[str] = set()
-        for file in files:
-            if not _inside(file.path):
-                raise ValueError(f"the path {file.path!r} is none of a file of a savepoint")
-            if file.path in seen:
-                raise ValueError(f"the path {file.path!r} is there twice")
-            seen.add(file.path)
-        return files
-
     @model_validator(mode="after")
-    def _belong_to_it(self) -> Savepoint:
-        queries, channels = set(self.queries), set(self.channels)
-        owners = {"queries": queries, "user-state": queries, "channels": channels}
-        for file in self.files:
-            folder, owner = file.path.split("/")[:2]
-            if owner not in owners.get(folder, {owner}):
-                raise ValueError(f"the path {file.path!r} is of {owner!r}, which is not in it")
+    def _names_its_own_files(self) -> Savepoint:
+        check_members((file.path for file in self.files), self.queries, self.channels, journals=True)
         return self
 
     @property
@@ -195,12 +171,6 @@ class Savepoint(_Frozen):
         """The files of a query, by their paths in its checkpointLocation."""
         folder = f"queries/{query}/"
         return {f.path.removeprefix(folder): f for f in self.files if f.path.startswith(folder)}
-
-
-def _inside(path: str) -> bool:
-    parts = path.split("/")
-    safe = all(_SAFE.fullmatch(part) and part not in (".", "..") for part in parts)
-    return safe and len(parts) > 1 and parts[0] in FOLDERS
 
 
 def _checked(check: Callable[[str], str], name: str) -> str:

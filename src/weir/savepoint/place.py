@@ -12,6 +12,7 @@ from pathlib import Path
 from weir.errors import DamagedSavepointError, NotASavepointError
 from weir.savepoint.manifest import MANIFEST, SavedFile, Savepoint, decode
 from weir.storage import files, open_store
+from weir.storage.files import NOT_PLAIN, NotPlainError
 from weir.storage.open import is_local, local_path
 
 Edit = Callable[[bytes], bytes]
@@ -50,15 +51,22 @@ class Place:
         return files.below(self._root) if self._root is not None else list(self._store.list(""))
 
     def chunks(self, file: SavedFile) -> Iterator[bytes]:
-        """Its content, piece by piece; raises `DamagedSavepointError`, at the latest behind the last."""
+        """Its content, piece by piece; raises `DamagedSavepointError`, at the latest after the last.
+
+        Never more than the manifest says, and nothing of a link, a pipe or a device.
+        """
         size, digest = 0, hashlib.sha256()
         try:
             for chunk in self._pieces(file):
                 size += len(chunk)
+                if size > file.bytes:
+                    break
                 digest.update(chunk)
                 yield chunk
         except (FileNotFoundError, NotADirectoryError):
             raise self._damaged(file, "is gone") from None
+        except NotPlainError:
+            raise self._damaged(file, NOT_PLAIN) from None
         except OSError as error:
             raise files.failed("read", f"{self.url}/{file.path}", error, self.url) from error
         if size != file.bytes:
@@ -95,7 +103,10 @@ class Place:
 
     def _pieces(self, file: SavedFile) -> Iterator[bytes]:
         if self._root is not None:
-            return files.pieces(self._root / file.path)
+            path = self._root / file.path
+            if (size := files.size_of(path)) != file.bytes:
+                raise self._damaged(file, f"has {size} bytes instead of {file.bytes}")
+            return files.pieces(path)
         data = self._store.get(file.path)
         if data is None:
             raise FileNotFoundError(file.path)

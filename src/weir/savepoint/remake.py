@@ -11,12 +11,13 @@ from pathlib import Path
 
 from weir.clock import Clock
 from weir.ids import BatchId
-from weir.savepoint.manifest import JOURNALS, SavedFile, Savepoint
+from weir.savepoint.manifest import SavedFile, Savepoint
 from weir.savepoint.place import Place
 from weir.savepoint.take import relative
 from weir.savepoint.writing import Writing, begin
 from weir.spark.closure import closure
 from weir.storage import files
+from weir.storage.members import JOURNALS
 
 
 def check_target(old: Savepoint, target: str, name: str) -> None:

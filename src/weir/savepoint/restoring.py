@@ -10,9 +10,10 @@ from weir.checkpoint.edits import edit_of
 from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
 from weir.errors import DamagedSavepointError, NotASavepointError, OtherInputError
 from weir.protocol.checkpoints import Alignment
-from weir.savepoint.manifest import JOURNALS, SavedFile, SavedQuery, Savepoint
+from weir.savepoint.manifest import SavedFile, SavedQuery, Savepoint
 from weir.savepoint.place import Place
 from weir.storage import files
+from weir.storage.members import JOURNALS, below
 
 
 def find(url: str, job: str, forked_from: str = "") -> tuple[Place, Manifest]:
@@ -60,15 +61,19 @@ def bring_back(place: Place, root: Path, to: Callable[[str], Path | None]) -> Ma
     """Copy every file to where `to` says, below the generation `root`; None leaves it out.
 
     Safe to repeat, and to be killed in. Journals of sources outlive generations: of those only what is
-    not there any more comes back. Raises `OtherInputError` as `check_input` does, before anything is
-    brought.
+    not there any more comes back. Raises `OtherInputError` as `check_input` does, and `OutsideError` for a
+    target that is not below the generation, before anything is brought.
     """
     savepoint = place.read()
     manifest = facts(savepoint)
     job = root.parent.parent
     check_input(place, job)
-    found = {file.path: job / file.path if _is_journal(file) else to(file.path) for file in savepoint.files}
-    targets = {path: target for path, target in found.items() if target is not None}
+    targets: dict[str, Path] = {}
+    for file in savepoint.files:
+        if _is_journal(file):
+            targets[file.path] = below(job / JOURNALS, job / file.path)
+        elif (target := to(file.path)) is not None:
+            targets[file.path] = below(root, target)
     try:
         for folder in {target.parent for target in targets.values()}:
             folder.mkdir(parents=True, exist_ok=True)

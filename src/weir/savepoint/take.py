@@ -30,7 +30,6 @@ from weir.protocol.shapes import Shape
 from weir.savepoint.in_store import Holder
 from weir.savepoint.manifest import (
     FORMAT,
-    JOURNALS,
     SavedChannel,
     SavedFile,
     SavedQuery,
@@ -43,6 +42,7 @@ from weir.savepoint.shapes import kept as kept_shape
 from weir.savepoint.writing import Writing, begin
 from weir.storage import Store, files, paths
 from weir.storage.files import Sum
+from weir.storage.members import JOURNALS
 from weir.storage.open import is_local, local_path
 
 _ENTRY = re.compile(r"sources/([^/]+)/log/(\d+)\.json")

@@ -21,6 +21,7 @@ from weir.ids import BatchId
 from weir.spark.changelog import lineage
 from weir.spark.layout import HASHMAP
 from weir.spark.zips import members
+from weir.storage.members import is_safe
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _PARTITIONS = "spark.sql.shuffle.partitions"
@@ -40,8 +41,11 @@ class Closure:
 
 def closure(root: Path, batch: BatchId) -> Closure:
     """The closure of a committed batch of the query whose checkpointLocation is `root`."""
-    reader = _Reader(root, batch)
-    return Closure(batch, tuple(dict.fromkeys(reader.files())))
+    names = tuple(dict.fromkeys(_Reader(root, batch).files()))
+    for name in names:  # what Spark's files say of each other may be anybody's, in a restored job
+        if not is_safe(name):
+            raise ValueError(f"{name!r} is named, which is no file of a query")
+    return Closure(batch, names)
 
 
 class _Reader:

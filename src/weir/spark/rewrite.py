@@ -261,7 +261,7 @@ class _Work:
                     self._put(path, cut.described(text, self._target, self._partitions).encode())
                 else:
                     (self._target / path).parent.mkdir(parents=True, exist_ok=True)
-                    files.copy(self._view / path, self._target / path)
+                    files.copy((self._view / path).resolve(), self._target / path)
             if str(operator.id) in old:
                 ids[str(operator.id)] = old[str(operator.id)]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import stat
 import sys
 import threading
 import time
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import TypeVar
 
@@ -61,20 +63,57 @@ def folder_of(store: Store) -> Path:
     return Path(local_path(store.url))
 
 
+class NotPlainError(OSError):
+    """A link, pipe or device where a file should be: what it would give is not what a manifest speaks of."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(errno.EINVAL, NOT_PLAIN, str(path))
+
+
+NOT_PLAIN = "is not a regular file"
+
+
+def size_of(path: Path) -> int:
+    """The size of a regular file; raises `NotPlainError` for anything else that is there."""
+    found = os.lstat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise NotPlainError(path)
+    return found.st_size
+
+
+def opened(path: Path) -> FileIO:
+    """A regular file, to be read; raises `NotPlainError` for anything else, and never waits for a writer."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENODEV):  # a link, a socket or a device
+            raise NotPlainError(path) from error
+        raise
+    file = FileIO(handle)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        file.close()
+        raise NotPlainError(path)
+    return file
+
+
 def pieces(path: Path) -> Iterator[bytes]:
-    """The content of a file, piece by piece."""
-    with open(path, "rb", buffering=0) as file:
+    """The content of a regular file, piece by piece."""
+    with opened(path) as file:
         while chunk := file.read(_CHUNK):
             yield chunk
 
 
-def checksum(path: Path) -> Sum:
-    """The sum of a file; raises `FileNotFoundError` when it is not there."""
+def checksum(path: Path, expected: int | None = None) -> Sum:
+    """The sum of a regular file; raises `FileNotFoundError` when it is not there.
+
+    One that has not the expected size is not read: its sum has that size and no CRC.
+    """
+    if expected is not None and (found := size_of(path)) != expected:
+        return Sum(found, -1)
     size = crc = 0
-    with open(path, "rb", buffering=0) as file:
-        while chunk := file.read(_CHUNK):
-            crc = zlib.crc32(chunk, crc)
-            size += len(chunk)
+    for chunk in pieces(path):
+        crc = zlib.crc32(chunk, crc)
+        size += len(chunk)
     return Sum(size, crc)
 
 
@@ -120,7 +159,7 @@ def copy(source: Path, target: Path) -> Sum:
     temporary = beside(target)
     try:
         size = crc = 0
-        with open(source, "rb", buffering=0) as old, open(temporary, "xb", buffering=0) as new:
+        with opened(source) as old, open(temporary, "xb", buffering=0) as new:
             while chunk := old.read(_CHUNK):
                 crc = zlib.crc32(chunk, crc)
                 size += len(chunk)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -54,7 +55,10 @@ class LocalStore:
 
     def get(self, key: str) -> bytes | None:
         try:
-            with open(self._path(key), "rb") as file:
+            handle = os.open(self._path(key), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open(handle, "rb") as file:
+                if not stat.S_ISREG(os.fstat(handle).st_mode):  # a pipe never ends, and a device neither
+                    raise OSError(errno.EINVAL, "is not a regular file")
                 return file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None
