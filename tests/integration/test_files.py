@@ -178,3 +178,93 @@ def test_files_whose_types_do_not_fit_are_not_merged(
     sink._upkeep.work()
     assert weir.committed_files(str(tmp_path)) == before
     assert "stay as they are" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("partition_by", [(), ("day",)])
+def test_the_newest_row_of_a_key_is_read(
+    spark: SparkSession, tmp_path: Path, partition_by: tuple[str, ...]
+) -> None:
+    sink = weir.sinks.files(str(tmp_path), partition_by=partition_by)
+    frame = spark.createDataFrame(ROWS, SCHEMA)
+    sink.check(QueryName("query"), frame, "update")
+    sink.open("job/query", "lineage", TOKEN)
+    deliver(spark, sink, 0, ROWS)
+    first, _, third = ROWS
+    newer = [replace_n(first, 11), replace_n(third, 13)]
+    deliver(spark, sink, 1, newer)
+    deliver(spark, sink, 2, [replace_n(first, 21)])
+    latest = weir.read_files(str(tmp_path)).latest("day", "place")
+    expected = {("a b", 21), ("x=y/z+50%", 2), (None, 13)}
+    table = latest.arrow()
+    assert table.schema.names == frame.columns or partition_by
+    assert set(zip(table["place"].to_pylist(), table["n"].to_pylist(), strict=True)) == expected
+    assert table.num_rows == 3
+    assert {(row.place, row.n) for row in latest.spark(spark).collect()} == expected
+    assert latest.spark(spark).columns == frame.columns
+    batches = latest.with_batch("at_batch")
+    assert dict(
+        zip(batches.arrow()["n"].to_pylist(), batches.arrow()["at_batch"].to_pylist(), strict=True)
+    ) == {
+        21: 2,
+        13: 1,
+        2: 0,
+    }
+    assert {row.n: row.at_batch for row in batches.spark(spark).collect()} == {21: 2, 13: 1, 2: 0}
+    everything = weir.read_files(str(tmp_path)).with_batch()
+    assert sorted(everything.pandas()["weir_batch"]) == [0, 0, 0, 1, 1, 2]
+
+
+def replace_n(row: tuple[Any, ...], n: int) -> tuple[Any, ...]:
+    return (*row[:2], n, *row[3:])
+
+
+def test_reading_every_version_of_a_row_is_warned_of(spark: SparkSession, tmp_path: Path) -> None:
+    sink = weir.sinks.files(str(tmp_path))
+    frame = spark.createDataFrame(ROWS, SCHEMA)
+    sink.check(QueryName("query"), frame, "update")
+    sink.open("job/query", "lineage", TOKEN)
+    deliver(spark, sink, 0, ROWS)
+    with pytest.warns(UserWarning, match=r"every version of a row.*latest\(KEY\)"):
+        weir.read_files(str(tmp_path)).pandas()
+    with pytest.warns(UserWarning, match="every version of a row"):
+        weir.read_files(str(tmp_path)).spark(spark)
+    with pytest.raises(FilesNotReadableError, match="can't be read") as refused:
+        weir.read_files(str(tmp_path)).latest("word")
+    assert "no column 'word'" in refused.value.why and "place" in refused.value.hint
+
+
+def test_a_query_that_has_had_no_rows_reads_as_empty(spark: SparkSession, tmp_path: Path) -> None:
+    sink = weir.sinks.files(str(tmp_path))
+    sink.expect(spark.createDataFrame([], SCHEMA).schema)
+    sink.open("job/query", "lineage", TOKEN)
+    found = weir.read_files(str(tmp_path))
+    assert found.files == () and found.pandas().empty
+    assert found.latest("place").spark(spark).columns == ["day", "place", "n", "price", "at"]
+    assert found.with_batch().arrow().schema.names[-1] == "weir_batch"
+
+
+def test_csv_columns_that_move_are_refused_and_new_ones_at_the_end_are_not(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def opened(schema: str, run: int) -> FilesSink:
+        sink = weir.sinks.files(str(tmp_path), "csv")
+        sink.expect(spark.createDataFrame([], schema).schema)
+        sink.open("job/query", "lineage", Token(Attempt(1), Run(run)))
+        return sink
+
+    sink = opened("a string, b string", 1)
+    staged = Staged(BatchId(0), Token(Attempt(1), Run(1)))
+    sink.stage(spark.createDataFrame([("a", "b")], "a string, b string"), staged.batch, staged.token)
+    sink.record(staged)
+    sink.commit(staged)
+    with pytest.raises(SinkMismatchError, match="can't be used") as refused:
+        opened("b string, a string", 2)
+    assert "CSV is read by position" in refused.value.why
+    sink = opened("a string, b string, c string", 3)
+    staged = Staged(BatchId(1), Token(Attempt(1), Run(3)))
+    frame = spark.createDataFrame([("a", "b", "c")], "a string, b string, c string")
+    sink.stage(frame, staged.batch, staged.token)
+    sink.record(staged)
+    sink.commit(staged)
+    rows = weir.read_files(str(tmp_path)).spark(spark).collect()
+    assert {tuple(row) for row in rows} == {("a", "b", None), ("a", "b", "c")}

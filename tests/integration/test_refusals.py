@@ -10,9 +10,12 @@ import pytest
 
 import weir
 from weir.errors import PipelineError
-from weir.ids import job_name
+from weir.ids import Generation, job_name
 from weir.job.env import Env
+from weir.job.graph import Graph, learn
+from weir.job.live import Live
 from weir.spark.plan import Replay, Stream, streams
+from weir.storage import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,9 +41,11 @@ def rate(spark: SparkSession) -> DataFrame:
         (lambda w: w.trigger(realTime="5 seconds"), "'realTime', which commits no batches"),
         (lambda w: w.option("asyncProgressTrackingEnabled", "TRUE"), "does not write down every batch"),
         (lambda w: w.option("ASYNCprogressTrackingEnabled", True), "does not write down every batch"),
+        (lambda w: w.option("checkpointLocation", "/prod/ckpt"), "of its own, /prod/ckpt"),
+        (lambda w: w.queryName("other"), "has the queryName 'other'"),
     ],
 )
-def test_a_writer_that_commits_no_batches_is_refused(
+def test_a_writer_with_what_weir_can_not_honour_is_refused(
     spark: SparkSession, change: Change, reason: str
 ) -> None:
     writer = change(rate(spark).writeStream.format("noop"))
@@ -56,6 +61,7 @@ def test_a_writer_that_commits_no_batches_is_refused(
         lambda w: w.trigger(processingTime="1 second"),
         lambda w: w.trigger(availableNow=True),
         lambda w: w.trigger(once=True),
+        lambda w: w.queryName("q"),
         lambda w: w.option("asyncProgressTrackingEnabled", "false"),
     ],
 )
@@ -77,6 +83,45 @@ def test_which_sources_can_be_replayed(spark: SparkSession, tmp_path: Path) -> N
     assert replay("rate-micro-batch", rowsPerBatch=1) == [Replay.YES]
     assert replay("socket", host="127.0.0.1", port=9) == [Replay.NO]
     assert Stream("com.example.jms.DefaultSource", "").replay is Replay.UNKNOWN, "of either kind"
+
+
+def test_lines_of_sparks_socket_never_reach_a_state(spark: SparkSession, tmp_path: Path) -> None:
+    def learnt(count: bool, writer: bool) -> Graph:
+        def pipeline(env: weir.Env) -> None:
+            reader = env.spark.readStream.format("socket").option("host", "127.0.0.1").option("port", 9)
+            lines = reader.load()
+            rows = lines.groupBy("value").count() if count else lines
+            if writer:
+                env.sink("q", rows.writeStream.format("console").outputMode("update"))
+            else:
+                env.sink("q", rows, weir.sinks.console(), output_mode="update")
+
+        store = open_store(str(tmp_path))
+        name = job_name("job")
+        return learn(name, pipeline, spark, Live(store, name, Generation(1)))
+
+    for writer in (True, False):
+        with pytest.raises(PipelineError, match="can't be run") as refused:
+            learnt(count=True, writer=writer)
+        assert "has state and reads Spark's socket" in refused.value.why
+        assert "weir.sources.socket" in refused.value.hint
+        (doubt,) = learnt(count=False, writer=writer).doubts
+        assert "lines are lost at each restart" in doubt and "weir.sources.socket" in doubt
+
+
+def test_a_table_that_is_started_in_the_pipeline_is_refused_with_the_way_out(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    job = weir.Job("job", **{"execution.checkpointing.dir": str(tmp_path)})
+
+    @job.pipeline
+    def pipeline(env: weir.Env) -> None:
+        rate(env.spark).writeStream.toTable("t")
+
+    with pytest.raises(PipelineError, match="can't be run") as refused:
+        job.start(spark)
+    assert ".toTable() on a writer" in refused.value.why and "env.sink" in refused.value.hint
+    rate(spark).writeStream.format("noop").start(checkpointLocation=str(tmp_path / "own")).stop()
 
 
 def test_output_that_is_seen_at_once_can_not_wait_for_a_checkpoint(

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter
 
+_OUTPUT_MODES = ("append", "update", "complete")
+_TRIGGERS: dict[str, type] = {"processingTime": str, "availableNow": bool, "once": bool}
+_WITHOUT_BATCHES = {"continuous", "realTime"}
+
 
 class Env:
     """One evaluation of a pipeline function.
@@ -54,6 +58,7 @@ class Env:
 
     def source(self, name: str, source: Source | ReceivingSource | DataFrame) -> DataFrame:
         """Name a source: one of weir's, or any streaming frame that was loaded from Spark."""
+        source_name(name)
         if name in self.sources:
             raise self._refused(f"two sources have the name {name!r}", "rename one of them")
         frame = self._load(name, source)
@@ -81,7 +86,8 @@ class Env:
         not committed when the driver died is skipped and not run again; for queries without state alone,
         and for sources that can't be replayed.
         """
-        query = self._new(name, trigger or {})
+        query = self._new(name, output_mode, trigger)
+        self._check_sink(query, sink)
         if at_most_once and not isinstance(sink, StagingSink | PlacedSink):
             raise self._refused(
                 f"query {name!r} is to be at most once, and its sink writes whenever Spark runs a batch",
@@ -123,7 +129,12 @@ class Env:
         Returns the rows of the channel as a streaming frame, which any number of sinks and streams
         may read; event time goes on across the cut.
         """
-        query = self._new(name, trigger or {})
+        query = self._new(name, output_mode, trigger)
+        if output_mode == "complete":
+            raise self._refused(
+                f"stream {name!r} has output mode complete: each batch would pass all its rows on again",
+                "use output_mode='update', which passes on the rows that changed",
+            )
         frame = self._streaming(name, frame)
         location = self._live.channel(query)
         writer = ChannelWriter(query, location, self._live.query(query))
@@ -140,14 +151,40 @@ class Env:
         """
         return self.states.add(name, query, initial)
 
-    def _new(self, name: str, trigger: dict[str, Any]) -> QueryName:
+    def _new(self, name: str, output_mode: object, trigger: object) -> QueryName:
         query = query_name(name)
         if query in self.queries:
             both = "streams" if isinstance(self.queries[query].sink, ChannelWriter) else "queries"
             raise self._refused(f"two {both} have the name {name!r}", "rename one of them")
-        for refused in set(trigger) & {"continuous", "realTime"}:
-            raise self._without_batches(query, refused)
+        if output_mode not in _OUTPUT_MODES:
+            raise self._refused(
+                f"query {name!r} has output_mode={output_mode!r}, which Spark does not know",
+                f"use one of {', '.join(map(repr, _OUTPUT_MODES))}",
+            )
+        self._check_trigger(query, trigger)
         return query
+
+    def _check_trigger(self, query: QueryName, trigger: object) -> None:
+        if trigger is None:
+            return
+        todo = 'use {"processingTime": "5 seconds"} or {"availableNow": True}, or leave trigger= out'
+        given = trigger if isinstance(trigger, dict) else {}
+        for refused in _WITHOUT_BATCHES & set(given):
+            raise self._without_batches(query, refused)
+        if len(given) != 1 or not all(
+            isinstance(value, _TRIGGERS.get(key, ())) and value for key, value in given.items()
+        ):
+            raise self._refused(f"query {query!r} has trigger={trigger!r}, which is not one of Spark's", todo)
+
+    def _check_sink(self, query: QueryName, sink: object) -> None:
+        if sink is None or isinstance(sink, StagingSink | NativeSink | PlacedSink):
+            return
+        raise self._refused(
+            f"the sink of query {query!r} is {sink!r}, which is not a sink",
+            f"make one of it: env.sink({query!r}, frame, weir.sinks.files({sink!r}))"
+            if isinstance(sink, str)
+            else "use one of weir.sinks, such as weir.sinks.files(path)",
+        )
 
     def _without_batches(self, query: QueryName, trigger: str) -> PipelineError:
         return self._refused(
@@ -178,6 +215,18 @@ class Env:
         given = cast("DataStreamWriter", writer)
         if trigger := writers.trigger_without_batches(given):
             raise self._without_batches(query, trigger)
+        if location := writers.option_of(given, writers.CHECKPOINT_LOCATION):
+            raise self._refused(
+                f"query {query!r} has a {writers.CHECKPOINT_LOCATION} of its own, {location}. weir keeps the "
+                "query's progress in its own directory: it would read everything from the beginning",
+                f"leave the option {writers.CHECKPOINT_LOCATION} out, and let the source begin where that "
+                "checkpoint ends (for Kafka: startingOffsets)",
+            )
+        if (called := writers.query_name_of(given)) not in ("", query):
+            raise self._refused(
+                f"query {query!r} has the queryName {called!r}: a query has one name, which weir needs",
+                f"leave .queryName({called!r}) out, or use env.sink({called!r}, ...)",
+            )
         if writers.option_of(given, writers.ASYNC_PROGRESS).lower() == "true":
             raise self._refused(
                 f"query {query!r} has {writers.ASYNC_PROGRESS}, with which Spark does not write down every "

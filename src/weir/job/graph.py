@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from weir.channel.position import Mode
@@ -20,7 +21,8 @@ from weir.job.shape import planned
 from weir.job.sinks import StagingSink
 from weir.job.state import UserStateSink, Values
 from weir.spark import plan
-from weir.spark.writers import is_bounded
+from weir.spark.operators import output_mode_of
+from weir.spark.writers import is_bounded, none_started
 from weir.storage import open_store
 
 if TYPE_CHECKING:
@@ -113,9 +115,14 @@ def learn(job: JobName, pipeline: Pipeline, spark: SparkSession, live: Live) -> 
     streams = {name: plan.streams(spec.plan) for name, spec in env.queries.items()}
     for name, spec in env.queries.items():
         replays = {stream.replay for stream in streams[name]}
-        if isinstance(spec.sink, StagingSink) and plan.Replay.NO in replays and not spec.at_most_once:
-            raise _not_replayable(job, name)
-        if spec.at_most_once and planned(spec.plan, spec.output_mode).shape.operators:
+        lossy = plan.Replay.NO in replays and not spec.at_most_once
+        if lossy and isinstance(spec.sink, StagingSink):
+            raise _not_replayable(job, f"query {name!r} is exactly once")
+        mode = spec.output_mode if spec.writer is None else output_mode_of(spec.writer)
+        has_state = (lossy or spec.at_most_once) and planned(spec.plan, mode).shape.operators
+        if has_state and lossy:
+            raise _not_replayable(job, f"query {name!r} has state")
+        if has_state:
             raise _stateful(job, name)
     receiving = []
     for key, source in env.receiving.items():
@@ -140,6 +147,12 @@ def learn(job: JobName, pipeline: Pipeline, spark: SparkSession, live: Live) -> 
                 todo="give the stream the trigger availableNow too, or the query another one",
             )
     doubts = [
+        f"query {name} reads Spark's socket, which can't be replayed: lines are lost at each restart; "
+        "use weir.sources.socket(host, port)"
+        for name in env.queries
+        if any(stream.replay is plan.Replay.NO for stream in streams[name])
+    ]
+    doubts += [
         f"query {name} is exactly once only if {stream.table} can be replayed, which weir does not know"
         for name, spec in env.queries.items()
         for stream in streams[name]
@@ -184,10 +197,10 @@ def _not_the_same(job: JobName, reason: str) -> PipelineError:
     )
 
 
-def _not_replayable(job: JobName, query: QueryName) -> PipelineError:
+def _not_replayable(job: JobName, query: str) -> PipelineError:
     return PipelineError(
         job=job,
-        reason=f"query {query!r} is exactly once and reads Spark's socket, which can't be replayed: "
+        reason=f"{query} and reads Spark's socket, which can't be replayed: "
         "lines that a batch had read when the driver died would be lost",
         todo="use weir.sources.socket(host, port), which journals what it receives",
     )
@@ -215,19 +228,24 @@ def _evaluate(
     env = Env(job, spark, live, reader, mode)
     with alone:
         before = {query.runId for query in spark.streams.active}
-        _call(job, pipeline, env)
+        with none_started(partial(_started_by_itself, job)):
+            _call(job, pipeline, env)
         started = [query for query in spark.streams.active if query.runId not in before]
     for query in started:
         query.stop()
     if started:
-        raise PipelineError(
-            job=job,
-            reason=f"it started the query {started[0].name or started[0].id!r} by itself, past weir",
-            todo="hand the frame, or the unstarted writer, to env.sink(...) and leave out .start()",
-        )
+        raise _started_by_itself(job, "start")
     streams = [name for name, spec in env.queries.items() if spec.channel]
     env.states.check({name: spec.sink for name, spec in env.queries.items()}, streams)
     return env
+
+
+def _started_by_itself(job: JobName, method: str) -> PipelineError:
+    return PipelineError(
+        job=job,
+        reason=f"it calls .{method}() on a writer, which starts the query past weir",
+        todo=f"hand the frame, or the unstarted writer, to env.sink(...) and leave out .{method}()",
+    )
 
 
 def _call(job: JobName, pipeline: Pipeline, env: Env) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weir import faults
 from weir.errors import OutcomeUnknownError, SinkMismatchError
@@ -32,6 +32,7 @@ from weir.storage import Store, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 FORMATS = ("parquet", "json", "csv", "orc", "text")
 EXACT = ("parquet", "orc")
@@ -90,8 +91,11 @@ class FilesSink:
         self._options = options
         self._partition_by = partition_by
         self._compact = compact
+        self._output_mode = ""
+        self._schema: StructType | None = None
+        """The frame's, as the sink was told before it is opened."""
         self._about: bytes | None = None
-        """What readers are to be told, and are not yet."""
+        """What readers need to know, and is not written yet."""
         self._store = store or open_store(path)
         self._staging = StagedFiles(self._store, _STAGED)
         self._ledger = FilesLedger(self._store)
@@ -101,19 +105,34 @@ class FilesSink:
     def describe(self) -> str:
         return f"{self._format} files in {self._path}"
 
+    def expect(self, schema: StructType) -> None:
+        self._schema = schema
+
     def open(self, owner: str, lineage: str, token: Token) -> Ledger:
         self._ledger.token = token
         now = self._ledger.read()
         if not now.owner:
             now = self._ledger.append(ledger.opened(owner, lineage))
         self._check_owner(now, owner, lineage)
-        return self._ledger.append(ledger.fence(token))
+        about = self._store.get(ABOUT)
+        if about is not None and self._schema is not None:
+            self._check_columns(json.loads(about), self._schema, owner)
+        opened = self._ledger.append(ledger.fence(token))
+        if about is None and self._schema is not None:
+            # A reader of a query that has had no rows yet finds no rows, and not an error.
+            self._store.put(ABOUT, self._describe_files(self._schema))
+        return opened
 
     def check(self, query: QueryName, frame: DataFrame, output_mode: str) -> None:
         """Raise `SinkMismatchError` when the frame does not have the columns to partition by.
 
-        Also when files are to be merged of which the newest row counts, or the newest batch.
+        Also in output mode complete, and when files are to be merged of which the newest row counts.
         """
+        if output_mode == "complete":
+            reason = "in output mode complete each batch has the whole result, and files are only added to"
+            todo = 'use output_mode="update", and read it with weir.read_files(path).latest(KEY)'
+            raise SinkMismatchError(query=query, path=self._path, reason=reason, todo=todo)
+        self._output_mode = output_mode
         if self._compact is not None and output_mode != "append":
             reason = f"in output mode {output_mode} the batch of a row matters, and a merge forgets it"
             todo = "leave out compact, or use output mode append"
@@ -125,15 +144,19 @@ class FilesSink:
             raise SinkMismatchError(query=query, path=self._path, reason=reason, todo=todo)
 
     def stage(self, frame: DataFrame, batch: BatchId, token: Token) -> None:
+        self._about = self._describe_files(frame.schema)
+        self._spark.spark = frame.sparkSession
+        self._staging.write(frame, self._format, self._options, batch, token, self._partition_by)
+
+    def _describe_files(self, schema: StructType) -> bytes:
         about = {
             "format": self._format,
             "options": self._options,
             "partition_by": list(self._partition_by),
-            "schema": frame.schema.jsonValue(),
+            "output_mode": self._output_mode,
+            "schema": schema.jsonValue(),
         }
-        self._about = json.dumps(about).encode()
-        self._spark.spark = frame.sparkSession
-        self._staging.write(frame, self._format, self._options, batch, token, self._partition_by)
+        return json.dumps(about).encode()
 
     def record(self, staged: Staged) -> None:
         self._ledger.read()
@@ -185,6 +208,27 @@ class FilesSink:
 
     def forget(self, upto: BatchId) -> None:
         self._upkeep.forget(upto)
+
+    def _check_columns(self, about: Mapping[str, Any], schema: StructType, owner: str) -> None:
+        """Refuse CSV columns that are not those of before, with new ones at the end at most.
+
+        CSV is read by position: rows of before would be read into the wrong columns.
+        """
+        if self._format != "csv" or about["format"] != "csv":
+            return
+        before, now = (
+            [(one["name"], one["type"]) for one in fields if one["name"] not in self._partition_by]
+            for fields in (about["schema"]["fields"], schema.jsonValue()["fields"])
+        )
+        if now[: len(before)] == before:
+            return
+        was, wants = (", ".join(f"{name} {type}" for name, type in columns) for columns in (before, now))
+        raise SinkMismatchError(
+            query=owner.split("/", 1)[1],
+            path=self._path,
+            reason=f"CSV is read by position: its files have the columns {was}, and the query has {wants}",
+            todo="keep these columns in their order, with new ones at the end, or use a new folder",
+        )
 
     def _check_owner(self, now: Ledger, owner: str, lineage: str) -> None:
         if now.owner != owner:

@@ -106,7 +106,11 @@ class Kafka:
         return f"topic {self.topic} of {self.bootstrap}"
 
     def check(self, query: QueryName, frame: DataFrame, output_mode: str) -> None:
-        """Raise `SinkMismatchError` when records can't be made of the frame."""
+        """Raise `SinkMismatchError` when records can't be made of the frame, or would all come again."""
+        if output_mode == "complete":
+            reason = "in output mode complete each batch has the whole result, and a topic is only added to"
+            todo = 'use output_mode="update" with a key: the newest record of a key counts'
+            raise SinkMismatchError(query=query, path=self.describe(), reason=reason, todo=todo)
         try:
             self.columns.check(frame)
         except NotBytesError as error:

@@ -1,5 +1,8 @@
 """What a files sink has delivered, for readers: `weir.read_files(path)`.
 
+In output mode update each batch has the rows that changed, so the files have every version of a row:
+`latest` keeps the newest of each key.
+
 Readers see the batches that the ledger names when they ask, each whole and once, whatever is being written
 beside them. Files are never changed; so what was found can be read later too, for an hour at least, unless a
 rollback took it back and its files were deleted since.
@@ -8,12 +11,15 @@ rollback took it back and its files were deleted since.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from weir.errors import FilesNotReadableError
 from weir.job.sinks.files import ABOUT
 from weir.job.sinks.files_ledger import log_of
+from weir.protocol.contents import Span
 from weir.storage import open_store
 from weir.storage.open import is_local, local_path, spark_url
 
@@ -24,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _ARROW = ("parquet", "orc")
+_BATCH, _FILE, _ROW = "__weir_batch", "__weir_file", "__weir_row"
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 """What Spark calls the folder of rows without a value."""
 
@@ -39,8 +46,14 @@ def read_files(path: str) -> CommittedFiles:
             todo="check the path; a files sink makes it with its first batch",
         )
     now = log_of(store).catch_up()
-    files = tuple(f"{store.url}/{name}" for name in now.in_order())
-    return CommittedFiles(store.url, files, json.loads(about), now.checkpoint)
+    names = now.in_order()
+    return CommittedFiles(
+        store.url,
+        tuple(f"{store.url}/{name}" for name in names),
+        json.loads(about),
+        now.checkpoint,
+        tuple(_batch_of(now.files[name]) for name in names),
+    )
 
 
 @dataclass(frozen=True)
@@ -56,31 +69,68 @@ class CommittedFiles:
 
     None where batches become visible one by one, and for the moment in which those of one checkpoint do.
     """
+    batches: tuple[int | None, ...] = ()
+    """The batch of each file; None for one that was merged of several."""
+    keys: tuple[str, ...] = ()
+    """Of rows that agree in these columns only the newest is read; see `latest`."""
+    batch_column: str = ""
+    """The column that tells the batch of a row, when there is one; see `with_batch`."""
+
+    def latest(self, *keys: str) -> CommittedFiles:
+        """The same files, of which only the newest row of each key is read, as output mode update wants it.
+
+        Raises `FilesNotReadableError` for a column that is not there, and where the batches of rows are
+        no longer known because files were merged.
+        """
+        columns = [one["name"] for one in self.about["schema"]["fields"]]
+        missing = [key for key in keys if key not in columns]
+        if missing or not keys:
+            raise FilesNotReadableError(
+                path=self.path,
+                reason=f"there is no column {missing[0]!r}" if missing else "no key was given",
+                todo=f"name the columns that make a row one of its kind, some of {', '.join(columns)}",
+            )
+        self._check_batches()
+        return replace(self, keys=keys)
+
+    def with_batch(self, column: str = "weir_batch") -> CommittedFiles:
+        """The same files, read with one more column: the batch that each row was delivered with.
+
+        Raises `FilesNotReadableError` where the column is there already, and where the batches of rows are
+        no longer known because files were merged.
+        """
+        if any(one["name"] == column for one in self.about["schema"]["fields"]):
+            raise FilesNotReadableError(
+                path=self.path,
+                reason=f"there is a column {column!r} already",
+                todo="give the batch another column: with_batch('another_name')",
+            )
+        self._check_batches()
+        return replace(self, batch_column=column)
 
     def arrow(self) -> pa.Table:
         """All rows as an Arrow table; Parquet and ORC alone."""
-        import pyarrow.dataset as ds  # noqa: PLC0415
-
+        self._warn_of_versions()
         if self.about["format"] not in _ARROW:
             raise FilesNotReadableError(
                 path=self.path,
                 reason=f"Arrow would have to guess the types in {self.about['format']} files",
                 todo="read it with Spark: weir.read_files(path).spark(spark)",
             )
-        schema = self._arrow_schema()
-        if not self.files:
-            return schema.empty_table()
-        by = [schema.field(name) for name in self.about["partition_by"]]
         import pyarrow as pa  # noqa: PLC0415
 
-        found = ds.dataset(
-            [local_path(file) if is_local(file) else file for file in self.files],
-            schema=schema,
-            format=_arrow_format(self.about["format"]),
-            partitioning=ds.partitioning(pa.schema(by), flavor="hive") if by else None,
-            partition_base_dir=local_path(self.path),
-        )
-        return found.to_table()
+        schema = self._arrow_schema()
+        if not self.files:
+            table = schema.empty_table()
+            return self._with_batch_column(table, None) if self.batch_column else table
+        if not self.keys and not self.batch_column:
+            return self._read(self.files, schema)
+        parts = []
+        for batch, files in self._by_batch().items():
+            parts.append(self._with_batch_column(self._read(files, schema), batch))
+        rows = pa.concat_tables(parts)
+        rows = _newest(rows, self.keys) if self.keys else rows
+        return rows if self.batch_column else rows.drop_columns([self._batch_name])
 
     def pandas(self) -> pd.DataFrame:
         """All rows as a pandas frame."""
@@ -96,25 +146,111 @@ class CommittedFiles:
     def spark(self, spark: SparkSession) -> DataFrame:
         """All rows as a frame of Spark's, which is not a stream."""
         from pyspark.sql import functions as F  # noqa: PLC0415
-        from pyspark.sql.types import StructType  # noqa: PLC0415
+        from pyspark.sql.types import LongType, StructField, StructType  # noqa: PLC0415
 
+        self._warn_of_versions()
         schema, by = StructType.fromJson(self.about["schema"]), self.about["partition_by"]
         if not self.files:
-            return spark.createDataFrame([], schema)
+            more = [StructField(self.batch_column, LongType())] if self.batch_column else []
+            return spark.createDataFrame([], StructType([*schema.fields, *more]))
         inside = StructType([field for field in schema.fields if field.name not in by])
         reader = spark.read.format(self.about["format"]).options(**self.about["options"]).schema(inside)
         rows = reader.load([spark_url(file) for file in self.files])
         kinds = {field.name: field.dataType for field in schema.fields}
         values = {name: _partition_value(name, len(by)).cast(kinds[name]) for name in by}
-        return (
-            rows.withColumns(values).select(*[F.col(_quoted(name)) for name in schema.names]) if by else rows
+        columns = [F.col(_quoted(name)) for name in schema.names]
+        if self.keys or self.batch_column:
+            values[self._batch_name] = _batch_value(len(by))
+            columns += [F.col(_quoted(self.batch_column))] if self.batch_column else []
+        rows = rows.withColumns(values) if values else rows
+        rows = _newest_in_spark(rows, self.keys, self._batch_name) if self.keys else rows
+        return rows.select(*columns) if values else rows
+
+    def _read(self, files: Sequence[str], schema: pa.Schema) -> pa.Table:
+        import pyarrow as pa  # noqa: PLC0415
+        import pyarrow.dataset as ds  # noqa: PLC0415
+
+        by = [schema.field(name) for name in self.about["partition_by"]]
+        found = ds.dataset(
+            [local_path(file) if is_local(file) else file for file in files],
+            schema=schema,
+            format=_arrow_format(self.about["format"]),
+            partitioning=ds.partitioning(pa.schema(by), flavor="hive") if by else None,
+            partition_base_dir=local_path(self.path),
         )
+        return found.to_table()
+
+    @property
+    def _batch_name(self) -> str:
+        return self.batch_column or _BATCH
+
+    def _with_batch_column(self, rows: pa.Table, batch: int | None) -> pa.Table:
+        import pyarrow as pa  # noqa: PLC0415
+
+        values = pa.array([batch] * len(rows), pa.int64())
+        return rows.append_column(self._batch_name, values)
+
+    def _by_batch(self) -> dict[int | None, list[str]]:
+        found: dict[int | None, list[str]] = {}
+        for file, batch in zip(self.files, self.batches, strict=True):
+            found.setdefault(batch, []).append(file)
+        return found
+
+    def _check_batches(self) -> None:
+        if None in self.batches:
+            raise FilesNotReadableError(
+                path=self.path,
+                reason="files of several batches were merged, so the batch of a row is no longer known",
+                todo="leave compact= out of weir.sinks.files for output of which the batch matters",
+            )
+
+    def _warn_of_versions(self) -> None:
+        if self.about.get("output_mode") == "update" and not self.keys and not self.batch_column:
+            warnings.warn(
+                f"{self.path} was written in output mode update: it has every version of a row; "
+                "read the newest with weir.read_files(path).latest(KEY)",
+                stacklevel=3,
+            )
 
     def _arrow_schema(self) -> pa.Schema:
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
         from pyspark.sql.types import StructType  # noqa: PLC0415
 
         return to_arrow_schema(StructType.fromJson(self.about["schema"]), timezone="UTC")
+
+
+def _batch_of(span: Span) -> int | None:
+    return span.first if span.first == span.last else None
+
+
+def _newest(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """The last row of each key, in the order of these rows."""
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    numbered = rows.select(list(keys)).append_column(_ROW, pa.array(range(len(rows)), pa.int64()))
+    last = numbered.group_by(list(keys)).aggregate([(_ROW, "max")])[f"{_ROW}_max"]
+    return rows.take(last.take(pc.sort_indices(last)))
+
+
+def _newest_in_spark(rows: DataFrame, keys: Sequence[str], batch: str) -> DataFrame:
+    """The last row of each key: of its newest batch, and there of the last file."""
+    from pyspark.sql import Window  # noqa: PLC0415
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    within = Window.partitionBy(*[F.col(_quoted(key)) for key in keys])
+    order = [F.col(_quoted(batch)).desc(), F.col(_FILE).desc(), F.col(_ROW).desc()]
+    rows = rows.withColumn(_FILE, F.col("_metadata.file_name"))
+    rows = rows.withColumn(_ROW, F.monotonically_increasing_id())
+    return rows.withColumn(_ROW, F.row_number().over(within.orderBy(*order))).where(F.col(_ROW) == 1)
+
+
+def _batch_value(folders: int) -> Column:
+    """The batch in the name of the folder that a staging is written to, above those of partitions."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    folder = F.element_at(F.split("_metadata.file_path", "/"), -folders - 2)
+    return F.substring_index(folder, "-", 1).cast("bigint")
 
 
 def _arrow_format(name: str) -> Any:
