@@ -162,7 +162,8 @@ class BadNameError(UserError):
 
     what_form = "{name!r} can't be the name of a {kind}"
     why_form = (
-        "names become folders: letters, digits, '.', '_' and '-' only, at most 100, not starting with a sign"
+        "names become folders: ASCII letters, digits, '.', '_' and '-' only, at most 100; "
+        "a name must start with a letter or a digit"
     )
     hint_form = "rename it"
 

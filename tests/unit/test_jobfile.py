@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +18,16 @@ from weir.job.env import Env
 
 @pytest.fixture(autouse=True)
 def main_module() -> Iterator[None]:
-    main, path = sys.modules["__main__"], list(sys.path)
+    main, path, loaded = sys.modules["__main__"], list(sys.path), set(sys.modules)
+    workers = os.environ.get("PYTHONPATH")
     yield
     sys.modules["__main__"] = main
     sys.path[:] = path
+    for name in set(sys.modules) - loaded:
+        if name.split(".")[0] in ("shop", "beside"):
+            del sys.modules[name]
+    os.environ.pop("PYTHONPATH", None)
+    os.environ |= {"PYTHONPATH": workers} if workers is not None else {}
 
 
 def write(folder: Path, text: str) -> Path:
@@ -56,9 +63,60 @@ def test_bad_files_are_refused_with_words(tmp_path: Path) -> None:
     assert "no such file" in refused(tmp_path / "absent.py")
     assert "makes no job" in refused(write(tmp_path, ""))
     assert "2 jobs: 'a', 'b'" in refused(write(tmp_path, "weir.Job('a'); weir.Job('b')"))
-    assert "ZeroDivisionError" in refused(write(tmp_path, "1 / 0"))
+    assert "is a directory" in refused(tmp_path)
+    assert "job.py:2: ZeroDivisionError" in refused(write(tmp_path, "1 / 0"))
     assert "SyntaxError" in refused(write(tmp_path, "def"))
-    assert "SystemExit" in refused(write(tmp_path, "raise SystemExit(3)"))
+    assert "ended by itself with exit code 3" in refused(write(tmp_path, "raise SystemExit(3)"))
+    assert "exit code 1, before there was a job: no" in refused(write(tmp_path, "raise SystemExit('no')"))
+
+
+def test_what_a_file_prints_before_it_ends_is_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--input', required=True)\n"
+    monkeypatch.setattr(sys, "argv", ["job.py"])
+    why = refused(write(tmp_path, text + "p.parse_args()\n"))
+    assert "exit code 2" in why and "the following arguments are required: --input" in why
+    assert "usage: job.py" in capsys.readouterr().err, "and it is printed as ever"
+
+
+def test_a_program_that_starts_its_queries_by_itself_is_refused_before_it_does(tmp_path: Path) -> None:
+    text = (
+        "from pyspark.sql.streaming import DataStreamWriter\n"
+        "writer = object.__new__(DataStreamWriter)\n"
+        "writer.start('out').awaitTermination()\n"
+    )
+    file = write(tmp_path, text)
+    why = refused(file)
+    assert ".start() on a writer" in why and "by itself" in why
+    assert ".toTable() on a writer" in refused(write(tmp_path, text.replace("start('out')", "toTable('t')")))
+
+
+def test_a_file_of_a_package_imports_its_neighbours_and_so_do_workers(tmp_path: Path) -> None:
+    package = tmp_path / "src" / "shop" / "jobs"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").touch()
+    (package.parent / "util.py").write_text("name = 'shouted'\n")
+    file = write(package, "from ..util import name\nfrom shop.util import name as same\nweir.Job(name)\n")
+    assert load(file).name == "shouted"
+    assert os.environ["PYTHONPATH"].split(os.pathsep)[0] == str(tmp_path / "src")
+
+
+def test_a_module_beside_the_file_can_be_imported_by_workers(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("name = 'near'\n")
+    assert load(write(tmp_path, "import beside\nweir.Job(beside.name)\n")).name == "near"
+    assert os.environ["PYTHONPATH"].split(os.pathsep)[0] == str(tmp_path)
+
+
+def test_spark_submit_is_refused_with_the_command_that_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "job.py"), raising=False)
+    with pytest.raises(JobFileError) as caught:
+        weir.Job("one").run()
+    assert "spark-submit" in caught.value.why and f"weir run {tmp_path / 'job.py'}" in caught.value.hint
 
 
 def test_a_job_without_a_pipeline_is_refused() -> None:

@@ -113,7 +113,8 @@ def run(
              weir run wordcount.py -s savepoints/wordcount-12 --parallelism 8
     """
     if not file.is_file():
-        raise JobFileError(file=file, reason="there is no such file", todo="check the path")
+        reason = "it is a directory" if file.is_dir() else "there is no such file"
+        raise JobFileError(file=file, reason=reason, todo="name the Python file that makes the job")
     given = overrides(define, conf=conf, master=master, dir=dir) | shape_of(parallelism, state_backend)
     offsets = offsets_of(set_offsets)
     if offsets and not from_savepoint:

@@ -31,6 +31,7 @@ from weir.errors import (
 from weir.ids import JobName
 from weir.lease import Lease
 from weir.protocol import messages as m
+from weir.spark import session
 from weir.storage import Store, open_store
 from weir.storage.attempts import AttemptLock, AttemptRecord
 from weir.words import without_secrets
@@ -72,9 +73,13 @@ class Run:
         highest = max(above, _attempt_of(wanted, store, job.name, self._settings))
         attempt = self._lock.acquire(uuid.uuid4().hex, timeout, self._waiting, highest)
         self._lease = lease = Lease(attempt, timeout, self._clock)
-        self._engine = Engine(
-            job, spark.newSession(), config, store, lease, self._hear, self._clock, self._gave_up
-        )
+        own = spark.newSession()
+        self.notes += [
+            f"{key} is {config.spark[key]} in the settings of the job, and can't be changed in this session: "
+            "set it where the session is built"
+            for key in session.apply(own, config)
+        ]
+        self._engine = Engine(job, own, config, store, lease, self._hear, self._clock, self._gave_up)
         self._beating = threading.Thread(target=self._heart, args=(lease,), name="weir-heart", daemon=True)
         self._beating.start()
         threading.Thread(target=self._watch, args=(lease,), name="weir-lease", daemon=True).start()

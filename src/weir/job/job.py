@@ -98,6 +98,12 @@ class Job:
                 reason="job.run() needs a file that a driver can run again",
                 todo="in a notebook use: with job.start(spark) as run: ...",
             )
+        if "PYSPARK_GATEWAY_PORT" in os.environ:
+            raise JobFileError(
+                file=file,
+                reason="spark-submit has started a JVM for it, which weir could neither end nor start again",
+                todo=f"weir run {file} --master MASTER --conf KEY=VALUE, with what spark-submit was given",
+            )
         sys.stdout.flush()
         sys.stderr.flush()
         os.execv(sys.executable, [sys.executable, "-m", "weir", "run", file, "--", *sys.argv[1:]])

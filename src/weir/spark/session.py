@@ -42,6 +42,8 @@ def build(config: Config, app: str, output: str = "what it said is above") -> Sp
     from pyspark.sql import SparkSession  # noqa: PLC0415  takes a second; not before it is needed
 
     if SparkContext._gateway is None:
+        for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"):
+            os.environ.pop(name, None)  # a JVM of spark-submit's would outlive this driver
         os.environ.update(local_files.environment())
     settings = builder_settings(config)
     if local_files.environment():  # the job file has started a JVM, which does not know the classes
@@ -88,6 +90,23 @@ def set_state(spark: SparkSession, config: Config, parallelism: int) -> None:
     """Give a session the settings that new state gets."""
     for key, value in state_settings(config, parallelism).items():
         spark.conf.set(key, value)
+
+
+def apply(spark: SparkSession, config: Config) -> list[str]:
+    """Give a session that is there what the user has set of Spark's settings.
+
+    Returns the keys that Spark reads once, when a session is built, and that have another value here.
+    """
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    fixed = []
+    for key, value in config.spark.items():
+        try:
+            spark.conf.set(key, value)
+        except PySparkException:
+            if spark.conf.get(key, None) != value:
+                fixed.append(key)
+    return fixed
 
 
 def _defaults(config: Config, cores: int) -> dict[str, str]:
