@@ -5,6 +5,7 @@
     |   |-- BadNameError            a name that could not be a folder
     |   |-- UnknownKeyError         a setting that does not exist
     |   |-- BadValueError           a setting's value that does not fit
+    |   |-- SettingsFileError       a settings file that can't be read
     |   |-- SparkSettingError       a value of one of Spark's own settings that Spark does not take
     |   |-- JobFileError            a job file without a job, with two, or that raises
     |   |-- PipelineError           a pipeline function that does more than build frames
@@ -172,7 +173,15 @@ class UnknownKeyError(UserError):
     """A setting that does not exist."""
 
     what_form = "there is no setting {key!r} (given in {origin})"
-    hint_form = "did you mean {nearest!r}? 'weir config' lists all settings"
+    hint_form = "{advice}'weir config' lists all settings"
+
+
+class SettingsFileError(UserError):
+    """A settings file that can't be read."""
+
+    what_form = "the settings file {file} can't be read"
+    why_form = "{reason}"
+    hint_form = "fix the file, or name another one with --config FILE"
 
 
 class BadValueError(UserError):
@@ -422,7 +431,8 @@ class NoSuchJobError(UserError):
     """A job name under which nothing is stored."""
 
     what_form = "there is no job {job!r} in {dir}"
-    hint_form = "'weir list --dir {dir}' shows what is there"
+    why_form = "no job of this name was ever started there"
+    hint_form = "'weir list --dir {dir}' shows what is there; for a job that was started elsewhere, give --dir or set WEIR_DIR"
 
 
 class NoSupervisorError(UserError):

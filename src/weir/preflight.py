@@ -2,7 +2,7 @@
 
 Each check looks at the real thing (runs `java -version`, writes a probe file) and answers with a
 `Check`; none raises, none needs a JVM or imports pyspark, and none leaves anything behind.
-`require_java` is the one that every start makes, because without Java nothing else is worth saying.
+`require_spark` makes those that every start needs: without them Spark fails later, in other words.
 """
 
 from __future__ import annotations
@@ -74,17 +74,20 @@ NEEDED = (
 
 def run_checks(dir: str) -> list[Check]:
     """Make every check for a job that keeps its files under `dir`; always returns all of them."""
-    checks = [check_java(), check_python(), check_worker_python()]
+    checks = [check_java(), check_python(), check_worker_python(), check_spark_home()]
     checks += [check_package(needed) for needed in NEEDED]
     return [*checks, check_storage(dir), check_disk(dir), check_local_dir()]
 
 
-def require_java() -> None:
-    """Raise `PreflightError` unless the Java that Spark would start is there and new enough."""
-    check = check_java()
-    if check.verdict is Verdict.FAILED:
-        why = f"Spark needs Java {OLDEST_JAVA} or newer"
-        raise PreflightError(what=check.found, why=why, todo=check.todo)
+def require_spark() -> None:
+    """Raise `PreflightError` unless the Java, Python and Spark that would be started are there and fit."""
+    for check, why in (
+        (check_java(), f"Spark needs Java {OLDEST_JAVA} or newer"),
+        (check_worker_python(), "Spark starts its Python workers with it"),
+        (check_spark_home(), "SPARK_HOME says which Spark is started"),
+    ):
+        if check.verdict is Verdict.FAILED:
+            raise PreflightError(what=check.found, why=why, todo=check.todo)
 
 
 def find_java() -> str | None:
@@ -132,6 +135,26 @@ def check_worker_python() -> Check:
     if re.fullmatch(r"\d+\.\d+", _first_line(said)):
         return Check(name, Verdict.FAILED, f"{worker} is Python {_first_line(said)}, this is {own}", todo)
     return Check(name, Verdict.FAILED, f"{worker} does not run: {_first_line(said)}", todo)
+
+
+def check_spark_home() -> Check:
+    """SPARK_HOME, when it is set, must hold the Spark that pyspark is of: it is the one that is started."""
+    name = "SPARK_HOME"
+    home = os.environ.get("SPARK_HOME")
+    if not home:
+        return Check(name, Verdict.OK, "not set: Spark is that of the package pyspark")
+    todo = "unset SPARK_HOME, or set it to a Spark of the same version as the package pyspark"
+    jars = sorted(Path(home, "jars").glob("spark-core_*.jar"))
+    if not jars:
+        return Check(name, Verdict.FAILED, f"{home} holds no Spark", todo)
+    version = jars[-1].stem.rpartition("-")[2]
+    try:
+        own = metadata.version("pyspark")
+    except metadata.PackageNotFoundError:
+        own = "not installed"
+    if version != own:
+        return Check(name, Verdict.FAILED, f"{home} is Spark {version}, and pyspark is {own}", todo)
+    return Check(name, Verdict.OK, f"{home} is Spark {version}")
 
 
 def check_package(needed: _Needed) -> Check:

@@ -9,6 +9,7 @@ import random
 import re
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -105,6 +106,49 @@ def test_the_readme_names_every_verb_and_example() -> None:
     text = (ROOT / "README.md").read_text()
     assert [verb for verb in VERBS if f"`weir {verb}" not in text] == []
     assert [path.name for path in EXAMPLES if path.name not in text] == []
+
+
+@pytest.mark.spark
+def test_the_first_job_of_the_readme_typed_as_it_stands_ends_with_the_right_counts(tmp_path: Path) -> None:
+    """Only the settings of the machine that tests run on are added, and the wait for the result."""
+    section = (ROOT / "README.md").read_text().partition("## First job in a minute")[2].partition("\n## ")[0]
+    (program,) = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    first, second = re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    (tmp_path / "count.py").write_text(program)
+    (run,) = re.findall(r"^weir run count\.py.*$", first, re.MULTILINE)
+    prepare = [line for line in first.splitlines() if line.startswith("mkdir")]
+    look = [line for line in second.splitlines() if line.startswith("python -c ")]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environ = {**os.environ, "PATH": path, "WEIR_REST_PORT": "off"}
+
+    def shell(line: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["sh", "-c", line], cwd=tmp_path, env=environ, capture_output=True, text=True)
+
+    def shown() -> dict[str, int]:
+        rows = re.findall(r"^\d+ +(\S+) +(\d+)$", shell(look[0]).stdout, re.MULTILINE)
+        assert len(rows) == len(dict(rows)), "each word once"
+        return {word: int(count) for word, count in rows}
+
+    def wait_for(expected: Mapping[str, int]) -> None:
+        deadline = time.monotonic() + 120
+        while (found := shown()) != expected and time.monotonic() < deadline and job.poll() is None:
+            time.sleep(0.5)
+        assert found == expected, (tmp_path / "out").read_text()
+
+    assert len(prepare) == 1 and shell(prepare[0]).returncode == 0
+    with (tmp_path / "out").open("wb") as out:
+        command = [*run.partition(" #")[0].split(), "--master", "local[2]"]
+        job = subprocess.Popen(
+            command, cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+        )
+    try:
+        wait_for({"to": 2, "be": 2, "or": 1, "not": 1})
+        assert shell('echo "to do is to be" > next.txt && mv next.txt text/2.txt').returncode == 0
+        wait_for({"to": 4, "be": 3, "or": 1, "not": 1, "do": 1, "is": 1})
+    finally:
+        job.terminate()
+        code = job.wait(60)
+    assert code == 0, (tmp_path / "out").read_text()
 
 
 @pytest.mark.long

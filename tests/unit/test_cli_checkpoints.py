@@ -539,9 +539,9 @@ def test_a_stopped_job_can_only_go_back_to_what_is_there(weir: Weir, job: FakeJo
 
 def test_settings_of_a_running_job_are_changed(weir: Weir, job: FakeJob) -> None:
     supervisor = Supervisor(job, done=True)
-    answer = weir("configure", "wordcount", "-D", f"{INTERVAL}=1500")
+    answer = weir("configure", "wordcount", "-D", f"{INTERVAL}=1500ms")
     assert answer.out == f"wordcount: {INTERVAL} = 1500 ms, until its supervisor ends\n"
-    assert supervisor.heard == [("configure", {"settings": {INTERVAL: "1500"}})]
+    assert supervisor.heard == [("configure", {"settings": {INTERVAL: "1500ms"}})]
     Supervisor(job, done=True)
     body = weir("configure", "wordcount", "-D", f"{INTERVAL}=off", "--json").json
     assert body == {"job": "wordcount", "settings": {INTERVAL: "off"}}

@@ -58,7 +58,7 @@ class FakeSupervisor:
 
 @pytest.fixture
 def weir(weir: Weir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Weir:
-    monkeypatch.setattr("weir.cli.run.require_java", lambda: None)
+    monkeypatch.setattr("weir.cli.run.require_spark", lambda: None)
     monkeypatch.setattr("weir.cli.run.Supervisor", FakeSupervisor)
     monkeypatch.setattr(FakeSupervisor, "end", (JobState.FINISHED, None))
     (tmp_path / "job.py").touch()
@@ -156,7 +156,7 @@ def test_without_java_nothing_is_started(weir: Weir, monkeypatch: pytest.MonkeyP
             what="no java on the PATH", why="Spark needs Java 17 or newer", todo="install it"
         )
 
-    monkeypatch.setattr("weir.cli.run.require_java", missing)
+    monkeypatch.setattr("weir.cli.run.require_spark", missing)
     monkeypatch.setattr("weir.cli.run.Supervisor", None)
     answer = weir("run", "job.py")
     assert answer.code == 3 and "error: no java on the PATH" in answer.err and "install it" in answer.err

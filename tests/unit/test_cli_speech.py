@@ -60,7 +60,7 @@ def test_a_command_that_is_not_understood(arguments: list[str], what: str, hint:
         (["-D", "=5"], "-D can't be '=5'"),
         (["-D", "hartbeat.timeout=5s"], "there is no setting 'hartbeat.timeout'"),
         (["-D", "heartbeat.timeout=soon"], "heartbeat.timeout can't be 'soon'"),
-        (["--config", "absent.yaml"], "the settings file can't be 'absent.yaml'"),
+        (["--config", "absent.yaml"], "the settings file absent.yaml can't be read"),
     ],
 )
 def test_a_setting_that_does_not_fit(given: list[str], what: str, weir: Weir) -> None:

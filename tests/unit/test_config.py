@@ -29,7 +29,7 @@ from weir.config import (
     parse_duration,
     resolve,
 )
-from weir.errors import BadValueError, UnknownKeyError
+from weir.errors import BadValueError, SettingsFileError, UnknownKeyError
 
 TIMEOUT = "heartbeat.timeout"
 CHECKPOINTING = "execution.checkpointing."
@@ -155,12 +155,25 @@ def test_an_empty_file_gives_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_holds_no_settings_is_refused(tmp_path: Path, text: str, reason: str) -> None:
-    with pytest.raises((BadValueError, UnknownKeyError), match=reason):
+    with pytest.raises((SettingsFileError, UnknownKeyError), match=reason):
         resolve(file=written(tmp_path, text))
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    assert "No such file" in refused(BadValueError, file=tmp_path / "weir.yaml")
+    words = refused(SettingsFileError, file=tmp_path / "other.yaml")
+    assert "other.yaml" in words and "No such file" in words and "--config" in words
+
+
+def test_a_short_name_of_the_directory_is_known() -> None:
+    config = resolve(file=None, environ={"WEIR_DIR": "/data"})
+    assert config.settings.execution_checkpointing_dir == "/data"
+    both = {"WEIR_DIR": "/data", "WEIR_EXECUTION_CHECKPOINTING_DIR": "/other"}
+    assert "is given in the same place" in refused(BadValueError, environ=both)
+
+
+def test_nothing_is_proposed_that_is_not_alike() -> None:
+    assert "did you mean" not in refused(UnknownKeyError, environ={"WEIR_HOME": "/x"})
+    assert "did you mean" not in refused(UnknownKeyError, overrides={"a": "b"})
 
 
 @pytest.mark.parametrize("old", OLDER_SPELLINGS)
@@ -323,9 +336,11 @@ def test_a_duration_that_was_printed_reads_back_the_same(duration: timedelta) ->
     assert parse_duration(format_duration(duration)) == duration
 
 
-@given(st.integers(min_value=0, max_value=10**12))
-def test_a_plain_number_is_milliseconds(number: int) -> None:
-    assert parse_duration(number) == parse_duration(str(number)) == timedelta(milliseconds=number)
+@pytest.mark.parametrize("value", [5, "5", " 1500 "])
+def test_a_plain_number_is_no_duration(value: object) -> None:
+    with pytest.raises(ValueError, match=r"needs a unit: (5|1500) s"):
+        parse_duration(value)
+    assert parse_duration(0) == parse_duration("0") == timedelta(0)
 
 
 @pytest.mark.parametrize(
@@ -338,7 +353,7 @@ def test_a_plain_number_is_milliseconds(number: int) -> None:
         ("2 h", "2 h"),
         ("24h", "1 d"),
         ("1 d", "1 d"),
-        ("1500", "1500 ms"),
+        ("1500ms", "1500 ms"),
         ("0", "0 s"),
     ],
 )
@@ -464,7 +479,7 @@ def test_some_settings_can_be_changed_on_a_running_job() -> None:
         (BadValueError, "state.backend", "rocksdb", "on a running job only"),
         (BadValueError, INTERVAL, "soon", "a whole number with a unit"),
         (UnknownKeyError, CHECKPOINTING + "intervall", "1 s", f"did you mean '{INTERVAL}'"),
-        (UnknownKeyError, "spark.x", "1", "did you mean 'execution.checkpointing."),
+        (UnknownKeyError, "spark.x", "1", "'weir config' lists all settings"),
     ],
 )
 def test_what_cannot_be_changed_on_a_running_job_is_refused(

@@ -19,6 +19,7 @@ def jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     made = tmp_path / "local-files.jar"
     made.touch()
     monkeypatch.setattr(local_files, "JAR", made)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv(local_files.CLASS_PATH, raising=False)
     return made
 
@@ -33,14 +34,45 @@ def test_executors_of_their_own_would_not_find_them(jar: Path, master: str) -> N
     assert local_files.settings(master) == {}
 
 
-def test_without_the_jar_hadoops_own_are_used_and_the_doctor_says_so(jar: Path) -> None:
+def test_without_the_jar_hadoops_own_are_used_until_it_is_built(jar: Path) -> None:
     assert local_files.check().verdict is Verdict.OK
     jar.unlink()
     assert local_files.settings("local") == {}
     assert local_files.environment() == {}
-    check = local_files.check()
-    assert check.verdict is Verdict.WARNING
-    assert check.todo.endswith("-m weir.spark.local_files")
+    assert "the first session builds it" in local_files.check().found
+
+
+def test_a_package_that_came_without_the_jar_gets_it_in_the_users_cache(
+    jar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jar.unlink()
+    built = []
+
+    def build(target: Path) -> Path:
+        built.append(target)
+        target.touch()
+        return target
+
+    monkeypatch.setattr(local_files, "build", build)
+    local_files.ensure()
+    local_files.ensure()
+    (cached,) = built
+    assert cached.parent == tmp_path / "cache" / "weir"
+    assert local_files.jar() == cached
+    assert local_files.environment() == {local_files.CLASS_PATH: str(cached)}
+    monkeypatch.setattr(local_files, "SOURCE", jar.with_name("Other.java"))
+    local_files.SOURCE.write_text("another version")
+    assert local_files.jar() is None, "the jar of another source is not used"
+
+
+def test_a_jar_that_can_not_be_built_stops_nothing(jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(target: Path) -> Path:
+        raise SystemExit("no compiler")
+
+    jar.unlink()
+    monkeypatch.setattr(local_files, "build", build)
+    local_files.ensure()
+    assert local_files.jar() is None
 
 
 def test_the_class_path_of_the_user_stays(jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:

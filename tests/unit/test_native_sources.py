@@ -32,7 +32,9 @@ def test_files_whose_options_do_not_fit_are_refused(given: dict[str, Any], word:
 
 def test_files_get_their_options_as_spark_spells_them() -> None:
     source = sources.files("in", "csv", "a int", max_files=2, header=True, sep=";")
-    assert source.options == {"header": "true", "sep": ";", "maxFilesPerTrigger": "2"}
+    any_age = {"maxFileAge": "36500d"}
+    assert source.options == {"header": "true", "sep": ";", "maxFilesPerTrigger": "2"} | any_age
+    assert sources.files("in", "text", maxfileage="1d").options == {"maxfileage": "1d"}
     assert (source.format, source.path, source.schema) == ("csv", "in", "a int")
 
 

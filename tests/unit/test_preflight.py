@@ -67,7 +67,7 @@ def test_options_that_java_announces_first_do_not_hide_its_version(on_path: Path
 
 def test_without_java_the_error_says_how_to_install_it(on_path: Path) -> None:
     with pytest.raises(PreflightError) as caught:
-        preflight.require_java()
+        preflight.require_spark()
     assert caught.value.what == "no java on the PATH"
     assert "17 or newer" in caught.value.why
     assert "apt-get install openjdk-17-jre-headless" in caught.value.hint
@@ -75,7 +75,7 @@ def test_without_java_the_error_says_how_to_install_it(on_path: Path) -> None:
 
 def test_with_java_nothing_is_raised(on_path: Path) -> None:
     java(on_path / "java", "17.0.1")
-    preflight.require_java()
+    preflight.require_spark()
 
 
 def test_java_home_alone_counts_when_it_is_set(
@@ -235,8 +235,30 @@ def test_a_local_directory_without_exec_warns(tmp_path: Path, monkeypatch: pytes
     assert preflight.check_local_dir().verdict is Verdict.WARNING
 
 
+def test_another_spark_in_spark_home_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    assert preflight.check_spark_home().verdict is Verdict.OK
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    assert "holds no Spark" in preflight.check_spark_home().found
+    (tmp_path / "jars").mkdir()
+    core = tmp_path / "jars" / "spark-core_2.13-3.5.1.jar"
+    core.touch()
+    with pytest.raises(PreflightError) as refused:
+        preflight.require_spark()
+    assert "is Spark 3.5.1, and pyspark is" in refused.value.what and "SPARK_HOME" in refused.value.hint
+    core.rename(core.with_name(f"spark-core_2.13-{metadata.version('pyspark')}.jar"))
+    assert preflight.check_spark_home().verdict is Verdict.OK
+
+
+def test_a_worker_python_that_does_not_run_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "/nope")
+    with pytest.raises(PreflightError) as refused:
+        preflight.require_spark()
+    assert "/nope does not run" in refused.value.what and "PYSPARK_PYTHON" in refused.value.hint
+
+
 def test_all_checks_are_made_even_if_every_one_fails(on_path: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     checks = preflight.run_checks(str(tmp_path / "file" / "data"))
-    assert len({check.name for check in checks}) == len(checks) == 10
+    assert len({check.name for check in checks}) == len(checks) == 11
     assert all(check.todo for check in checks if check.verdict is Verdict.FAILED)

@@ -251,7 +251,7 @@ def test_a_disk_that_is_full_at_the_start_is_an_error_with_words(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Without any room there is no attempt; with little there is no journal."""
-    monkeypatch.setattr("weir.cli.run.require_java", lambda: None)
+    monkeypatch.setattr("weir.cli.run.require_spark", lambda: None)
     (tmp_path / "job.py").touch()
     dir = tmp_path / "data"
     with full_disk(room), pytest.raises(SystemExit) as end:
@@ -292,13 +292,13 @@ def test_changed_settings_are_checked_taken_and_given_to_the_next_driver(
     def steps(client: Client) -> None:
         refused = client.call("configure", settings={"execution.checkpointing.mode": "at_least_once"})
         assert refused["done"] is False and "on a running job only" in refused["why"]
-        assert client.call("configure", settings={INTERVAL: "1500"})["done"]
+        assert client.call("configure", settings={INTERVAL: "1500ms"})["done"]
         assert client.call("restore", point="latest")["done"]
 
     assert run(steps) is JobState.CANCELED
     (ask,) = drivers[0].heard_of(m.Ask)
-    assert ask.arguments == {"settings": {INTERVAL: "1500"}}
-    assert run.events("configured") == [{INTERVAL: "1500"}]
+    assert ask.arguments == {"settings": {INTERVAL: "1500ms"}}
+    assert run.events("configured") == [{INTERVAL: "1500ms"}]
     assert f"{INTERVAL} = 1500 ms" in run.told.notes
     before, after = (Config.from_wire(one.heard_of(m.Prepare)[0].config).text(INTERVAL) for one in drivers)
     assert (before, after) == ("10 s", "1500 ms")

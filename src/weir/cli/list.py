@@ -11,6 +11,7 @@ from weir.cli import say
 from weir.cli.options import AsJson, Define, Directory, SettingsFile, directory
 from weir.clock import Clock
 from weir.protocol.states import JobState
+from weir.storage.open import absolute
 from weir.supervisor import forms
 from weir.supervisor.view import Alive, Standing, job_names, look
 
@@ -55,7 +56,9 @@ def _say(place: str, jobs: list[Standing], hidden: int, clock: Clock) -> None:
     if jobs:
         say.out.print(_table(jobs, clock))
     else:
-        say.say(f"no job runs in {place}" if hidden else f"there is no job in {place}")
+        where = absolute(place)
+        elsewhere = "; jobs that were started elsewhere: give --dir or set WEIR_DIR"
+        say.say(f"no job runs in {where}" if hidden else f"there is no job in {where}{elsewhere}")
     for job in jobs:
         if job.advice:
             say.say(f"{job.name}: {job.advice}")

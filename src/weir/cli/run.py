@@ -30,7 +30,7 @@ from weir.cli.watch import Terminal, terminal
 from weir.clock import Clock
 from weir.errors import BadOffsetsError, JobFileError
 from weir.ids import job_name
-from weir.preflight import require_java
+from weir.preflight import require_spark
 from weir.protocol.messages import Failure
 from weir.protocol.states import JobState
 from weir.supervisor.inputs import Inputs
@@ -122,7 +122,7 @@ def run(
         raise BadOffsetsError(given=next(iter(offsets)), reason=reason)
     point = as_point(from_savepoint) if from_savepoint else None
     check_claim(claim, point)
-    require_java()
+    require_spark()
     ready = Ready.inherited()
     changes = Changes(
         maps=tuple(map or ()),

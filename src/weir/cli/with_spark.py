@@ -11,7 +11,7 @@ import typer
 
 from weir.cli import say
 from weir.cli.options import overrides, settings_file
-from weir.preflight import require_java
+from weir.preflight import require_spark
 from weir.supervisor.child import ask_child
 
 Conf = Annotated[
@@ -40,7 +40,7 @@ def ask(text: str, *parts: Mapping[str, Any]) -> dict[str, Any]:
 
 def ask_of(module: str, text: str, request: Mapping[str, Any], *arguments: str) -> dict[str, Any]:
     """What a module answers to a request; a failure of it is said, and is this command's failure."""
-    require_java()
+    require_spark()
     with say.waiting(text):
         body, said = ask_child(module, request, *arguments)
     if "error" in body:

@@ -30,7 +30,7 @@ from weir.config.settings import (
     SinkCommit,
 )
 from weir.config.values import Words
-from weir.errors import BadValueError, UnknownKeyError
+from weir.errors import BadValueError, SettingsFileError, UnknownKeyError
 
 if TYPE_CHECKING:
     import yaml
@@ -39,8 +39,12 @@ OWN_VARIABLES = ("WEIR_LINK_FD", "WEIR_READY_FD", "WEIR_FAULTS", "WEIR_FAULTS_DI
 """Variables with which weir's processes talk to each other and to tests; they are not settings."""
 
 _PREFIX = "WEIR_"
+_SHORT_NAMES = {"WEIR_DIR": "execution.checkpointing.dir"}
+"""Variables that are called otherwise than their setting."""
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _INTERVAL = "execution.checkpointing.interval"
+_NEAR = 0.55
+"""How much alike two keys must be for one to be proposed for the other."""
 _NEVER_SHOWN = "without checkpoints nothing would be shown, and what waits would only grow"
 
 
@@ -117,8 +121,9 @@ def changed(settings: Settings, texts: Mapping[str, str]) -> Settings:
     given = [_Given(key, value, Layer.REQUEST, key, value) for key, value in texts.items()]
     for one in given:
         if one.key not in _SPELLINGS:
-            (nearest,) = difflib.get_close_matches(one.key, RUNTIME_KEYS, n=1, cutoff=0.0)
-            raise UnknownKeyError(key=one.key, origin=_place(one.layer), nearest=nearest)
+            raise UnknownKeyError(
+                key=one.key, origin=_place(one.layer), advice=_did_you_mean(one.key, RUNTIME_KEYS)
+            )
         if one.key not in RUNTIME_KEYS:
             raise one.bad(f"on a running job only {', '.join(RUNTIME_KEYS)} can be changed")
     fresh = _settings(given)
@@ -258,25 +263,37 @@ def _given(layer: Layer, spelled: str, value: object) -> _Given:
 
 def _known(layer: Layer, spelled: str) -> str:
     """The key that is meant; only the job file and the environment may write underscores."""
+    if layer is Layer.ENVIRONMENT and spelled in _SHORT_NAMES:
+        return _SHORT_NAMES[spelled]
     body = spelled.removeprefix(_PREFIX) if layer is Layer.ENVIRONMENT else spelled
     if body in _SPELLINGS:
         return body
     if layer in (Layer.JOB, Layer.ENVIRONMENT) and _underscored(body) in _BY_UNDERSCORES:
         return _BY_UNDERSCORES[_underscored(body)]
-    raise UnknownKeyError(key=spelled, origin=_place(layer), nearest=_nearest(layer, spelled))
+    raise UnknownKeyError(key=spelled, origin=_place(layer), advice=_nearest(layer, spelled))
+
+
+def _did_you_mean(spelled: str, known: Iterable[str]) -> str:
+    """Advice that names the key that looks like it; "" when none does."""
+    near = difflib.get_close_matches(spelled, known, n=1, cutoff=_NEAR)
+    return f"did you mean {near[0]!r}? " if near else ""
 
 
 def _nearest(layer: Layer, spelled: str) -> str:
-    """The key that looks most like it, written in the way of that layer."""
+    """Advice that names the key that looks like it, written in the way of that layer; "" when none does."""
 
     def written(key: str) -> str:
         if layer is Layer.ENVIRONMENT:
             return _PREFIX + _underscored(key).upper()
         return _underscored(key) if layer is Layer.JOB and "." not in spelled else key
 
-    candidates = {written(key): key for key in _SPELLINGS}
-    key = candidates[difflib.get_close_matches(spelled, candidates, n=1, cutoff=0.0)[0]]
-    return written(OLDER_SPELLINGS[key].key if key in OLDER_SPELLINGS else key)
+    # without the prefix, which makes every variable look like every other
+    candidates = {written(key).removeprefix(_PREFIX): key for key in _SPELLINGS}
+    near = difflib.get_close_matches(spelled.removeprefix(_PREFIX), candidates, n=1, cutoff=_NEAR)
+    if not near:
+        return ""
+    key = candidates[near[0]]
+    return f"did you mean {written(OLDER_SPELLINGS[key].key if key in OLDER_SPELLINGS else key)!r}? "
 
 
 def _place(layer: Layer) -> str:
@@ -380,9 +397,11 @@ def _from_file(file: Path) -> list[tuple[str, object]]:
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         reason = f"it is not YAML: {line}{error.problem}"
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = str(error)
-    raise BadValueError(key="the settings file", value=str(file), origin=Layer.FILE.value, reason=reason)
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = f"it is not YAML: {error}"
+    raise SettingsFileError(file=file, reason=reason)
 
 
 def _nodes(loader: yaml.SafeLoader, mapping: yaml.MappingNode, prefix: str) -> Iterator[tuple[str, object]]:

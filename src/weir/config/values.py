@@ -28,7 +28,7 @@ _UNITS = {
 
 
 def parse_duration(value: object) -> timedelta:
-    """Read "10 s", "500ms", "1 min", "2 h", "1 d", or a plain number of milliseconds.
+    """Read "10 s", "500ms", "1 min", "2 h", "1 d", or 0, the one duration that needs no unit.
 
     Raises ValueError for everything else; what `format_duration` wrote is read back exactly.
     """
@@ -39,7 +39,11 @@ def parse_duration(value: object) -> timedelta:
         found = re.fullmatch(r"\s*([0-9]{1,18})\s*(d|h|min|s|ms|us|)\s*", written, re.ASCII)
         if not found:
             raise ValueError("a duration is a whole number with a unit, like 500 ms, 10 s, 1 min, 2 h or 1 d")
-        unit = _UNITS[found[2] or "ms"]
+        if not found[2] and int(found[1]):
+            raise ValueError(
+                f"a duration needs a unit: {found[1]} s, {found[1]} ms or {found[1]} min, for example"
+            )
+        unit = _UNITS[found[2] or "s"]
         if int(found[1]) > _LONGEST // unit:
             raise ValueError(f"a duration is at most {format_duration(_LONGEST)}")
         duration = int(found[1]) * unit

@@ -6,18 +6,21 @@ here do that in the JVM, and make a rename that must not replace anything refuse
 (`docs/decisions/0023-local-files-without-processes.md`). Spark has them where driver and executors are
 one JVM of this machine; elsewhere, or where the jar was not built, it works with Hadoop's own.
 
-`python -m weir.spark.local_files` builds the jar with Janino, a compiler that Spark brings: it needs
-Java, not a JDK.
+The jar is built with Janino, a compiler that Spark brings: it needs Java, not a JDK. `scripts/setup` builds
+it into the package (`python -m weir.spark.local_files`). Where the package came without it, the first
+session builds it into the user's cache, once for each version of weir and Spark.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import zipfile
+from contextlib import suppress
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -31,9 +34,30 @@ _COMPILER = "org.codehaus.commons.compiler.samples.CompilerDemo"
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 
 
+def jar() -> Path | None:
+    """Where the jar is, in the package or in the user's cache; None when it was not built."""
+    return next((path for path in (JAR, _cached()) if path.exists()), None)
+
+
+def ensure() -> None:
+    """Build the jar into the user's cache where there is none; a failure only makes Spark slower."""
+    if jar() is not None:
+        return
+    with suppress(OSError, SystemExit):
+        _cached().parent.mkdir(parents=True, exist_ok=True)
+        build(_cached())
+
+
+def _cached() -> Path:
+    """The place for the jar of this source and this Spark."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weir"
+    source = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]
+    return folder / f"local-files-{source}-spark-{metadata.version('pyspark')}.jar"
+
+
 def settings(master: str) -> dict[str, str]:
     """The Spark settings that put the classes in Hadoop's place; none where Spark would not find them."""
-    if not (JAR.exists() and re.fullmatch(r"local(\[.*\])?", master)):
+    if jar() is None or not re.fullmatch(r"local(\[.*\])?", master):
         return {}
     return {
         "spark.hadoop.fs.file.impl": "weir.LocalFiles",
@@ -44,18 +68,18 @@ def settings(master: str) -> dict[str, str]:
 def environment() -> dict[str, str]:
     """What a process that starts a JVM needs in its environment, so that the JVM finds the classes."""
     known = [part for part in os.environ.get(CLASS_PATH, "").split(os.pathsep) if part]
-    if not JAR.exists() or str(JAR) in known:
+    found = jar()
+    if found is None or str(found) in known:
         return {}
-    return {CLASS_PATH: os.pathsep.join([*known, str(JAR)])}
+    return {CLASS_PATH: os.pathsep.join([*known, str(found)])}
 
 
 def check() -> Check:
     """Whether the jar is there; for `weir doctor`."""
     name = "local files"
-    if JAR.exists():
+    if jar() is not None:
         return Check(name, Verdict.OK, "written by Spark without a process for each")
-    found = f"{JAR.name} is not there: small batches on a local disk take twice as long"
-    return Check(name, Verdict.WARNING, found, f"{sys.executable} -m weir.spark.local_files")
+    return Check(name, Verdict.OK, f"{JAR.name} is not there yet: the first session builds it")
 
 
 def build(target: Path = JAR) -> Path:
@@ -72,7 +96,7 @@ def build(target: Path = JAR) -> Path:
         classes = sorted(Path(folder).rglob("*.class"))
         if done.returncode or not classes:
             raise SystemExit(f"{SOURCE.name} does not compile:\n{done.stdout}{done.stderr}")
-        made = target.with_suffix(".new")
+        made = target.with_suffix(f".{os.getpid()}.new")
         with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as jar:
             for one in classes:
                 jar.writestr(zipfile.ZipInfo(str(one.relative_to(folder)), _LONG_AGO), one.read_bytes())

@@ -44,6 +44,7 @@ def build(config: Config, app: str, output: str = "what it said is above") -> Sp
     if SparkContext._gateway is None:
         for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"):
             os.environ.pop(name, None)  # a JVM of spark-submit's would outlive this driver
+        local_files.ensure()
         os.environ.update(local_files.environment())
     settings = builder_settings(config)
     if local_files.environment():  # the job file has started a JVM, which does not know the classes

@@ -22,6 +22,11 @@ def local_path(url: str) -> str:
     return url.removeprefix("file://").removeprefix("file:") if url.startswith("file:") else url
 
 
+def absolute(url: str) -> str:
+    """The place as it is called from any directory, for people."""
+    return str(Path(local_path(url)).absolute()) if is_local(url) else url
+
+
 def spark_url(url: str) -> str:
     """The same place as Spark's Hadoop file systems call it."""
     return "s3a" + url.removeprefix("s3") if url.startswith("s3://") else url

@@ -21,7 +21,7 @@ from weir.ids import JobName, job_name
 from weir.protocol.states import JobState
 from weir.storage import open_store, paths
 from weir.storage.attempts import AttemptLock, AttemptRecord, Beat, gone, visible
-from weir.storage.open import beside, is_local, local_path
+from weir.storage.open import absolute, beside, is_local, local_path
 from weir.supervisor.journal import Event, History
 
 LOST = "LOST"
@@ -168,7 +168,7 @@ def _newest(dir: str, job: JobName, clock: Clock) -> tuple[AttemptRecord, Beat]:
     lock = AttemptLock(open_store(dir), job, clock)
     newest = lock.newest()
     if newest is None:
-        raise NoSuchJobError(job=job, dir=dir)
+        raise NoSuchJobError(job=job, dir=absolute(dir))
     return newest, lock.last_beat(newest.attempt)
 
 

@@ -35,6 +35,7 @@ _DATES = (
 )
 _TEXT = ("encoding", "charset", "lineSep", "compression")
 _BAD = ("mode", "columnNameOfCorruptRecord", "singleVariantColumn", "samplingRatio")
+_ANY_AGE = "36500d"
 OPTIONS: Mapping[str, frozenset[str]] = {
     "parquet": frozenset({"mergeSchema", "datetimeRebaseMode", "int96RebaseMode"}),
     "orc": frozenset({"mergeSchema"}),
@@ -87,8 +88,12 @@ def files(
     """New files below `path`, each once, in the order of their times; `options` are Spark's for the format.
 
     A file must appear as a whole (be moved there) and stay as it is: a batch that runs again reads it again,
-    and so does a job that goes back to an older checkpoint. So Spark's `cleanSource` is refused. `schema` may
-    be left out for text only. `max_files` or `max_bytes` bounds a batch.
+    and so does a job that is restored from an older checkpoint. So Spark's `cleanSource` is refused. `schema`
+    may be left out for text only. `max_files` or `max_bytes` bounds a batch.
+
+    Files of any age are read; Spark's own default ignores those a week older than the newest. Spark
+    remembers the name of each file for that long: for millions of files give `maxFileAge`, and add no file
+    that is older.
     """
     if format not in OPTIONS:
         raise ValueError(f"there is no file format {format!r}; there are {', '.join(OPTIONS)}")
@@ -105,6 +110,8 @@ def files(
         raise ValueError("a batch is bounded by max_files or by max_bytes, not by both")
     check_options(f"{format} files", options, {*OPTIONS[format], *_ANY, *_STREAM})
     given = {key: _text(value) for key, value in options.items()}
+    if "maxfileage" not in {key.lower() for key in given}:
+        given["maxFileAge"] = _ANY_AGE
     if max_files is not None:
         given["maxFilesPerTrigger"] = str(_positive("max_files", max_files))
     if max_bytes is not None:
