@@ -53,6 +53,7 @@
     |   |-- NotDoneError            a running job could not do what it was asked
     |   |-- PreflightError          Java, Python or a package is missing or too old
     |   |-- JvmNotStartedError      Spark's JVM ended before it was up
+    |   |-- JvmDiedError            Spark's JVM ended under a running job
     |   |-- NoCheckpointError       a checkpoint that was asked for was refused or aborted
     |   |-- NoSavepointError        a savepoint that was asked for was not taken
     |   |-- CheckpointsFailedError  more checkpoints failed in a row than are tolerable
@@ -608,6 +609,16 @@ class DriverDiedError(ExternalError):
 
     what_form = "the driver of attempt {attempt} {how}"
     hint_form = "'weir logs {job}' shows what it said last"
+
+
+class JvmDiedError(ExternalError):
+    """The JVM of a driver ended, and all queries with it: one failure, whoever notices it first."""
+
+    redeploy = True
+    what_form = "the JVM died ({how})"
+    hint_form = (
+        "'weir logs {job}' shows what it printed last; 'dmesg' names what the kernel killed for memory"
+    )
 
 
 class SupervisorDiedError(InternalError):

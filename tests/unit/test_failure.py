@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError
 
-from weir.errors import Domain, JvmNotStartedError, LostSegmentError, NoSuchJobError, StorageError
+from weir.errors import (
+    Domain,
+    JvmNotStartedError,
+    LostSegmentError,
+    NoSuchJobError,
+    PipelineError,
+    StorageError,
+)
+from weir.ids import job_name
+from weir.job.graph import _call
 from weir.spark.failure import from_exception, shows_output
+from weir.supervisor.causes import advice
 
 
 class _Java:
@@ -38,8 +52,8 @@ class _Java:
 class _Captured(Exception):
     """As PySpark's own exceptions are."""
 
-    def __init__(self, origin: object) -> None:
-        super().__init__("[STREAM_FAILED] it ended")
+    def __init__(self, origin: object, text: str = "[STREAM_FAILED] it ended") -> None:
+        super().__init__(text)
         self._origin = origin
 
 
@@ -126,3 +140,133 @@ def test_what_a_jvm_printed_is_shown_where_no_log_keeps_it() -> None:
     assert shows_output(error)
     assert shows_output(ValueError("of nobody's"))
     assert not shows_output(NoSuchJobError(job="orders", dir="weir-data")), "its own words are enough"
+
+
+STREAM_FAILED = "[STREAM_FAILED] Query rows [id = 1-2, runId = 3-4] terminated with exception: "
+
+
+def test_what_spark_puts_round_every_failure_is_left_out() -> None:
+    java = _Java("java.lang.IllegalStateException", message="batch 2 doesn't exist")
+    failure = from_exception(_Captured(java, f"{STREAM_FAILED}batch 2 doesn't exist SQLSTATE: XXKST"), "job")
+    assert (failure.what, failure.why) == ("Spark failed: batch 2 doesn't exist", "")
+
+
+def test_what_a_function_in_foreach_batch_raises_is_the_authors_with_its_line() -> None:
+    text = (
+        f"{STREAM_FAILED}[FOREACH_BATCH_USER_FUNCTION_ERROR] Reason: An exception was raised by the Python "
+        "Proxy. Return Message: Traceback (most recent call last):\n"
+        '  File "/x/site-packages/pyspark/sql/utils.py", line 163, in call\n    self.func(frame)\n'
+        '  File "/jobs/orders.py", line 24, in write\n    raise KeyError("nope")\n'
+        "KeyError: 'nope'\n SQLSTATE: 39000 SQLSTATE: XXKST\n=== Streaming Query ===\n"
+    )
+    failure = from_exception(_Captured(_chain("py4j.Py4JException"), text), "job")
+    assert failure.what == "code of the job raised KeyError"
+    assert failure.why == "KeyError: 'nope' (/jobs/orders.py, line 24)"
+    assert (failure.domain, failure.retry, failure.error) == (Domain.USER, True, "KeyError")
+
+
+def test_a_full_disk_is_named_and_not_the_call_that_hit_it() -> None:
+    inner = _Java("java.io.IOException", message="No space left on device")
+    error = _Captured(
+        _Java("org.apache.spark.SparkException", inner), "An error occurred while calling o8.save."
+    )
+    failure = from_exception(error, "job")
+    assert failure.what == "java.io.IOException: No space left on device"
+    assert "make room" in failure.hint and failure.domain is Domain.EXTERNAL
+
+
+def test_a_file_that_is_not_there_is_no_outage() -> None:
+    failure = from_exception(_Captured(_chain("java.io.FileNotFoundException")), "job")
+    assert failure.domain is Domain.INTERNAL, "waiting does not bring it back"
+
+
+def test_a_python_process_that_came_too_late_says_that_the_machine_is_overloaded() -> None:
+    inner = _Java("java.net.SocketTimeoutException", message="Accept timed out")
+    outer = _Java("org.apache.spark.SparkException", inner, "Python worker failed to connect back.")
+    failure = from_exception(_Captured(outer), "job")
+    assert "overloaded" in failure.why and failure.domain is Domain.EXTERNAL and failure.retry
+    found = advice({"error": failure.error, "what": failure.what, "why": failure.why})
+    assert found is not None and found.kind == "overload"
+
+
+def test_a_socket_of_sparks_own_that_can_not_resume_is_explained() -> None:
+    inner = _Java("java.lang.RuntimeException", message="Offsets committed out of order: 1 followed by -1")
+    failure = from_exception(_Captured(inner), "job")
+    assert "socket" in failure.what and "weir.sources.socket" in failure.hint
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionRefusedError(111, "refused"), Py4JNetworkError("x"), Py4JError("x")]
+)
+def test_a_connection_that_failed_because_the_jvm_died_is_the_death_of_the_jvm(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
+    context = SimpleNamespace(SparkContext=SimpleNamespace(_gateway=SimpleNamespace(proc=process)))
+    monkeypatch.setitem(sys.modules, "pyspark.core.context", context)
+    failure = from_exception(error, "job")
+    assert failure.what == "the JVM died (killed by signal 9, SIGKILL)"
+    assert failure.redeploy and failure.retry and failure.domain is Domain.EXTERNAL
+
+
+def test_a_connection_that_failed_beside_a_living_jvm_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        context = SimpleNamespace(SparkContext=SimpleNamespace(_gateway=SimpleNamespace(proc=process)))
+        monkeypatch.setitem(sys.modules, "pyspark.core.context", context)
+        monkeypatch.setattr("weir.spark.failure._JVM_GRACE", 0.01)
+        failure = from_exception(ConnectionRefusedError(111, "Connection refused"), "job")
+    assert (failure.domain, failure.redeploy) == (Domain.EXTERNAL, False)
+
+
+class PySparkTypeError(TypeError):
+    """As PySpark's own: of Python's side alone."""
+
+
+def _illegal(text: str) -> Exception:
+    return _Captured(_Java("org.apache.spark.SparkIllegalArgumentException", message=text), text)
+
+
+@pytest.mark.parametrize(
+    ("error", "helps"),
+    [
+        (PySparkTypeError("[NOT_EXPECTED_TYPE] Argument `col` should be Column, got str."), "F.lit"),
+        (_illegal("Schema must be specified when creating a streaming source DataFrame."), "schema("),
+        (_illegal("[STREAMING_OUTPUT_MODE.INVALID] Invalid streaming output mode: upsert."), "output_mode"),
+        (AttributeError("'str' object has no attribute 'describe'"), "fix the function"),
+        (Py4JError("OutputMode.Upsert does not exist in the JVM"), "fix the function"),
+    ],
+)
+def test_a_slip_in_a_pipeline_is_the_authors_and_no_retry_helps(error: Exception, helps: str) -> None:
+    def pipeline(env: Any) -> None:
+        raise error
+
+    with pytest.raises(PipelineError) as caught:
+        _call(job_name("orders"), pipeline, None)  # type: ignore[arg-type]
+    failure = from_exception(caught.value, "orders")
+    assert not failure.retry and failure.domain is Domain.USER
+    assert helps in failure.hint and "test_failure.py, line" in failure.why
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionRefusedError(111, "Connection refused"),
+        StorageError(verb="read", path="x", reason="no", root="/"),
+        _Captured(_chain("java.net.ConnectException")),
+        _Captured(_chain("java.lang.OutOfMemoryError")),
+    ],
+)
+def test_an_outage_inside_a_pipeline_is_not_the_authors(error: Exception) -> None:
+    def pipeline(env: Any) -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        _call(job_name("orders"), pipeline, None)  # type: ignore[arg-type]
+
+
+def test_what_spark_refuses_when_a_query_is_started_ends_it_at_once_with_what_to_change() -> None:
+    text = "Invalid streaming output mode: append. Not supported for streaming aggregations without watermark"
+    error = _Captured(_Java("org.apache.spark.sql.AnalysisException", message=text), text)
+    failure = from_exception(error, "job", planning=True)
+    assert not failure.retry and "withWatermark" in failure.hint and failure.exit_code == 2
+    assert from_exception(error, "job").retry, "in a batch it may be the data"

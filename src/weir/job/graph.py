@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from weir.channel.position import Mode
 from weir.channel.writer import ChannelWriter
-from weir.errors import PipelineError, WeirError
+from weir.errors import PipelineError
 from weir.ids import JobName, QueryName, SourceName
 from weir.job.shape import planned
 from weir.job.sinks import StagingSink
 from weir.job.state import UserStateSink, Values
-from weir.spark import plan
+from weir.spark import failure, plan
 from weir.spark.operators import output_mode_of
 from weir.spark.writers import is_bounded, none_started
 from weir.storage import open_store
@@ -249,18 +249,19 @@ def _started_by_itself(job: JobName, method: str) -> PipelineError:
 
 
 def _call(job: JobName, pipeline: Pipeline, env: Env) -> None:
-    """Call the author's function; what it raises is the author's to mend, and no retry helps."""
-    from py4j.protocol import Py4JError  # noqa: PLC0415
-    from pyspark.errors import AnalysisException, PySparkException  # noqa: PLC0415
+    """Call the author's function; what it raises is the author's to fix, and no retry helps.
 
+    Only a dead JVM, and disks and servers that do not answer, are not.
+    """
     try:
         pipeline(env)
     except Exception as error:
-        spark_failed = isinstance(error, PySparkException) and not isinstance(error, AnalysisException)
-        if spark_failed or isinstance(error, (WeirError, OSError, Py4JError)):
+        if not failure.is_authors(error):
             raise
+        said, todo = failure.slip_of(error)
+        stack = f"'weir logs {job}' has the stack"
         raise PipelineError(
             job=job,
-            reason=f"it raised {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}",
-            todo=f"mend the function; 'weir logs {job}' has the stack",
+            reason=f"it raised {said}",
+            todo=f"{todo}; {stack}" if todo else f"fix the function; {stack}",
         ) from error

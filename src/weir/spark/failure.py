@@ -9,18 +9,33 @@ from __future__ import annotations
 
 import errno
 import re
+import signal
+import subprocess
+import sys
 import traceback
 from dataclasses import replace
 from typing import Any
 
 from weir import errors
-from weir.errors import Domain, JvmNotStartedError, LostRecordsError, SparkSettingError, WeirError
+from weir.errors import (
+    Domain,
+    JvmDiedError,
+    JvmNotStartedError,
+    LostRecordsError,
+    SparkSettingError,
+    WeirError,
+)
 from weir.protocol.messages import Failure
 from weir.words import without_secrets
 
 _USER = {
     "org.apache.spark.api.python.PythonException",
     "org.apache.spark.sql.AnalysisException",
+    "org.apache.spark.sql.catalyst.ExtendedAnalysisException",
+    # A function of the author's in Spark's own foreachBatch. Spark leaves its own wrapper out of the chain
+    # of causes; what weir's own function for foreachBatch raises is known on the Python side.
+    "org.apache.spark.sql.execution.streaming.sources.ForeachBatchUserFuncException",
+    "py4j.Py4JException",
     "org.apache.spark.SparkArithmeticException",
     "org.apache.spark.SparkDateTimeException",
     "org.apache.spark.SparkNumberFormatException",
@@ -31,27 +46,62 @@ _FATAL = {"java.lang.OutOfMemoryError", "java.lang.StackOverflowError"}
 _GARBLED = {"java.io.OptionalDataException", "java.io.StreamCorruptedException"}
 """An object that the JVM has written can't be read back, however often a query is started again."""
 _EXTERNAL = ("java.io.", "java.net.", "java.nio.", "org.apache.hadoop.", "org.apache.kafka.")
+_MISSING = {"java.io.FileNotFoundException", "java.nio.file.NoSuchFileException"}
+"""A file that is not there does not come back by waiting, as a disk or a server may."""
 _LOST_RECORDS = {"org.apache.spark.sql.kafka010.KafkaIllegalStateException"}
 _ARGUMENT = {"org.apache.spark.SparkIllegalArgumentException"}
 _OWN = re.compile(r"^weir\.errors\.(\w+): (.+)$", re.MULTILINE)
+_NOISE = re.compile(
+    r"^(\[STREAM_FAILED\] )?Query (\S+ )?\[id = [^\]]*\] terminated with exception: |( SQLSTATE: \w+)+$"
+)
+"""What Spark puts round the words of every failed query."""
+_FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in (\S+)')
+_FOREIGN = re.compile(
+    r"/(site-packages|dist-packages|pyspark|py4j)/|/weir/|/lib/python3|<frozen|/python/lib/"
+)
+_OUT_OF_ORDER = "Offsets committed out of order"
+_FULL = "No space left on device"
+_JVM_GRACE = 2.0
+"""Seconds in which the process of a JVM whose connections have failed is seen to have ended."""
+_SLIPS: tuple[tuple[str, str], ...] = (
+    (
+        r"output mode: append.*without watermark|not supported without a watermark",
+        "give the frame a watermark (frame.withWatermark('time', '10 minutes')), or another output_mode:"
+        " 'update' or 'complete'",
+    ),
+    (r"Invalid streaming output mode", "use output_mode 'append', 'update' or 'complete'"),
+    (
+        r"Schema must be specified",
+        "give the source its schema: spark.readStream.schema('id int, name string').json(path)",
+    ),
+    (r"should be (a )?Column\b", "pass a column: F.lit('EUR') for a value, F.col('name') for a column"),
+    (
+        r"Failed to find (the )?data source",
+        "add its package: --conf spark.jars.packages=GROUP:ARTIFACT:VERSION",
+    ),
+)
+"""What helps against the commonest slips in a pipeline, by Spark's own words: advice alone."""
 
 
-def from_exception(error: BaseException, job: str) -> Failure:
+def from_exception(error: BaseException, job: str, *, planning: bool = False) -> Failure:
     """The failure behind an exception, as the supervisor and the journal take it.
 
-    Without secrets: a stack shows lines of the job's own file.
+    `planning`: it was raised while a query was planned or started. What Spark refuses then, it refuses at
+    every start, so that no retry helps. Without secrets: a stack shows lines of the job's own file.
     """
-    made = _from_exception(error, job)
+    made = _from_exception(error, job, planning)
     what, why, hint, stack = map(without_secrets, (made.what, made.why, made.hint, made.stack))
     return replace(made, what=what, why=why, hint=hint, stack=stack)
 
 
-def _from_exception(error: BaseException, job: str) -> Failure:
+def _from_exception(error: BaseException, job: str, planning: bool) -> Failure:
     stack = "".join(traceback.format_exception(error))
     if lost := _told(error, _LOST_RECORDS):
         error = LostRecordsError(reason=lost)
     elif refused := _told(error, _ARGUMENT, "[INVALID_CONF_VALUE"):
         error = SparkSettingError(reason=refused.partition(" SQLSTATE")[0])
+    elif death := jvm_death(error):
+        error = JvmDiedError(how=death, job=job)
     if isinstance(error, WeirError):
         return Failure(
             error.what,
@@ -66,8 +116,11 @@ def _from_exception(error: BaseException, job: str) -> Failure:
         )
     if (own := _own_in_worker(error, stack)) is not None:
         return own
+    return _of_spark(error, stack, f"'weir logs {job}' has the whole stack", planning)
+
+
+def _of_spark(error: BaseException, stack: str, logs: str, planning: bool) -> Failure:
     classes = _java_classes(error)
-    logs = f"'weir logs {job}' has the whole stack"
     message = _first_line(error)
     if classes & _FATAL:
         name = next(iter(classes & _FATAL)).rsplit(".", 1)[1]
@@ -79,8 +132,31 @@ def _from_exception(error: BaseException, job: str) -> Failure:
             stack=stack,
             redeploy=True,
         )
-    if classes & _USER or type(error).__name__ in ("PythonException", "AnalysisException"):
-        return _user_code(error, _raised_in_worker(error) or message, stack, logs)
+    if is_late_worker(error):
+        return Failure(
+            "a Python process that Spark started did not answer within 10 s",
+            "the machine is overloaded: more processes want to run than it has cores for",
+            "give the machine more cores, or the job fewer queries; the query starts again by itself",
+            Domain.EXTERNAL,
+            True,
+            "java.net.SocketTimeoutException",
+            stack,
+            3,
+        )
+    if any(_OUT_OF_ORDER in text for _, text in _causes(error)):
+        return Failure(
+            "Spark's socket source can't resume: lines are lost at every restart",
+            _innermost(error, ""),
+            "read it with weir.sources.socket(host, port), which journals what it receives",
+            Domain.USER,
+            True,
+            "SocketSource",
+            stack,
+            2,
+        )
+    users = bool(classes & _USER) or type(error).__name__ in ("PythonException", "AnalysisException")
+    if users or (planning and is_authors(error)):
+        return _user_code(error, message, stack, logs, retry=not planning)
     if isinstance(error, OSError):
         full = error.errno == errno.ENOSPC
         hint = "make room on the disk" if full else logs
@@ -98,15 +174,65 @@ def _from_exception(error: BaseException, job: str) -> Failure:
         what = f"Spark failed: {message}"
         name = sorted(classes & _GARBLED)[0]
         return Failure(what, "", logs, error=name, stack=stack, redeploy=True)
+    why = _innermost(error, message)
     outside = sorted(c for c in classes if c.startswith(_EXTERNAL))
-    if outside:
-        return Failure(f"{outside[0]}: {message}", "", logs, Domain.EXTERNAL, True, outside[0], stack, 3)
+    if outside and not classes & _MISSING:
+        hint = f"make room on the disk; {logs}" if _FULL in f"{why} {message}" else logs
+        name, said = outside[0], why or message
+        return Failure(f"{name}: {said}", message if why else "", hint, Domain.EXTERNAL, True, name, stack, 3)
     if classes:
-        why = _innermost(error, message)
         return Failure(f"Spark failed: {message}", why, logs, error=sorted(classes)[0], stack=stack)
     return Failure(
         f"{type(error).__name__} inside weir", message, logs, error=type(error).__name__, stack=stack
     )
+
+
+def is_authors(error: BaseException) -> bool:
+    """Whether an exception out of the author's code is that code's own fault.
+
+    Not where the JVM has died or is out of memory, or where a disk or a server does not answer.
+    """
+    if isinstance(error, (WeirError, OSError)) or jvm_death(error):
+        return False
+    classes = _java_classes(error)
+    if classes & _USER or not classes:
+        return True
+    outage = any(name.startswith(_EXTERNAL) for name in classes - _MISSING)
+    return not outage and not classes & (_FATAL | _GARBLED)
+
+
+def slip_of(error: BaseException) -> tuple[str, str]:
+    """What an exception out of a pipeline says, with the author's own line; and what helps, or ""."""
+    text = _first_line(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [one for one in frames if not _FOREIGN.search(one.filename)]
+    where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {text}{where}", _advice(str(error))
+
+
+def jvm_death(error: BaseException) -> str:
+    """How the JVM of this process died, if that is what an exception of its connection says; or ""."""
+    from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # noqa: PLC0415
+
+    lost = isinstance(error, ConnectionError | Py4JError) and not isinstance(error, Py4JJavaError)
+    if not lost:
+        return ""
+    context = sys.modules.get("pyspark.core.context")
+    gateway = context.SparkContext._gateway if context is not None else None
+    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    if process is None:
+        return "it does not answer" if isinstance(error, Py4JNetworkError) else ""
+    try:
+        return exit_words(process.wait(_JVM_GRACE))
+    except subprocess.TimeoutExpired:
+        return ""
+
+
+def exit_words(code: int) -> str:
+    """How a process ended that is no longer there."""
+    if code < 0:
+        return f"killed by signal {-code}, {signal.Signals(-code).name}"
+    return f"it ended with exit code {code}"
 
 
 def shows_output(error: BaseException) -> bool:
@@ -115,10 +241,11 @@ def shows_output(error: BaseException) -> bool:
 
 
 def is_late_worker(error: BaseException | None) -> bool:
-    """Whether Spark gave up waiting for a Python process that it had started."""
+    """Whether Spark stopped waiting for a Python process that it had started."""
     if error is None or "java.net.SocketTimeoutException" not in _java_classes(error):
         return False
-    return "failed to connect back" in str(error)
+    texts = [str(error), *(text for _, text in _causes(error))]
+    return any("failed to connect back" in text for text in texts)
 
 
 def _own_in_worker(error: BaseException, stack: str) -> Failure | None:
@@ -133,17 +260,19 @@ def _own_in_worker(error: BaseException, stack: str) -> Failure | None:
     return Failure(what, why, hint, *own)
 
 
-def _user_code(error: BaseException, message: str, stack: str, logs: str) -> Failure:
-    return Failure(
-        f"code of the job raised {type(error).__name__}",
-        message,
-        f"mend it and start again; {logs}",
-        Domain.USER,
-        True,
-        type(error).__name__,
-        stack,
-        2,
-    )
+def _user_code(error: BaseException, message: str, stack: str, logs: str, *, retry: bool) -> Failure:
+    said, where = _raised_in_python(error)
+    name = said.partition(":")[0]
+    raised = name.rsplit(".", 1)[-1] if re.fullmatch(r"[\w.]+", name) else type(error).__name__
+    why = f"{said or message}{where}"
+    advice = _advice(f"{message}\n{said}")
+    hint = advice or f"fix it and start again; {logs}"
+    return Failure(f"code of the job raised {raised}", why, hint, Domain.USER, retry, raised, stack, 2)
+
+
+def _advice(text: str) -> str:
+    """What helps against a slip that Spark words like this, or ""."""
+    return next((helps for pattern, helps in _SLIPS if re.search(pattern, text)), "")
 
 
 def _told(error: BaseException, kinds: set[str], condition: str = "") -> str:
@@ -154,7 +283,7 @@ def _told(error: BaseException, kinds: set[str], condition: str = "") -> str:
 
 def _innermost(error: BaseException, message: str) -> str:
     """What the innermost cause says in its first line, or "" where the message has it already."""
-    told = [text.strip().splitlines()[0][:500] for _, text in _causes(error) if text.strip()]
+    told = [_NOISE.sub("", text.strip().splitlines()[0])[:500] for _, text in _causes(error) if text.strip()]
     return told[-1] if told and told[-1] not in message else ""
 
 
@@ -180,12 +309,17 @@ def _causes(error: BaseException) -> list[tuple[str, str]]:
 
 
 def _first_line(error: BaseException) -> str:
+    """The first line of what it says, without what Spark puts round it."""
     lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0][:500] if lines else ""
+    return _NOISE.sub("", _NOISE.sub("", lines[0]))[:500] if lines else ""
 
 
-def _raised_in_worker(error: BaseException) -> str:
-    """What a function of the author's raised in a Python worker, or ""; Spark hides it behind a stack."""
+def _raised_in_python(error: BaseException) -> tuple[str, str]:
+    """What a function of the author's raised in Python, and its own line; Spark hides it behind a stack."""
     stack = str(error).rpartition("Traceback (most recent call last):\n")[2]
     lines = [line for line in stack.splitlines() if line.strip() and not line[0].isspace()]
-    return lines[0][:500] if lines and "Traceback" in str(error) else ""
+    if not lines or "Traceback" not in str(error):
+        return "", ""
+    own = [one for one in _FRAME.findall(stack.partition(lines[0])[0]) if not _FOREIGN.search(one[0])]
+    where = f" ({own[-1][0]}, line {own[-1][1]})" if own else ""
+    return lines[0][:500], where

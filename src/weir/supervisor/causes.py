@@ -30,7 +30,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "killed",
-        r"killed by SIGKILL",
+        r"killed by SIGKILL|killed by signal 9",
         "Somebody killed the process, or the kernel did because memory ran out: 'dmesg' names its victims."
         " If it was the kernel, give the driver less (--conf spark.driver.memory) or the machine more.",
     ),
@@ -47,6 +47,13 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "A schema or a column is not what the query expects. If the data has changed, mend the query; if the"
         " query has changed, its old state may not fit: take a savepoint with the old code first, and look at"
         " what becomes of each operator before the new one starts.",
+    ),
+    (
+        "overload",
+        r"failed to connect back|did not answer within 10 s",
+        "The machine is overloaded: Spark gives each Python process that it starts ten seconds to answer."
+        " Give the machine more cores, or the job fewer queries; queries start one after the other, and one"
+        " that was too late starts again by itself.",
     ),
     (
         "network",
