@@ -69,6 +69,7 @@
         |-- StateRewriteError       Spark failed while it wrote state anew
         |-- SurgeryError            state that could not be brought to where a changed query looks for it
         |-- StateDiffersError       state that was written anew is not what it should be
+        |-- LiveFilesBehindError    live files that lack batches which a sink holds
         |-- LostStagingError        Spark committed a batch whose staged output is gone or torn
         |-- LostSegmentError        a file of a channel is gone or torn that a reader still needs
         |-- LostInputError          a source's journal is gone, or older than what a query has read
@@ -714,6 +715,19 @@ class LostStagingError(InternalError):
     )
     why_form = "somebody deleted or changed files of the sink, the disk lost them, or the ledger and the live files are not of one job"
     hint_form = "bring the folder back from a backup; weir will not go on and leave a hole"
+
+
+class LiveFilesBehindError(InternalError):
+    """The live files of a query lack batches that its sink holds.
+
+    It shows when the sink is opened; a new driver goes back to the newest intact checkpoint.
+    """
+
+    retry = True
+    redeploy = True
+    what_form = "the live files of query {query!r} lack batches that its sink holds"
+    why_form = "the disk lost them, or somebody deleted them"
+    hint_form = "the next driver goes back to the newest intact checkpoint; 'weir repair {job}' says which"
 
 
 class LostSegmentError(InternalError):

@@ -10,6 +10,7 @@ import pytest
 
 from tests.faults.inputs import FILES, Feed
 from weir.errors import ExternalError, UserError
+from weir.protocol.states import JobState
 from weir.testing import JobProcess, committed_rows, run_job
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
@@ -20,19 +21,23 @@ POISON = 3 * FILES * 10
 
 
 @pytest.mark.long
-def test_code_that_fails_at_the_same_batch_again_ends_the_job(
+def test_code_that_fails_at_the_same_batch_again_ends_its_query(
     quick: Mapping[str, str], tmp_path: Path
 ) -> None:
     feed, out = Feed(tmp_path / "in"), tmp_path / "out"
     feed.add(4)
     args = (feed.folder, out, str(POISON), "-")
-    run = run_job(JOBS / "two.py", tmp_path / "weir", args=args, settings=quick)
-    assert run.exit_code == UserError.exit_code
-    assert run.states[-1] == "FAILED"
-    assert [(f["error"], f["batch"]) for f in run.failures] == [("PythonException", 3)] * 2
+    with JobProcess(JOBS / "two.py", tmp_path / "weir", args=args, settings=quick) as process:
+        process.wait_for_state(JobState.DEGRADED)
+        feed.add(2)
+        process.wait_for("delivery by the other", lambda: feed.delivered(out / "steady"))
+        process.terminate()
+        run = process.wait()
+    assert run.states[-1] == "CANCELED"
+    assert [(f["error"], f["batch"]) for f in run.failures] == [("ValueError", 3)] * 2
     assert "I can't stand 60" in run.failures[0]["stack"]
     assert "batch 3 of query 'shaky'" in run.stderr
-    assert "I can't stand 60" in run.stderr
+    assert "ValueError: I can't stand 60" in run.failures[0]["why"]
     assert len(committed_rows(str(out / "shaky"))) == 3 * FILES * 8, "the batches before it are delivered"
 
 
@@ -52,7 +57,7 @@ def test_a_query_that_fails_is_started_again_alone(quick: Mapping[str, str], tmp
     assert run.attempts == [1], "the driver went on"
     assert {b["run"] for b in run.batches if b["query"] == "steady"} == {1}
     assert [b["run"] for b in run.batches if b["query"] == "shaky"][:4] == [1, 1, 1, 2]
-    assert [(f["error"], f["batch"]) for f in run.failures] == [("PythonException", 3)]
+    assert [(f["error"], f["batch"]) for f in run.failures] == [("ValueError", 3)]
     assert [r["query"] for r in run.recoveries] == ["shaky"]
     feed.check(out / "steady")
     assert len(committed_rows(str(out / "shaky"))) == 6 * FILES * 8

@@ -6,7 +6,7 @@ import pytest
 
 from weir.errors import Domain
 from weir.ids import BatchId, QueryName
-from weir.protocol.decide import FailedAt, GiveUp, Holder, Retry, Take, Wait, after_failure, may_take
+from weir.protocol.decide import FailedAt, GiveUp, Holder, Limits, Retry, Take, Wait, after_failure, may_take
 from weir.protocol.messages import Failure
 from weir.protocol.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
 
@@ -21,13 +21,16 @@ def test_a_silent_holder_is_waited_out() -> None:
     assert may_take(Holder(beat=3, unchanged_for=50, released=False), 50) == Take()
 
 
+LIMITS = Limits(poison_batch=2, crash_loop=10)
+
+
 def failed(batch: int, error: str = "ValueError", query: str = "q", domain: Domain = Domain.USER) -> FailedAt:
     return FailedAt(QueryName(query), BatchId(batch), Failure("it failed", domain=domain, error=error))
 
 
 def test_an_error_of_the_author_that_comes_back_at_one_batch_ends_the_job() -> None:
-    assert after_failure(failed(7), [], 2) == Retry()
-    assert isinstance(after_failure(failed(7), [failed(7)], 2), GiveUp)
+    assert after_failure(failed(7), [], LIMITS) == Retry()
+    assert isinstance(after_failure(failed(7), [failed(7)], LIMITS), GiveUp)
 
 
 @pytest.mark.parametrize(
@@ -35,20 +38,38 @@ def test_an_error_of_the_author_that_comes_back_at_one_batch_ends_the_job() -> N
     [failed(6), failed(7, error="KeyError"), failed(7, query="other"), failed(7, domain=Domain.EXTERNAL)],
 )
 def test_another_batch_error_query_or_domain_is_another_failure(before: FailedAt) -> None:
-    assert after_failure(failed(7), [before], 2) == Retry()
+    assert after_failure(failed(7), [before], LIMITS) == Retry()
 
 
 def test_failures_at_no_known_batch_are_not_the_same() -> None:
-    assert after_failure(failed(-1), [failed(-1)] * 5, 2) == Retry()
+    assert after_failure(failed(-1), [failed(-1)] * 5, LIMITS) == Retry()
 
 
 def test_what_a_retry_cannot_mend_ends_the_job_at_once() -> None:
-    assert isinstance(after_failure(FailedAt(None, None, Failure("no", retry=False)), [], 2), GiveUp)
+    assert isinstance(after_failure(FailedAt(None, None, Failure("no", retry=False)), [], LIMITS), GiveUp)
 
 
 def test_external_failures_are_retried_however_often_they_come_back() -> None:
     before = [failed(7, domain=Domain.EXTERNAL)] * 50
-    assert after_failure(failed(7, domain=Domain.EXTERNAL), before, 2) == Retry()
+    assert after_failure(failed(7, domain=Domain.EXTERNAL), before, LIMITS, in_a_row=51) == Retry()
+
+
+def test_the_same_failure_without_progress_is_a_crash_loop_and_has_a_way_out() -> None:
+    inside = FailedAt(None, None, Failure("JSONDecodeError inside weir", error="JSONDecodeError"))
+    assert after_failure(inside, [inside] * 8, LIMITS, in_a_row=9) == Retry()
+    decision = after_failure(inside, [inside] * 9, LIMITS, in_a_row=10)
+    assert isinstance(decision, GiveUp) and "10 times" in decision.reason and "weir restore" in decision.todo
+    assert after_failure(inside, [], Limits(2, None), in_a_row=1000) == Retry()
+
+
+def test_what_fails_before_anything_ran_for_the_first_time_is_not_tried_again() -> None:
+    inside = FailedAt(None, None, Failure("TypeError inside weir", error="TypeError"), started=False)
+    assert isinstance(after_failure(inside, [], LIMITS, first=True), GiveUp)
+    assert after_failure(inside, [], LIMITS, first=False) == Retry(), (
+        "it has run before: it may be a passing fault"
+    )
+    outage = FailedAt(None, None, Failure("no database", domain=Domain.EXTERNAL), started=False)
+    assert after_failure(outage, [], LIMITS, first=True) == Retry()
 
 
 def delays(strategy: RestartStrategy, *times: float, chance: float = 0.0) -> list[float | None]:

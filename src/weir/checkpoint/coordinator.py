@@ -329,7 +329,8 @@ class Coordinator:
             self._begin(alignment, wish.trigger, wish.full, [wish], now)
 
     def _refuse(self, wish: Wish, refusal: Refusal) -> None:
-        self._answer(wish, None, {"reason": refusal.value})
+        down = self._outside.down() if refusal is Refusal.NOT_RUNNING else ""
+        self._answer(wish, None, {"reason": down or refusal.value})
 
     def _answer(self, wish: Wish, manifest: Manifest | None, body: dict[str, Any]) -> None:
         if wish.held is None:

@@ -173,6 +173,8 @@ class Outside:
     aborted: Callable[[CheckpointId, str], None]
     give_up: Callable[[WeirError], None]
     """Too many checkpoints failed: the job must be started again."""
+    down: Callable[[], str] = lambda: ""
+    """Which query is down, for people; "" when that is not known."""
 
 
 def words_of(error: BaseException) -> str:

@@ -237,7 +237,7 @@ class Settings(BaseModel):
     restart_strategy_fixed_delay_attempts: CountOrZero = Field(
         1,
         alias="restart-strategy.fixed-delay.attempts",
-        description="fixed-delay: how many restarts before the job is FAILED",
+        description="fixed-delay: how many restarts until a query or the job is FAILED",
     )
     restart_strategy_fixed_delay_delay: Duration = Field(
         timedelta(seconds=1),
@@ -247,7 +247,7 @@ class Settings(BaseModel):
     restart_strategy_failure_rate_max_failures_per_interval: Count = Field(
         1,
         alias="restart-strategy.failure-rate.max-failures-per-interval",
-        description="failure-rate: how many failures within the interval before the job is FAILED",
+        description="failure-rate: how many failures within the interval until a query or the job is FAILED",
     )
     restart_strategy_failure_rate_failure_rate_interval: PositiveDuration = Field(
         timedelta(minutes=1),
@@ -287,13 +287,20 @@ class Settings(BaseModel):
     restart_strategy_exponential_delay_attempts_before_reset_backoff: CountOrInfinite = Field(
         None,
         alias="restart-strategy.exponential-delay.attempts-before-reset-backoff",
-        description="exponential-delay: how many restarts before such a quiet time until the job is FAILED",
+        description="exponential-delay: how many restarts before such a quiet time until a query or "
+        "the job is FAILED",
     )
     restart_strategy_poison_batch_attempts: Count = Field(
         2,
         alias="restart-strategy.poison-batch.attempts",
-        description="so many failures of the author's own code at one and the same batch "
-        "end the job as FAILED instead of another restart",
+        description="how many failures of the author's own code, or of a refused row, at one and the same "
+        "batch end its query as FAILED; the other queries run on",
+    )
+    restart_strategy_crash_loop_attempts: CountOrInfinite = Field(
+        10,
+        alias="restart-strategy.crash-loop.attempts",
+        description="how often the same failure may come back without a committed batch in between, before "
+        "its query or the job is FAILED; outages are not counted",
     )
     sink_commit: SinkCommit = Field(
         SinkCommit.BATCH,

@@ -42,6 +42,9 @@ from weir.driver.timed import Timed
 from weir.errors import (
     FencedError,
     InternalError,
+    LiveFilesBehindError,
+    NoSavepointError,
+    NotDoneError,
     PinnedStateError,
     SinkTakenError,
     WeirError,
@@ -72,6 +75,8 @@ Report = Callable[[m.Message], None]
 
 _PURGE = "spark.sql.streaming.minBatchesToRetain"
 _HOLD = 0.05
+_BEGINS = 10.0
+"""Seconds that the start of a query waits for the one before it; as long as Spark waits for a process."""
 _DRAIN = 10.0
 """So often a drain looks whether it was given up."""
 
@@ -89,6 +94,8 @@ class Engine:
         report: Report,
         clock: Clock,
         gave_up: Callable[[WeirError], None] = lambda _error: None,
+        *,
+        supervised: bool = False,
     ) -> None:
         self._job = job
         self._name: JobName = job.name
@@ -100,6 +107,10 @@ class Engine:
         self._clock = clock
         self._gave_up = gave_up
         """Told, besides `failed`, that the driver as a whole can't go on; from any thread."""
+        self._supervised = supervised
+        """Somebody starts a failed query again; else what fails at the start is raised."""
+        self._newest: QueryRun | None = None
+        """The run that was started last."""
         self._queries = Queries()
         limit = config.settings.execution_checkpointing_timeout.total_seconds()
         self._delivered = Delivered(self._name, limit, clock)
@@ -110,6 +121,8 @@ class Engine:
         self._listeners = Listeners(job, self._listener_failed)
         self._coordinator: Coordinator | None = None
         self._savepoints: Savepoints | None = None
+        self._unshown: dict[QueryName, Exception] = {}
+        """Queries that can't start, and why."""
         self._finishing = False
         """A stop for good is under way: the job is over when that is."""
         self._shown: Shown | None = None
@@ -119,10 +132,13 @@ class Engine:
         self.over = threading.Event()
         """Set when every query has ended."""
 
-    def start(self, wanted: From | None = None) -> None:
+    def start(self, wanted: From | None = None, *, again: bool = False) -> None:
         """Open the live files, or the point that is wanted; learn the graph, reset sinks, start it all.
 
-        What is wanted is planned first (`RestorePlanError`): then nothing was written.
+        What is wanted is planned first (`RestorePlanError`): then nothing was written. In a restore every
+        sink must be there. Without one, a supervised query whose sink is away, or refuses a row, is reported
+        as failed, and the others start. What no retry can fix is raised, before any query runs, unless the
+        job has run before (`again`): then that query alone fails.
         """
         restoring = Restoring(
             self._job,
@@ -142,18 +158,33 @@ class Engine:
         with restoring.underway(opened):
             runs = self._make_runs(opened)
             restoring.check_fork(self._origin, self._specs.values())
-            delivered = {run.name: self._open_sink(run) for run in runs}
+            failed: dict[QueryName, Exception] = {}
+            isolate = self._supervised and opened.manifest is None
+            delivered: dict[QueryName, BatchId] = {}
+            for run in runs:
+                try:
+                    delivered[run.name] = self._open_sink(run)
+                except Exception as error:
+                    if not isolate or self._ends_the_start(error, again):
+                        raise
+                    failed[run.name] = error
             if opened.manifest is not None:
                 with self._timed("rewind sinks"):
                     restoring.go_live(opened, runs, delivered)
         if opened.manifest is None and (lost := self._lost(delivered)):
             restoring.repair(lost)
-            self.start()
+            self.start(again=again)
             return
         elsewhere = generations.delivered_elsewhere(self._store, self._name, self._live.generation)
-        for run in runs:
-            with self._timed("reset sinks", run.name):
-                run.recover(elsewhere.get(run.name, NO_BATCH), self._note)
+        for run in (one for one in runs if one.name not in failed):
+            try:
+                with self._timed("reset sinks", run.name):
+                    run.recover(elsewhere.get(run.name, NO_BATCH), self._note)
+            except Exception as error:
+                if not self._supervised or self._ends_the_start(error, again):
+                    raise
+                failed[run.name] = error
+                continue
             self._delivered.follow(run)
         if self._graph.receiving:
             with self._timed("reset sources"):
@@ -164,14 +195,21 @@ class Engine:
         )
         self._coordinator = self._coordinate(runs)
         self._coordinator.prepare()
+        begin = self._queries.begin(runs, self._graph.inputs)
+        self._unshown = failed
         if self._shown is not None:
             self._shown.begin(self._coordinator)
         self._savepoints = self._save(self._coordinator)
         self._progress = ProgressReports(
             self._spark, self._progressed, self._groups.read, self._entries_beyond
         )
-        for run in self._queries.begin(runs, self._graph.inputs):
-            self._start(run)
+        for run in runs:
+            if run.name in failed:
+                self._not_started(run, failed[run.name])
+            elif run not in begin:
+                self._report(m.QueryMoved(run.name, run.token.run, QueryState.WAITING))
+            elif self._may_start(run):
+                self._start(run)
         self._coordinator.start()
         self._savepoints.start()
         if self._shown is not None:
@@ -193,21 +231,42 @@ class Engine:
         faults.point("start.graph")
         return runs
 
+    def _ends_the_start(self, error: Exception, again: bool) -> bool:
+        """Whether what went wrong with one query ends the start of all of them."""
+        failure = from_exception(error, self._name, planning=True)
+        return failure.redeploy or (not failure.retry and not again)
+
     def restart(self, name: QueryName) -> None:
-        """Start one failed query again, in the live session, as a new run; the others go on."""
-        old = self._queries.run(name)
-        old.close()
-        run = self._build(name, Run(old.token.run + 1))
-        elsewhere = generations.delivered_elsewhere(self._store, self._name, self._live.generation)
-        with self._timed("reset sinks", name):
-            self._open_sink(run)
-            run.recover(elsewhere.get(name, NO_BATCH), self._note)
-        self._delivered.follow(run)
+        """Start one failed query again, in the live session, as a new run; the others go on.
+
+        A sink that is still away, or refuses its row again, is one more failure of this query alone.
+        """
         assert self._coordinator is not None
-        self._coordinator.replace(self._vertex(run))
-        if self._shown is not None:
-            self._shown.permit()
+        old = run = self._queries.run(name)
+        if not self._may_start(old, again=True):
+            return  # it was told to end
+        try:
+            old.close()
+            run = self._build(name, Run(old.token.run + 1))
+            elsewhere = generations.delivered_elsewhere(self._store, self._name, self._live.generation)
+            with self._timed("reset sinks", name):
+                if self._lost({name: self._open_sink(run)}):
+                    raise LiveFilesBehindError(query=name, job=self._name)
+                run.recover(elsewhere.get(name, NO_BATCH), self._note)
+            self._delivered.follow(run)
+            self._coordinator.replace(self._vertex(run))
+            if self._shown is not None:
+                self._shown.permit()
+        except Exception as error:
+            self._not_started(run, error)
+            return
         self._start(run)
+
+    def give_up(self, name: QueryName, reason: str) -> None:
+        """A failed query is not started again. What it has staged stays for the next start of the job."""
+        if self._queries.give_up(name, reason):
+            self._queries.run(name).close()
+            self._check_over()
 
     def ask(self, ask: m.Ask) -> None:
         """Do what a user asked of the running job; the answer is reported."""
@@ -288,6 +347,11 @@ class Engine:
         wanted = Wanted.of(ask, "stop", self._clock) if given.get("savepoint") else None
         try:
             if wanted is not None:
+                if failed := self._queries.failed():
+                    reason = self._queries.down()
+                    raise NoSavepointError(
+                        job=self._name, reason=reason, todo=f"'weir status' shows {failed[0]}"
+                    )
                 self._savepoints.check(wanted)
             if given.get("drain"):
                 self._savepoints.progress(ask.request, "drain")
@@ -311,7 +375,13 @@ class Engine:
         self._receivers.end_within(_DRAIN)
         while not halted():
             done = self.work_off(Deadline(self._clock, self._clock.monotonic() + _DRAIN))
-            if done and not self._queries.any_failed:
+            if failed := self._queries.failed():
+                raise NotDoneError(
+                    what=f"job {self._name!r} can't be drained",
+                    why=f"query {failed[0]} has FAILED, and its input can't be worked off",
+                    hint="fix that query and start the job again, or stop it without --drain",
+                )
+            if done and not self._queries.any_restarts:
                 return
             threading.Event().wait(_HOLD)
 
@@ -340,14 +410,49 @@ class Engine:
     def _retained(self, name: QueryName) -> list[str] | None:
         return self._coordinator.offsets(name) if self._coordinator is not None else None
 
+    def _may_start(self, run: QueryRun, *, again: bool = False) -> bool:
+        """Whether the query of a run may start, or start `again` after it; then it is STARTING."""
+        if not self._queries.starts(run.name):
+            return False
+        self._report(m.QueryMoved(run.name, run.token.run + again, QueryState.STARTING))
+        return True
+
     def _start(self, run: QueryRun) -> None:
+        """Start the Spark query of a run; it is STARTING. One query after the other: each starts Python
+        processes, and Spark gives those ten seconds to answer."""
+        if self._newest is not None:
+            self._newest.wait_until_begun(_BEGINS)
         self._lease.check()
-        if not self._queries.starts(run):
+        if not self._queries.take(run):
+            self._check_over()
             return
         last, planned = run.files.last_committed(), run.files.last_planned()
         self._progress.watch(run.name, run.token.run)
-        run.start(lambda run_id: self._progress.started(run.name, run_id), self._ended)
+        try:
+            run.start(lambda run_id: self._progress.started(run.name, run_id), self._ended)
+        except Exception as error:
+            self._not_started(run, error)
+            return
+        self._newest = run
+        self._queries.running(run)
         self._report(m.QueryStarted(run.name, run.token.run, last, planned))
+
+    def _not_started(self, run: QueryRun, error: Exception) -> None:
+        """A query could not be started: one more failure of it, or, where nobody starts it again, of all."""
+        run.close()
+        if not self._supervised:
+            raise error
+        after = self._queries.not_started(run)
+        failure = from_exception(self._named(error, run), self._name, planning=True)
+        self._report(m.QueryFailed(run.name, run.token.run, run.failed_at(), failure, started=False))
+        if after is QueryState.ENDED:
+            self._check_over()
+
+    def _named(self, error: Exception, run: QueryRun) -> Exception:
+        """A sink does not always know whose it is."""
+        if isinstance(error, WeirError) and error.fields.get("query") == "?":
+            return type(error)(**{**error.fields, "query": run.name}).with_traceback(error.__traceback__)
+        return error
 
     def _ended(self, run: QueryRun, error: Exception | None) -> None:
         """Called from the query's own thread, once; what goes wrong here ends the driver, not the thread."""
@@ -361,17 +466,18 @@ class Engine:
         if error is not None:
             if self._coordinator is not None:
                 self._coordinator.query_failed(run.name)
-            failure = from_exception(error, self._name)
+            failure = from_exception(self._named(error, run), self._name)
             self._report(m.QueryFailed(run.name, run.token.run, run.failed_at(), failure))
         if after is QueryState.ENDED:
             last = run.last_committed()
             self._report(m.QueryEnded(run.name, run.token.run, NO_BATCH if last is None else last))
             for ready in self._queries.ready():
-                self._start(ready)
+                if self._may_start(ready):
+                    self._start(ready)
         self._check_over()
 
     def _check_over(self) -> None:
-        over = self._queries.all_ended and not self._finishing
+        over = self._queries.all_over and not self._finishing
         if over and not (self._shown and self._shown.to_come(self._check_over)):
             self.over.set()
         if self.over.is_set():
@@ -379,9 +485,12 @@ class Engine:
 
     def _not_delivered(self, name: QueryName, error: Exception) -> None:
         """A checkpoint's output can't be committed: its query is started again, or all of the job."""
-        if self._queries.is_running(name):
+        state = self._queries.state(name)
+        if state in (QueryState.CREATED, QueryState.WAITING) and self._supervised:
+            self._unshown[name] = error  # of an earlier attempt: the query is not started, and reported
+        elif state in (QueryState.STARTING, QueryState.RUNNING):
             self._queries.run(name).fail(error)
-        else:
+        elif state is not QueryState.RESTARTING:  # the next run of that brings the permit again
             self._give_up(_as_weir(error))
 
     def _build(self, name: QueryName, number: Run) -> QueryRun:
@@ -451,6 +560,7 @@ class Engine:
             Outside(
                 report=self._report,
                 running=self._queries.none_down,
+                down=self._queries.down,
                 standing=self._queries.standing,
                 completed=self._completed,
                 aborted=self._listeners.aborted,

@@ -66,6 +66,7 @@ class _Driver:
         self._config: Config | None = None
         self._lease: Lease | None = None
         self._wanted: From | None = None
+        self._again = False
         self._prepared: queue.Queue[Config] = queue.Queue()
         self._granted: queue.Queue[Lease] = queue.Queue()
         threading.Thread(target=self._listen, name="weir-link", daemon=True).start()
@@ -91,8 +92,8 @@ class _Driver:
 
     def _serve(self, job: Job, spark: SparkSession, config: Config, lease: Lease) -> None:
         store = open_store(config.settings.execution_checkpointing_dir)
-        engine = Engine(job, spark, config, store, lease, self._link.send, self._clock)
-        engine.start(self._from(job))
+        engine = Engine(job, spark, config, store, lease, self._link.send, self._clock, supervised=True)
+        engine.start(self._from(job), again=self._again)
         cancelled = False
         while not engine.over.is_set():
             with suppress(queue.Empty):
@@ -102,6 +103,8 @@ class _Driver:
                     engine.stop(message.seconds, cancelled=message.cancelled)
                 elif isinstance(message, m.RestartQuery):
                     engine.restart(QueryName(message.query))
+                elif isinstance(message, m.GiveUpQuery):
+                    engine.give_up(QueryName(message.query), message.reason)
                 elif isinstance(message, m.Ask):
                     engine.ask(message)
             if engine.failed is not None:
@@ -128,6 +131,7 @@ class _Driver:
             elif isinstance(message, m.Start):
                 if message.wanted:
                     self._wanted = From.from_wire(message.wanted)
+                self._again = message.again
                 self._hold(Attempt(message.attempt))
             else:
                 self._inbox.put(message)
@@ -156,7 +160,12 @@ class _Driver:
         number = 0
         while True:
             asked_at = self._clock.monotonic()
-            _probe_jvm()
+            try:
+                _probe_jvm()
+            except Exception as error:  # a dead JVM, before any query may have noticed
+                failure = from_exception(error, self._file.stem)
+                self._link.send(m.Failed(failure))
+                _end(failure.exit_code, failure.stack)
             number += 1
             self._asked_at[number] = asked_at
             self._link.send(m.Ping(number))

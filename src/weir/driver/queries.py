@@ -1,6 +1,7 @@
 """The queries of one attempt: how each stands, and its newest run. For any thread; nothing here waits.
 
-A bounded query behind streams begins when they have ended: it would end at once with what is there.
+A bounded query that reads streams begins when they have ended: before that it would end at once with what
+is there.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from weir.ids import QueryName
 from weir.job.query import QueryRun
 from weir.protocol.states import QUERY, QueryEvent, QueryState, move
 
-_AT_REST = (QueryState.CREATED, QueryState.ENDED)
+_AT_REST = (QueryState.WAITING, QueryState.ENDED)
+_OVER = (QueryState.ENDED, QueryState.FAILED)
+_DOWN = (QueryState.FAILED, QueryState.RESTARTING, QueryState.STARTING)
 
 
 class Queries:
@@ -25,6 +28,7 @@ class Queries:
         self._inputs: Mapping[QueryName, Sequence[QueryName]] = {}
         self._waiting: dict[QueryName, QueryRun] = {}
         self._behind_streams: frozenset[QueryName] = frozenset()
+        self._reasons: dict[QueryName, str] = {}
 
     def begin(
         self, runs: Sequence[QueryRun], inputs: Mapping[QueryName, Sequence[QueryName]]
@@ -35,21 +39,53 @@ class Queries:
             self._states = {run.name: QueryState.CREATED for run in runs}
             self._waiting = {run.name: run for run in runs if run.spec.bounded and inputs[run.name]}
             self._behind_streams = frozenset(self._waiting)
+            for name in self._waiting:
+                self._move(name, QueryEvent.WAIT)
             return [run for run in runs if run.name not in self._waiting]
 
-    def starts(self, run: QueryRun) -> bool:
-        """Whether the run may start; then it counts as running."""
+    def starts(self, name: QueryName) -> bool:
+        """Whether a query may start; then it is STARTING."""
         with self._lock:
-            if self._states[run.name] is QueryState.ENDED:
+            if QueryEvent.START not in QUERY[self._states[name]]:
                 return False
-            self._move(run.name, QueryEvent.START)
-            self._runs[run.name] = run
+            self._move(name, QueryEvent.START)
             return True
+
+    def take(self, run: QueryRun) -> bool:
+        """Take the run of a query that starts; False when the query was told to end meanwhile."""
+        with self._lock:
+            if self._states[run.name] is QueryState.STARTING:
+                self._runs[run.name] = run
+                return True
+            self._move(run.name, QueryEvent.END)
+            return False
+
+    def running(self, run: QueryRun) -> None:
+        """The Spark query of a run has started; it may have ended by now."""
+        with self._lock:
+            if self._runs[run.name] is run and self._states[run.name] is QueryState.STARTING:
+                self._move(run.name, QueryEvent.RUN)
+
+    def not_started(self, run: QueryRun) -> QueryState:
+        """A run failed before its Spark query was there; how the query stands now."""
+        with self._lock:
+            self._waiting.pop(run.name, None)
+            self._runs[run.name] = run
+            return self._move(run.name, QueryEvent.FAIL)
 
     def ended(self, name: QueryName, *, failed: bool) -> QueryState:
         """Its run is over; how the query stands now."""
         with self._lock:
             return self._move(name, QueryEvent.FAIL if failed else QueryEvent.END)
+
+    def give_up(self, name: QueryName, reason: str) -> bool:
+        """A failed query is not started again; False when it does not wait for that."""
+        with self._lock:
+            if QueryEvent.GIVE_UP not in QUERY[self._states[name]]:
+                return False
+            self._reasons[name] = reason
+            self._move(name, QueryEvent.GIVE_UP)
+            return True
 
     def ready(self) -> list[QueryRun]:
         """The bounded queries whose streams have ended meanwhile; each is given out once."""
@@ -83,24 +119,43 @@ class Queries:
             return list(self._runs.values())
 
     @property
-    def all_ended(self) -> bool:
+    def all_over(self) -> bool:
+        """Whether each has ended or failed for good, or waits for a stream that will never end."""
         with self._lock:
-            return all(state is QueryState.ENDED for state in self._states.values())
+            return all(state in _OVER or self._is_lost(name) for name, state in self._states.items())
 
     @property
-    def any_failed(self) -> bool:
+    def any_restarts(self) -> bool:
+        """Whether a query that has failed is to start again."""
         with self._lock:
-            return QueryState.FAILED in self._states.values()
+            return not {QueryState.RESTARTING, QueryState.STARTING}.isdisjoint(self._states.values())
 
-    def is_running(self, name: QueryName) -> bool:
+    def state(self, name: QueryName) -> QueryState | None:
         with self._lock:
-            return self._states.get(name) is QueryState.RUNNING
+            return self._states.get(name)
 
     def none_down(self) -> bool:
         """Whether each runs, has ended or waits, and some run."""
         with self._lock:
             states = set(self._states.values())
         return QueryState.RUNNING in states and states <= {*_AT_REST, QueryState.RUNNING}
+
+    def down(self) -> str:
+        """Which query is down, and what becomes of it; "" when none is. One that failed for good first."""
+        with self._lock:
+            down = {name: state for name, state in self._states.items() if state in _DOWN}
+            reasons = dict(self._reasons)
+        if not down:
+            return ""
+        name = min(down, key=lambda one: _DOWN.index(down[one]))
+        if name in reasons:
+            return f"query {name} has FAILED ({reasons[name]}): fix that, then start the job again"
+        return f"query {name} is down and starts again; 'weir status' shows when"
+
+    def failed(self) -> list[QueryName]:
+        """Those that have failed for good."""
+        with self._lock:
+            return [name for name, state in self._states.items() if state is QueryState.FAILED]
 
     def standing(self) -> set[QueryName]:
         """Those that will reach no barrier: they have ended or wait, or their batches are fixed."""
@@ -116,6 +171,13 @@ class Queries:
 
     def _complete(self, name: QueryName) -> bool:
         return all(self._states[one] is QueryState.ENDED for one in self._inputs[name])
+
+    def _is_lost(self, name: QueryName) -> bool:
+        """Whether a query waits for the end of a stream that has failed for good, or is lost itself."""
+        if self._states[name] is not QueryState.WAITING:
+            return False
+        inputs = self._inputs[name]
+        return any(self._states[one] is QueryState.FAILED or self._is_lost(one) for one in inputs)
 
     def _move(self, name: QueryName, event: QueryEvent) -> QueryState:
         self._states[name] = after = move(f"query {name}", QUERY, self._states[name], event)

@@ -51,6 +51,8 @@ class Committer:
         self._pending: deque[Staged] = deque()
         self._changed = threading.Condition()
         self._closed = False
+        self.refused: BatchId | None = None
+        """The batch that the sink did not take, for which the run ends."""
         self._thread = threading.Thread(target=self._work, name="weir-committer", daemon=True)
         self._thread.start()
 
@@ -101,10 +103,13 @@ class Committer:
         return bool(self._pending) and self._files.committed(self._pending[0].batch)
 
     def _work(self) -> None:
+        delivering: BatchId | None = None
         try:
             while (staged := self._next()) is not None:
                 if self._decided(staged):
+                    delivering = staged.batch
                     self._commit(staged)
+                    delivering = None
                     self._committed()
                     with self._changed:
                         self._pending.popleft()
@@ -113,6 +118,7 @@ class Committer:
         except Exception as error:  # whatever it is, the query must not go on without it
             with self._changed:
                 self._closed = True
+                self.refused = delivering
                 self._changed.notify_all()
             self._failed(error)
 

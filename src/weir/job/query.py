@@ -40,6 +40,8 @@ _DRAIN = timedelta(minutes=1)
 _TRIES = 8
 _BEGINNINGS = 3
 """So often a query begins again that Spark could not give a Python process to."""
+_BEGINS = ("Initializing", "Getting offsets")
+"""What Spark says of a query that has not got its first offsets."""
 _LOOK = 0.05
 _DRAIN_LOOK = timedelta(seconds=0.1)
 _IDLE_LOOKS = 3
@@ -99,6 +101,8 @@ class QueryRun:
         self._query: StreamingQuery | None = None
         self._committer: Committer | HeldCommitter | None = None
         self._delivered = NO_BATCH
+        self._delivering: BatchId | None = None
+        """The batch that `recover` is about to deliver."""
 
     def open(self, owner: str, lineage: str) -> BatchId:
         """Fence the sink; the newest batch that it holds, -1 without one. First of all, safe to repeat."""
@@ -194,7 +198,9 @@ class QueryRun:
             return 0
         for one in plan.commit:
             unknown = f"{sink.describe()} gave no answer for batch {one.batch}"
+            self._delivering = one.batch
             _until_known(partial(sink.commit, one), unknown)
+        self._delivering = None
         faults.point("start.recovered")
         return len(plan.commit)
 
@@ -252,6 +258,21 @@ class QueryRun:
         """Whether the sink gets nothing from this run any more."""
         return self._committer is not None and self._committer.closed
 
+    def wait_until_begun(self, seconds: float) -> bool:
+        """Wait until Spark has asked the sources of the query once, or it is over; False if it takes longer.
+
+        By then the Python processes of its sources are up.
+        """
+        deadline = Deadline.after(Clock(), timedelta(seconds=seconds))
+        while not deadline.passed:
+            query = self._query
+            if query is None or self._over.is_set() or not query.isActive:
+                return True
+            if not str(query.status["message"]).startswith(_BEGINS):
+                return True
+            self._over.wait(_LOOK)
+        return False
+
     def cut_off(self) -> None:
         """Give up what `end` waited for: the next start runs the batch again, or delivers it."""
         self._cut_off.set()
@@ -259,10 +280,15 @@ class QueryRun:
             self._query.stop()
 
     def failed_at(self) -> BatchId:
-        """The batch that a failure of this run is of: the first that Spark has not committed, planned or not.
+        """The batch that a failure of this run is of: the one that its sink did not take.
 
-        -1 when the live files can't be read. That it is the same one again says that nothing went on.
+        Else the first that Spark has not committed, planned or not; -1 when the live files can't be read.
+        That it is the same one again says that there was no progress.
         """
+        refused = self._committer.refused if self._committer is not None else None
+        stuck = self._delivering if self._delivering is not None else refused
+        if stuck is not None:
+            return stuck
         last = self.last_committed()
         return NO_BATCH if last is None else BatchId(last + 1)
 

@@ -18,7 +18,7 @@ from functools import partial
 
 from weir import faults
 from weir.clock import Deadline
-from weir.errors import ExternalError, FencedError
+from weir.errors import ExternalError, FencedError, RefusedRowError
 from weir.ids import BatchId, CheckpointId, QueryName
 from weir.job.sinks.contract import (
     CheckpointedSink,
@@ -42,6 +42,8 @@ class HeldCommitter:
         self.sink = sink
         self.closed = False
         """Its run is over with an error: the next one takes over what is held."""
+        self.refused: BatchId | None = None
+        """The first of the batches that its sink did not take."""
         self._files = files
         self._held = deque(adopted)
         self._own: set[BatchId] = set()
@@ -169,6 +171,7 @@ class Together:
         members = {name: self._members[name] for name in names}
         if any(held.closed for held in members.values()):
             return  # its next run brings the permit again, and then all of them go
+        due: dict[QueryName, list[Staged]] = {}
         try:
             due = {name: held.due(permit.cuts[name]) for name, held in members.items()}
             if any(due.values()):
@@ -180,6 +183,8 @@ class Together:
             if isinstance(error, FencedError) and any(held.closed for held in members.values()):
                 return  # by the next run of one of them
             for name in names:
+                members[name].refused = next((one.batch for one in due.get(name, [])), None)
+            for name in _at_fault(error, names):
                 self._failed(name, error)
 
     def _step(
@@ -222,3 +227,9 @@ class Together:
                 if self._changed.wait_for(lambda: self._stopped, 0.05 * 2 ** (_TRIES - more)):
                     break
         raise ExternalError(what=f"a sink gave no answer in {_TRIES} tries")
+
+
+def _at_fault(error: Exception, names: Sequence[QueryName]) -> Sequence[QueryName]:
+    """Whose failure it is: of those that commit together a refused row is of one."""
+    query = error.fields.get("query") if isinstance(error, RefusedRowError) else None
+    return [name for name in names if name == query] or names

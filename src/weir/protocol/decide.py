@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from weir.errors import Domain
 from weir.ids import NO_BATCH, BatchId, QueryName
 
 if TYPE_CHECKING:
@@ -52,13 +53,19 @@ class FailedAt:
     query: QueryName | None
     batch: BatchId | None
     failure: Failure
+    started: bool = True
+    """It had begun to run; what fails before that has read no data yet."""
 
 
 @dataclass(frozen=True)
 class GiveUp:
-    """End the job as FAILED."""
+    """End the query, or the whole job where the failure is of no single query, as FAILED."""
 
     reason: str
+    todo: str = ""
+    """The way out, where it is not that of the failure itself."""
+    repeated: bool = False
+    """It was tried again before, and came back."""
 
 
 @dataclass(frozen=True)
@@ -66,20 +73,47 @@ class Retry:
     """Ask the restart strategy for a delay, then start again."""
 
 
-def after_failure(now: FailedAt, before: list[FailedAt], poison_attempts: int) -> GiveUp | Retry:
+@dataclass(frozen=True)
+class Limits:
+    """How often a failure may come back; the settings of these names."""
+
+    poison_batch: int
+    """restart-strategy.poison-batch.attempts"""
+    crash_loop: int | None
+    """restart-strategy.crash-loop.attempts; None for ever."""
+
+
+def after_failure(
+    now: FailedAt, before: list[FailedAt], limits: Limits, *, in_a_row: int = 1, first: bool = False
+) -> GiveUp | Retry:
     """Whether a failure is worth another try at all.
 
-    An error that a retry can't mend ends the job at once. An error of the author's code that comes
-    back at one and the same batch of one query ends it after `poison_attempts` times; where no batch
-    is known, nothing can be said to come back.
+    - An error that a retry can't fix: no.
+    - `first`: the job has never committed a batch, and its user has only just started it. What fails
+      then before a query runs, and is no outage, would fail again.
+    - A poison batch: an error of the author's code, or a refused row, that comes back at one and the same
+      batch of one query.
+    - A crash loop: this failure came back `in_a_row` times without a committed batch in between. An outage
+      is none: what is away may come back at any time.
     """
-    if not now.failure.retry:
-        return GiveUp("a retry can't mend it")
+    failure = now.failure
+    if not failure.retry:
+        return GiveUp("a retry can't fix it")
+    if failure.domain == Domain.EXTERNAL:
+        return Retry()
+    if first and not now.started and not failure.redeploy:
+        return GiveUp("it failed before anything ran, and would fail again")
     known = now.query is not None and now.batch is not None and now.batch > NO_BATCH
-    if now.failure.domain == "user" and known:
-        same = [
-            f for f in before if (f.query, f.batch, f.failure.key) == (now.query, now.batch, now.failure.key)
-        ]
-        if len(same) + 1 >= poison_attempts:
-            return GiveUp(f"it came back {len(same) + 1} times at batch {now.batch} of query {now.query!r}")
+    if failure.domain == Domain.USER and known:
+        same = [f for f in before if (f.query, f.batch, f.failure.key) == (now.query, now.batch, failure.key)]
+        if len(same) + 1 >= limits.poison_batch:
+            times = f"it came back {len(same) + 1} times at batch {now.batch} of query {now.query!r}"
+            return GiveUp(times, repeated=True)
+    if limits.crash_loop is not None and in_a_row >= limits.crash_loop:
+        return GiveUp(
+            f"it came back {in_a_row} times, and no batch was committed in between "
+            "(restart-strategy.crash-loop.attempts)",
+            "'weir verify JOB' looks for damage; 'weir restore JOB latest' returns to the newest checkpoint",
+            repeated=True,
+        )
     return Retry()

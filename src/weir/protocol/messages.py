@@ -13,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, get_args
 
 from weir.errors import Domain
+from weir.protocol.states import QueryState
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -69,6 +70,15 @@ class StepDone:
 
 
 @dataclass(frozen=True)
+class QueryMoved:
+    """A query waits for its streams to end, or is about to start; other moves have messages of their own."""
+
+    query: str
+    run: int
+    state: QueryState
+
+
+@dataclass(frozen=True)
 class QueryStarted:
     query: str
     run: int
@@ -121,7 +131,10 @@ class QueryFailed:
     query: str
     run: int
     batch: int
+    """The one whose output can't be delivered; else the first that Spark has not committed."""
     failure: Failure
+    started: bool = True
+    """False: its Spark query did not run; its sink could not be opened, or Spark refused to start it."""
 
 
 @dataclass(frozen=True)
@@ -308,6 +321,8 @@ class Start:
     attempt: int
     wanted: dict[str, Any] = field(default_factory=dict)
     """The checkpoint or savepoint to go on from, and how; nothing: from the live files."""
+    again: bool = False
+    """The job has run under this supervisor before: no query is worth the end of the others."""
 
 
 @dataclass(frozen=True)
@@ -320,6 +335,14 @@ class Pong:
 @dataclass(frozen=True)
 class RestartQuery:
     query: str
+
+
+@dataclass(frozen=True)
+class GiveUpQuery:
+    """A failed query is not started again by this driver; the others continue."""
+
+    query: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -348,6 +371,7 @@ Message = (
     Described
     | Ping
     | StepDone
+    | QueryMoved
     | QueryStarted
     | GraphLearnt
     | BatchCommitted
@@ -372,6 +396,7 @@ Message = (
     | Start
     | Pong
     | RestartQuery
+    | GiveUpQuery
     | Stop
     | Ask
 )

@@ -7,7 +7,7 @@ them; an event that a state does not know raises and moves nothing. The diagrams
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import TypeVar
 
@@ -21,6 +21,8 @@ class JobState(str, Enum):
     STARTING = "STARTING"
     RUNNING = "RUNNING"
     RESTARTING = "RESTARTING"
+    DEGRADED = "DEGRADED"
+    """A query has failed for good, and the others run."""
     CANCELLING = "CANCELLING"
     FAILING = "FAILING"
     CANCELED = "CANCELED"
@@ -38,6 +40,7 @@ class JobEvent(str, Enum):
     DEPLOY = "deploy"
     ALL_RUNNING = "all queries running"
     RESTART = "restart"
+    DEGRADE = "a query failed for good"
     RESTORE = "restore"
     CANCEL = "cancel"
     ENDED = "all queries ended"
@@ -45,11 +48,17 @@ class JobEvent(str, Enum):
 
 
 class QueryState(str, Enum):
-    """The states of a query within a driver."""
+    """The states of a query, as they are shown; its driver and the supervisor keep them alike."""
 
     CREATED = "CREATED"
+    WAITING = "WAITING"
+    """It is bounded, and begins when the streams that it reads have ended."""
+    STARTING = "STARTING"
     RUNNING = "RUNNING"
+    RESTARTING = "RESTARTING"
+    """It has failed, and waits for its next start."""
     FAILED = "FAILED"
+    """It has failed for good; only a new driver tries it again."""
     STOPPING = "STOPPING"
     ENDED = "ENDED"
 
@@ -57,8 +66,11 @@ class QueryState(str, Enum):
 class QueryEvent(str, Enum):
     """What moves a query."""
 
+    WAIT = "wait for its streams"
     START = "start"
+    RUN = "its Spark query runs"
     FAIL = "fail"
+    GIVE_UP = "give up"
     STOP = "stop"
     END = "end"
 
@@ -74,6 +86,7 @@ JOB: Table[JobState, JobEvent] = {
         JobEvent.GIVE_UP: JobState.FAILING,
     },
     JobState.STARTING: {
+        JobEvent.DEGRADE: JobState.DEGRADED,
         JobEvent.ALL_RUNNING: JobState.RUNNING,
         JobEvent.RESTART: JobState.RESTARTING,
         JobEvent.RESTORE: JobState.RESTARTING,
@@ -82,6 +95,7 @@ JOB: Table[JobState, JobEvent] = {
         JobEvent.GIVE_UP: JobState.FAILING,
     },
     JobState.RUNNING: {
+        JobEvent.DEGRADE: JobState.DEGRADED,
         JobEvent.RESTART: JobState.RESTARTING,
         JobEvent.RESTORE: JobState.RESTARTING,
         JobEvent.CANCEL: JobState.CANCELLING,
@@ -89,12 +103,20 @@ JOB: Table[JobState, JobEvent] = {
         JobEvent.GIVE_UP: JobState.FAILING,
     },
     JobState.RESTARTING: {
+        JobEvent.DEGRADE: JobState.DEGRADED,
         JobEvent.DEPLOY: JobState.STARTING,
         JobEvent.ALL_RUNNING: JobState.RUNNING,
         JobEvent.RESTART: JobState.RESTARTING,
         JobEvent.RESTORE: JobState.RESTARTING,
         JobEvent.CANCEL: JobState.CANCELLING,
         JobEvent.ENDED: JobState.FINISHED,
+        JobEvent.GIVE_UP: JobState.FAILING,
+    },
+    JobState.DEGRADED: {
+        JobEvent.DEGRADE: JobState.DEGRADED,
+        JobEvent.RESTART: JobState.RESTARTING,
+        JobEvent.RESTORE: JobState.RESTARTING,
+        JobEvent.CANCEL: JobState.CANCELLING,
         JobEvent.GIVE_UP: JobState.FAILING,
     },
     JobState.CANCELLING: {
@@ -112,20 +134,56 @@ JOB: Table[JobState, JobEvent] = {
 }
 
 QUERY: Table[QueryState, QueryEvent] = {
-    QueryState.CREATED: {QueryEvent.START: QueryState.RUNNING, QueryEvent.STOP: QueryState.ENDED},
-    QueryState.RUNNING: {
-        QueryEvent.FAIL: QueryState.FAILED,
+    QueryState.CREATED: {
+        QueryEvent.WAIT: QueryState.WAITING,
+        QueryEvent.START: QueryState.STARTING,
+        QueryEvent.FAIL: QueryState.RESTARTING,
+        QueryEvent.STOP: QueryState.ENDED,
+    },
+    QueryState.WAITING: {
+        QueryEvent.START: QueryState.STARTING,
+        QueryEvent.FAIL: QueryState.RESTARTING,
+        QueryEvent.STOP: QueryState.ENDED,
+    },
+    QueryState.STARTING: {
+        QueryEvent.RUN: QueryState.RUNNING,
+        QueryEvent.FAIL: QueryState.RESTARTING,
         QueryEvent.STOP: QueryState.STOPPING,
         QueryEvent.END: QueryState.ENDED,
     },
-    QueryState.FAILED: {QueryEvent.START: QueryState.RUNNING, QueryEvent.STOP: QueryState.ENDED},
+    QueryState.RUNNING: {
+        QueryEvent.FAIL: QueryState.RESTARTING,
+        QueryEvent.STOP: QueryState.STOPPING,
+        QueryEvent.END: QueryState.ENDED,
+    },
+    QueryState.RESTARTING: {
+        QueryEvent.START: QueryState.STARTING,
+        QueryEvent.GIVE_UP: QueryState.FAILED,
+        QueryEvent.STOP: QueryState.ENDED,
+    },
+    QueryState.FAILED: {},
     QueryState.STOPPING: {QueryEvent.FAIL: QueryState.ENDED, QueryEvent.END: QueryState.ENDED},
     QueryState.ENDED: {},
 }
 
+_ON_THE_WAY = {QueryState.CREATED, QueryState.STARTING}
+
+
+def job_event(queries: Collection[QueryState]) -> JobEvent | None:
+    """What the states of its queries say of a job; None while they are on their way.
+
+    RUNNING is a job only when all its queries run, have ended, or wait for streams to end.
+    """
+    states = set(queries)
+    if QueryState.RESTARTING in states:
+        return JobEvent.RESTART
+    if not states or states & _ON_THE_WAY:
+        return None
+    return JobEvent.DEGRADE if QueryState.FAILED in states else JobEvent.ALL_RUNNING
+
 
 def move(machine: str, table: Table[State, Event], state: State, event: Event) -> State:
-    """The state behind the event; raises `IllegalMoveError` for an event that the state lacks."""
+    """The state after the event; raises `IllegalMoveError` for an event that the state lacks."""
     try:
         return table[state][event]
     except KeyError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from dataclasses import asdict, dataclass
 
-from weir.errors import WeirError
+from weir.errors import Domain, WeirError
 from weir.protocol import messages as m
 from weir.protocol.decide import FailedAt
 from weir.supervisor.process import DriverProcess
@@ -34,11 +34,22 @@ class Driven:
     granted: bool = False
     failure: m.Failure | None = None
     """What the driver itself, or the supervisor, said of its end."""
+    failed_at: FailedAt | None = None
+    """The query and the batch at which it failed, when the driver reported them."""
+    started: bool = False
+    """A query of it has run."""
     hung: bool = False
     ended: m.Ended | None = None
     kill_at: float | None = None
     leaving: bool = False
     """It was asked to end so that another driver goes on from a checkpoint."""
+
+    def where(self, failure: m.Failure) -> FailedAt:
+        """Where the failure happened that ended it. Which query notices an outage first says nothing."""
+        at = self.failed_at
+        if at is None or failure is not at.failure or failure.domain is Domain.EXTERNAL:
+            return FailedAt(None, None, failure, self.started)
+        return FailedAt(at.query, at.batch, failure, self.started)
 
     def patience(self, timeout: float) -> float:
         """For how many seconds it may be silent; a start may be slow before its first sign of life."""

@@ -129,6 +129,12 @@ class Journal:
             lag = json.dumps(dict(b.lag))
             self._write("insert or replace into lags (query, lag) values (?, ?)", (b.query, lag))
 
+    def has_batches(self) -> bool:
+        """Whether any batch of the job is kept; True when that can't be read."""
+        with self._tolerant():
+            return self._db.execute("select 1 from batches limit 1").fetchone() is not None
+        return True
+
     def flush(self) -> None:
         with self._tolerant():
             if self._inserted >= _PRUNE_EVERY:

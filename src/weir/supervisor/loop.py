@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from weir.clock import Clock
-from weir.config import Config, Settings, changed, resolve
+from weir.config import Config, Settings, SinkCommit, changed, resolve
 from weir.errors import DriverDiedError, ExternalError, FencedError, JobFileError, WeirError
-from weir.ids import BatchId, QueryName, job_name
+from weir.ids import NO_BATCH, BatchId, QueryName, job_name
 from weir.protocol import messages as m
-from weir.protocol.decide import FailedAt, GiveUp, after_failure
-from weir.protocol.restart import NoRestart, RestartStrategy
+from weir.protocol.decide import FailedAt, GiveUp, Limits, Retry, after_failure
+from weir.protocol.restart import RestartStrategy
 from weir.protocol.states import JOB, JobEvent, JobState, move
 from weir.storage.attempts import AttemptRecord
 from weir.supervisor.backoff import strategy
@@ -30,6 +30,7 @@ from weir.supervisor.home import Home
 from weir.supervisor.inputs import Inputs
 from weir.supervisor.planning import Made, make_plan
 from weir.supervisor.process import DriverProcess
+from weir.supervisor.queries import QueryStandings
 from weir.supervisor.recovery import Recoveries
 from weir.supervisor.requests import Request
 from weir.supervisor.restoring import Intended, Restore, Underway, words, write_intention
@@ -72,13 +73,22 @@ class Supervisor:
         self._config: Config | None = None
         self._live: Driven | None = None
         self._serial = 0
-        self._strategy: RestartStrategy = NoRestart()
+        self._strategies: dict[str, RestartStrategy] = {}
+        """Of each query its own, and "" for the whole driver: an outage of one delays no other."""
         self._failures: list[FailedAt] = []
+        self._in_a_row: dict[tuple[str, tuple[str, str]], int] = {}
+        """How often a failure came back since the last committed batch, by query ("" for all) and cause."""
+        self._queries = QueryStandings(clock, lambda body: self._told.progress("queries", body))
+        self._ran = False
+        """All queries ran at once under this supervisor."""
+        self._progressed = False
+        """The job has committed a batch, now or ever."""
         self._recoveries = Recoveries()
         self._deploy_at: float | None = clock.monotonic()
         self._start_at = 0.0
         self._restarts: dict[str, float] = {}
         self._beat_at = 0.0
+        self._beat_failed = False
         self._changes: dict[str, str] = {}
         """Settings that were changed on the running job; the next driver gets them too."""
         self._restoring: Restore | None = None
@@ -168,10 +178,15 @@ class Supervisor:
         try:
             home.lock.beat(self._live.process.group if self._live else 0)
         except ExternalError as error:
-            self._note(f"the beat could not be written: {error.text}")
+            if not self._beat_failed:  # once for an outage, not at every beat of it
+                self._note(f"the beat could not be written: {error.text}")
+            self._beat_failed = True
             return False
         finally:
             self._beat_at = self._clock.monotonic() + self._settings().heartbeat_interval.total_seconds()
+        if self._beat_failed:
+            self._beat_failed = False
+            self._note("the beat can be written again")
         return True
 
     # the driver's life
@@ -192,7 +207,7 @@ class Supervisor:
             if self._home is None:
                 self._final, self._state = failure, JobState.FAILED
             else:
-                self._failed(FailedAt(None, None, failure), now)
+                self._failed(FailedAt(None, None, failure, started=False), now)
             return
         self._live = Driven(serial, process, now, now)
 
@@ -215,7 +230,7 @@ class Supervisor:
             point = given.wanted.point if given.wanted else ""
             self._home = Home(name, self._config, session, self._clock, self._waiting, given.above, point)
             self._told.home = self._home
-            self._strategy = strategy(self._config.settings)
+            self._progressed = self._home.journal.has_batches()
             self._watcher.opened(name, self._config)
         elif name == self._home.job:
             timeout = self._settings().heartbeat_timeout.total_seconds()
@@ -231,7 +246,7 @@ class Supervisor:
         self._home.event("attempt", body)
         self._told.settings(self._config)
         wanted = self._inputs.wanted if not self._went_back else None
-        live.process.send(m.Start(self._home.attempt, wanted.to_wire() if wanted else {}))
+        live.process.send(m.Start(self._home.attempt, wanted.to_wire() if wanted else {}, self._ran))
         self._move(JobEvent.DEPLOY)
 
     def _waiting(self, holder: AttemptRecord, seconds: float) -> None:
@@ -274,18 +289,28 @@ class Supervisor:
             live.kill_at = self._clock.monotonic() + _GRACE
         elif isinstance(message, m.Failed):
             live.failure = message.failure
+        elif isinstance(message, m.QueryMoved):
+            self._queries.moved(message.query, message.state, message.run)
         elif isinstance(message, m.QueryStarted):
+            live.started = True
+            self._progressed = self._progressed or message.last_committed > NO_BATCH
             self._event("query started", asdict(message), message.query)
             self._recoveries.started(message, self._clock.monotonic())
-            if self._state in (JobState.STARTING, JobState.RESTARTING) and not live.leaving:
+            self._queries.started(message.query, message.run)
+            if not live.leaving:
                 self._underway = None  # it is live, whether that was heard or not
-                self._move(JobEvent.ALL_RUNNING)
+            self._settle(live)
         elif isinstance(message, m.Answered):
             self._answered(message)
         else:
             if isinstance(message, m.SavepointProgress) and self._stopping is not None:
                 self._stopping.hear(message)
             self._told.tell(message)
+            if isinstance(message, m.GraphLearnt):
+                self._queries.learn([str(one["name"]) for one in message.queries])
+            elif isinstance(message, m.QueryEnded):
+                self._queries.ended(message.query)
+                self._settle(live)
             self._went_back = self._went_back or isinstance(message, m.Restored)
             if isinstance(message, m.Restored) and not live.leaving:
                 self._underway = None
@@ -293,6 +318,8 @@ class Supervisor:
 
     def _batch(self, batch: m.BatchCommitted) -> None:
         assert self._home is not None
+        self._progressed = True
+        self._in_a_row = {at: n for at, n in self._in_a_row.items() if at[0] not in ("", batch.query)}
         self._home.journal.batch(self._home.attempt, batch)
         self._watcher.batch(batch)
         for body in self._recoveries.committed(batch, self._clock.monotonic()):
@@ -315,13 +342,15 @@ class Supervisor:
             self._home.desk.refuse(*OF_THE_DRIVER, reason=reason)
         if self._stopping is not None and self._stopping.saved is None:
             self._not_stopped(self._stopping, {"reason": reason})
+        if live.ended is None or live.leaving:
+            self._queries.reset()
         if live.leaving and self._state is JobState.RESTARTING:
             if live.failure is not None:
                 self._event("failure", failure_body(FailedAt(None, None, live.failure)))
             self._start_at = self._deploy_at = noticed_at
             return
         if live.ended is not None:
-            self._move(JobEvent.ENDED)
+            self._ended()
             return
         failure = live.failure or self._died(exit_words(code))
         if self._restoring is not None and self._restoring.intended:
@@ -329,52 +358,62 @@ class Supervisor:
         if not live.granted and self._home is None:
             self._final, self._state = failure, JobState.FAILED
             return
-        where = FailedAt(None, None, failure)
+        where = live.where(failure)
         if self._stopping is not None:  # behind its savepoint nothing may run any more, or it is not exact
             self._note(f"{failure.what}; the job was stopped before that, and ends")
         if self._stopping is not None or self._state in (JobState.CANCELLING, JobState.FAILING):
             self._event("failure", failure_body(where))
-            self._move(JobEvent.ENDED)
+            self._ended()
             return
         underway, home = self._underway, self._home
         if underway is not None and home is not None and underway.given_up(home, failure):
             self._stay(underway, where)
         else:
-            self._failed(where, live.heard_at if hung else noticed_at)
+            self._failed(where, live.heard_at if hung else noticed_at, whole=True)
+
+    def _ended(self) -> None:
+        """All queries have ended. With one that has failed for good the job has not come to a good end."""
+        failed = self._queries.given_up()
+        if failed is not None and self._state not in (JobState.CANCELLING, JobState.FAILING):
+            self._final = failed
+            self._move(JobEvent.GIVE_UP)
+        self._move(JobEvent.ENDED)
 
     # failures and restarts
 
     def _query_failed(self, live: Driven, message: m.QueryFailed) -> None:
-        where = FailedAt(QueryName(message.query), BatchId(message.batch), message.failure)
+        query, batch = QueryName(message.query), BatchId(message.batch)
+        where = FailedAt(query, batch, message.failure, message.started)
         if message.failure.redeploy:
-            live.failure = message.failure
+            live.failure, live.failed_at = message.failure, where
             self._over(live)
-        elif live.leaving or self._ending:
+            return
+        self._queries.failed(message.query, message.failure)
+        if live.leaving or self._ending:
             self._event("failure", failure_body(where), message.query)
         else:
             self._failed(where, self._clock.monotonic())
 
-    def _failed(self, where: FailedAt, heard_at: float) -> None:
+    def _failed(self, where: FailedAt, heard_at: float, *, whole: bool = False) -> None:
+        """One failure, of a query or of the whole driver: start again after a wait, or give up."""
         now = self._clock.monotonic()
-        failure = where.failure
+        failure, whole = where.failure, whole or where.query is None
+        name = "" if whole else str(where.query)
         self._event("failure", failure_body(where), where.query or "")
-        decision = after_failure(
-            where, self._failures, self._settings().restart_strategy_poison_batch_attempts
-        )
-        self._failures = [*self._failures[-99:], where]
+        decision = self._decide(where)
         if isinstance(decision, GiveUp):
-            self._give_up(failure, decision.reason)
+            self._give_up_on(where, decision, whole)
             return
-        delay = self._strategy.delay(now, random.uniform(-1, 1))
+        strategy = self._strategy_of(name)
+        delay = strategy.delay(now, random.uniform(-1, 1))
         if delay is None:
-            self._give_up(failure, self._strategy.describe())
+            self._give_up_on(where, GiveUp(strategy.describe(), repeated=True), whole)
             return
-        whole = where.query is None
         self._note(
             f"{failure.what}; {'the job' if whole else f'query {where.query}'} starts again in {delay:.1f} s"
         )
-        self._event("restart", {"delay": delay, "query": where.query or ""}, where.query or "")
-        name = where.query or ""
+        same = not whole and self._queries.same_cause(name, failure)
+        self._event("restart", {"delay": delay, "query": name, "same_cause": same}, name)
         self._recoveries.begin(name, failure.what, heard_at)
         self._recoveries.add("detect", now - heard_at, name)
         self._move(JobEvent.RESTART)
@@ -383,9 +422,54 @@ class Supervisor:
             self._start_at = now + delay
             self._deploy_at = now + max(0.0, delay - _WARM_UP)
         else:
-            assert where.query is not None
-            self._restarts[where.query] = now + delay
+            self._restarts[name] = now + delay
+            self._queries.restarts(name, delay)
             self._recoveries.add("wait", delay, name)
+
+    def _decide(self, where: FailedAt) -> GiveUp | Retry:
+        """Whether it is worth another try; the failure is remembered."""
+        settings = self._settings()
+        cause = (where.query or "", where.failure.key)
+        self._in_a_row[cause] = in_a_row = self._in_a_row.get(cause, 0) + 1
+        limits = Limits(
+            settings.restart_strategy_poison_batch_attempts, settings.restart_strategy_crash_loop_attempts
+        )
+        first = not self._ran and not self._progressed
+        decision = after_failure(where, self._failures, limits, in_a_row=in_a_row, first=first)
+        self._failures = [*self._failures[-99:], where]
+        return decision
+
+    def _strategy_of(self, name: str) -> RestartStrategy:
+        if name not in self._strategies:
+            self._strategies[name] = strategy(self._settings())
+        return self._strategies[name]
+
+    def _give_up_on(self, where: FailedAt, decision: GiveUp, whole: bool) -> None:
+        """End a query as FAILED while the others run; or the job, where nothing would be left of it.
+
+        Nor is a query given up alone before all of them ran once: who has just started the job is there to
+        fix it. With `sink.commit: checkpoint` all output is shown together or not at all.
+        """
+        name, reason = str(where.query), decision.reason
+        early = not self._ran and not decision.repeated
+        together = self._settings().sink_commit is SinkCommit.CHECKPOINT
+        if not whole:
+            self._queries.give_up(name, reason)
+        if whole or early or together or self._queries.others_over(name):
+            self._give_up(self._with_way_out(where.failure, decision), reason)
+            return
+        assert self._home is not None
+        self._note(f"{where.failure.what}; query {name} is FAILED: {reason}; the other queries continue")
+        self._event("query failed", {**failure_body(where), "reason": reason}, name)
+        self._recoveries.drop(name)
+        if self._live is not None:
+            self._live.process.send(m.GiveUpQuery(name, where.failure.what))
+            self._settle(self._live)
+
+    def _with_way_out(self, failure: m.Failure, decision: GiveUp) -> m.Failure:
+        if not decision.todo or self._home is None:
+            return failure
+        return replace(failure, hint=decision.todo.replace("JOB", self._home.job))
 
     def _give_up(self, failure: m.Failure, reason: str) -> None:
         """End the job as FAILED; its other queries may finish their batches first."""
@@ -394,6 +478,14 @@ class Supervisor:
         self._final = failure
         self._move(JobEvent.GIVE_UP)
         self._end_driver(cancelled=False)
+
+    def _settle(self, live: Driven) -> None:
+        """Let the state of the job follow from those of its queries."""
+        event = self._queries.event()
+        if live.leaving or self._ending or event is None or event not in JOB[self._state]:
+            return
+        if JOB[self._state][event] is not self._state:
+            self._move(event)
 
     # the end
 
@@ -545,7 +637,7 @@ class Supervisor:
         self._inputs = replace(self._inputs, overrides={**self._inputs.overrides, **settings}, wanted=None)
         self._event("restore", {"point": point})
         self._note(f"restore: the running batches finish and commit, then the job goes on from {point}")
-        self._failures = []
+        self._failures, self._in_a_row = [], {}
         self._recoveries.clear()
         self._restarts.clear()
         self._move(JobEvent.RESTORE)
@@ -578,6 +670,7 @@ class Supervisor:
         home = self._home
         assert home is not None
         self._state = move(f"job {home.job}", JOB, self._state, event)
+        self._ran = self._ran or self._state is JobState.RUNNING
         self._event("state", {"state": self._state.value})
         self._watcher.state(home.job, self._state, home.attempt)
 

@@ -89,6 +89,10 @@ class Recoveries:
             self.clear()
         self._found.setdefault(query, Recovery(query, cause, began_at))
 
+    def drop(self, query: str) -> None:
+        """The query will not recover."""
+        self._found.pop(query, None)
+
     def clear(self) -> None:
         self._found.clear()
 

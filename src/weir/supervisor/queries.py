@@ -1,0 +1,139 @@
+"""How the queries of a job stand, as its supervisor knows: what the driver reported, and what was decided.
+
+Kept in the journal at every move, so that whoever looks sees it. A new driver begins with all of them as
+CREATED, those that had failed for good too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from weir.clock import Clock
+from weir.protocol.messages import Failure
+from weir.protocol.states import QUERY, JobEvent, QueryEvent, QueryState, job_event, move
+
+_OVER = (QueryState.FAILED, QueryState.ENDED)
+
+
+@dataclass(frozen=True)
+class QueryStanding:
+    """One query."""
+
+    state: QueryState
+    since: str
+    run: int = 0
+    restart_at: str = ""
+    """When it starts again, while it is RESTARTING."""
+    failure: Failure | None = None
+    """Why it is RESTARTING or FAILED."""
+    reason: str = ""
+    """Why it is FAILED, and does not start again."""
+
+    def form(self) -> dict[str, Any]:
+        """As the journal keeps it."""
+        return {
+            "state": self.state.value,
+            "since": self.since,
+            "run": self.run,
+            "restart_at": self.restart_at,
+            "what": self.failure.what if self.failure is not None else "",
+            "reason": self.reason,
+        }
+
+
+class QueryStandings:
+    """The queries of a job by name. Called from one thread; `changed` is told after each move."""
+
+    def __init__(self, clock: Clock, changed: Callable[[Mapping[str, Any]], None]) -> None:
+        self._clock = clock
+        self._changed = changed
+        self._found: dict[str, QueryStanding] = {}
+
+    def learn(self, names: Iterable[str]) -> None:
+        """The graph is known: a new driver is about to start these."""
+        self._found = {name: self._found.get(name) or self._fresh() for name in names}
+        self._tell()
+
+    def reset(self) -> None:
+        """Their driver is gone."""
+        self._found = {name: self._fresh() for name in self._found}
+        self._tell()
+
+    def moved(self, name: str, state: QueryState, run: int) -> None:
+        """The driver is about to start a query, or lets it wait for its streams."""
+        event = QueryEvent.WAIT if state is QueryState.WAITING else QueryEvent.START
+        if event in QUERY[self._state(name)]:
+            self._move(name, event, run=run)
+
+    def started(self, name: str, run: int) -> None:
+        if QueryEvent.START in QUERY[self._state(name)]:
+            self._move(name, QueryEvent.START, run=run)
+        if QueryEvent.RUN in QUERY[self._state(name)]:
+            self._move(name, QueryEvent.RUN, run=run)
+
+    def ended(self, name: str) -> None:
+        if QueryEvent.END in QUERY[self._state(name)]:
+            self._move(name, QueryEvent.END)
+
+    def failed(self, name: str, failure: Failure) -> None:
+        if QueryEvent.FAIL in QUERY[self._state(name)]:
+            self._move(name, QueryEvent.FAIL, failure=failure)
+
+    def restarts(self, name: str, seconds: float) -> None:
+        """It starts again after so many seconds."""
+        at = self._clock.now() + timedelta(seconds=seconds)
+        self._keep(name, restart_at=at.isoformat())
+
+    def give_up(self, name: str, reason: str) -> None:
+        if QueryEvent.GIVE_UP in QUERY[self._state(name)]:
+            self._move(name, QueryEvent.GIVE_UP, reason=reason)
+
+    def event(self) -> JobEvent | None:
+        """What they say of the job together."""
+        return job_event([one.state for one in self._found.values()])
+
+    def same_cause(self, name: str, failure: Failure) -> bool:
+        """Whether another query waits for its restart because of the same cause."""
+        return any(
+            one.state is QueryState.RESTARTING and one.failure is not None and one.failure.key == failure.key
+            for other, one in self._found.items()
+            if other != name
+        )
+
+    def others_over(self, name: str) -> bool:
+        """Whether no other query runs, waits or is to start again."""
+        return all(one.state in _OVER for other, one in self._found.items() if other != name)
+
+    def given_up(self) -> Failure | None:
+        """Why the first of those failed that have failed for good; None when none has."""
+        found = [one.failure for one in self._found.values() if one.state is QueryState.FAILED]
+        return found[0] if found else None
+
+    def _state(self, name: str) -> QueryState:
+        return self._found.setdefault(name, self._fresh()).state
+
+    def _move(
+        self, name: str, event: QueryEvent, *, run: int = 0, failure: Failure | None = None, reason: str = ""
+    ) -> None:
+        before = self._found[name]
+        after = move(f"query {name}", QUERY, before.state, event)
+        kept = failure or (before.failure if event is QueryEvent.GIVE_UP else None)
+        self._found[name] = QueryStanding(after, self._now(), run or before.run, "", kept, reason)
+        self._tell()
+
+    def _keep(self, name: str, *, restart_at: str) -> None:
+        one = self._found[name]
+        self._found[name] = QueryStanding(one.state, one.since, one.run, restart_at, one.failure, one.reason)
+        self._tell()
+
+    def _fresh(self) -> QueryStanding:
+        return QueryStanding(QueryState.CREATED, self._now())
+
+    def _now(self) -> str:
+        return self._clock.now().isoformat()
+
+    def _tell(self) -> None:
+        self._changed({name: one.form() for name, one in self._found.items()})
