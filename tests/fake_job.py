@@ -65,6 +65,23 @@ class FakeJob:
         self.event("state", {"state": state})
         return self
 
+    def queries(self, restart_at: str = "", what: str = "", **states: str) -> FakeJob:
+        """How the queries stand; those that are RESTARTING or FAILED have `what` as their failure."""
+        at = self.clock.now().isoformat()
+        bodies = {
+            name: {
+                "state": state,
+                "since": at,
+                "run": 1,
+                "restart_at": restart_at if state == "RESTARTING" else "",
+                "what": what if state in ("RESTARTING", "FAILED") else "",
+                "reason": "",
+            }
+            for name, state in states.items()
+        }
+        self.journal.event(self.lock.held, "queries", bodies, alone=True)
+        return self
+
     def batch(self, number: int, query: str = "counts", lag: dict[str, int] | None = None) -> FakeJob:
         at = self.clock.now().isoformat()
         self.journal.batch(

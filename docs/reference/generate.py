@@ -32,9 +32,11 @@ JSON_FORMS = {
     "run": "`job`, `state`, `attempt`, `batches` (the last batch of each query); with `-d`: `job`, `state`,"
     " `attempt`, `pid`, `dir`, `log`. A job that ends as FAILED has `error` beside them",
     "list": "`dir`, `jobs`: each with `name`, `state`, `alive` (null: on another machine), `attempt`,"
-    " `since`, `started_at`, `uptime_seconds`, `batch` (`query`, `batch`, `rows`, `at`), `supervised`,"
+    " `since`, `started_at`, `uptime_seconds`, `batch` (`query`, `batch`, `rows`, `at`), `query_states`"
+    " (how many queries are in each state), `supervised`,"
     " `pid`, `host`, `user`, `driver`, `file`, `advice`",
-    "status": "`dir`, all of a job in `list`, `restarts`, `queries` (`query`, `run`, `batch`, `at`, `rows`,"
+    "status": "`dir`, all of a job in `list`, `restarts`, `queries` (`query`, `state`, `restart_in_seconds`,"
+    " `failure` (what it failed with, while it is RESTARTING or FAILED), `run`, `batch`, `at`, `rows`,"
     " `seconds`, `state_rows`, `state_bytes`, `watermark`, `total_rows`, `lag`: Kafka's records that are not"
     " read yet, by topic and partition), `failure` (`at`, `attempt`,"
     " `query`, `what`, `why`, `hint`, `domain`, `error`, `batch`, `stack`), `gave_up`, `recoveries`"

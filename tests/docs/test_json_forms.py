@@ -27,7 +27,7 @@ from weir.storage.local import LocalStore
 FORMS: dict[str, str] = runpy.run_path(str(Path(__file__).parents[2] / "docs/reference/generate.py"))[
     "JSON_FORMS"
 ]
-BY_NAME = ("parts", "phases", "lag", "durations", "replayed")
+BY_NAME = ("parts", "phases", "lag", "durations", "replayed", "query_states")
 """Their keys are names of other things."""
 SAVED_AT = "execution.checkpointing.savepoint-dir"
 ORPHANS = "checkpoints --orphans"
@@ -45,6 +45,7 @@ def full(tmp_path: Path) -> FakeJob:
     source: dict[str, str | int | None] = {"name": "kafka", "rows": 10, "behind": 7, "unit": "records"}
     operator: dict[str, str | int] = {"name": "stateStoreSave", "rows": 3, "bytes": 100}
     job.journal.batch(job.lock.held, replace(batch, sources=[source], operators=[operator]))
+    job.queries(counts="RUNNING")
     job.event("restored", {"checkpoint": 1, "generation": 2, "why": "asked", "seconds": 1.0})
     checkpointed(failed(job), 1, 3)
     job.log(1, "a line\n")

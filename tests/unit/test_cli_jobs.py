@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -320,3 +322,41 @@ def test_follow_goes_on_over_turned_files_and_attempts_until_the_job_ends(
         *("start", "more", "before the turn", "after the turn", "next attempt", "last words")
     ]
     assert "going on with driver-000002.log" in answer.err
+
+
+def test_status_and_list_show_how_each_query_stands(weir: Weir, tmp_path: Path) -> None:
+    job = FakeJob(tmp_path).state("RESTARTING").batch(7, "counts")
+    later = (job.clock.now() + timedelta(seconds=18)).isoformat()
+    job.queries(later, "the database is away", counts="RUNNING", rows="RESTARTING")
+    shown = weir("status", "wordcount")
+    assert re.search(r"rows starts again in 1\d s: the database is away", shown.out)
+    counts, rows = weir("status", "wordcount", "--json").json["queries"]
+    assert (counts["state"], counts["restart_in_seconds"], counts["failure"]) == ("RUNNING", None, None)
+    assert rows["state"] == "RESTARTING" and 10 < rows["restart_in_seconds"] <= 18
+    assert rows["failure"] == "the database is away"
+    (listed,) = weir("list", "--json").json["jobs"]
+    assert listed["query_states"] == {"RUNNING": 1, "RESTARTING": 1}
+    shown = weir("list")
+    assert "1 of 2" in shown.out
+    assert re.search(r"wordcount: query rows is RESTARTING in 1\d s: the database is away", shown.out)
+
+
+def test_a_query_that_failed_stays_so_when_its_job_is_over_and_the_others_have_ended(
+    weir: Weir, tmp_path: Path
+) -> None:
+    job = FakeJob(tmp_path).state("DEGRADED")
+    job.queries(what="a row is refused", counts="RUNNING", rows="FAILED")
+    job.state("CANCELED")
+    job.lock.release()
+    found = {one["query"]: one["state"] for one in weir("status", "wordcount", "--json").json["queries"]}
+    assert found == {"counts": "ENDED", "rows": "FAILED"}
+
+
+def test_what_an_earlier_life_said_of_the_queries_says_nothing_of_this_one(
+    weir: Weir, tmp_path: Path
+) -> None:
+    job = FakeJob(tmp_path).state("RUNNING")
+    job.queries(counts="FAILED")
+    job.lock.release()
+    FakeJob(tmp_path, session="second").state("STARTING")
+    assert weir("list", "--json").json["jobs"][0]["query_states"] == {}

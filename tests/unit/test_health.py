@@ -155,3 +155,13 @@ def test_top_shows_health_queries_checkpoints_and_the_recovery(
     assert body["health"] == {"level": "ok", "words": "it runs, and its checkpoints complete"}
     assert (body["queries"][0]["rate"], body["queries"][0]["batch_seconds"]["p99"]) == (25.0, 0.5)
     assert weir("top", "nope").code == 2
+
+
+def test_a_query_that_failed_for_good_is_bad_and_one_that_starts_again_is_worth_a_word(job: FakeJob) -> None:
+    job.queries(what="a row is refused", counts="RUNNING", rows="RESTARTING")
+    job.state("RESTARTING")
+    assert verdict(job) == Health(Level.WARN, "query rows is RESTARTING: a row is refused")
+    job.queries(what="a row is refused", counts="RUNNING", rows="FAILED")
+    job.state("DEGRADED")
+    words = "query rows has FAILED: a row is refused; the others run, without checkpoints"
+    assert verdict(job) == Health(Level.BAD, words)

@@ -13,7 +13,7 @@ from weir.clock import Clock
 from weir.protocol.states import JobState
 from weir.storage.open import absolute
 from weir.supervisor import forms
-from weir.supervisor.view import Alive, Standing, job_names, look
+from weir.supervisor.view import Alive, Standing, job_names, look, running
 
 All = Annotated[bool, typer.Option("--all", "-a", help="Also the jobs that have ended.")]
 
@@ -62,6 +62,9 @@ def _say(place: str, jobs: list[Standing], hidden: int, clock: Clock) -> None:
     for job in jobs:
         if job.advice:
             say.say(f"{job.name}: {job.advice}")
+        for query, one in job.queries.items():
+            if one.failure:
+                say.say(f"{job.name}: query {query} is {one.words}: {one.failure}")
     if hidden:
         say.say(f"{hidden} ended: weir list --all")
 
@@ -70,6 +73,7 @@ def _table(jobs: list[Standing], clock: Clock) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("job", overflow="fold")
     table.add_column("state", no_wrap=True)
+    table.add_column("running", no_wrap=True)
     table.add_column("attempt", justify="right", no_wrap=True)
     table.add_column("since", no_wrap=True)
     table.add_column("up", no_wrap=True)
@@ -85,4 +89,14 @@ def _row(job: Standing, clock: Clock) -> list[str]:
     up = "-" if job.over else say.lasting(say.seconds_since(job.started_at, now))
     batch = f"{job.batch['query']} {job.batch['batch']}" if job.batch else "-"
     process = "-" if job.over else f"{job.pid} on {job.host}"
-    return [job.name, state_text(job), str(job.attempt), say.when(job.since, now), up, batch, process]
+    queries = "-" if job.over else running(job.queries)
+    return [
+        job.name,
+        state_text(job),
+        queries,
+        str(job.attempt),
+        say.when(job.since, now),
+        up,
+        batch,
+        process,
+    ]

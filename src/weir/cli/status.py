@@ -64,6 +64,11 @@ def _say(seen: Report, clock: Clock) -> None:
     if seen.queries:
         say.say()
         say.out.print(_query_table(seen, clock))
+        for query in seen.queries:
+            if query["failure"]:
+                wait = query["restart_in_seconds"]
+                then = query["state"] if wait is None else f"starts again in {wait:.0f} s"
+                say.say(f"{query['query']} {then}: {query['failure']}")
         _say_lags(seen)
     if seen.failure is not None:
         _say_failure(seen.failure, seen.gave_up, clock)
@@ -81,7 +86,8 @@ def _say_checkpoint(event: Event, clock: Clock) -> None:
 def _query_table(seen: Report, clock: Clock) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("query", overflow="fold")
-    for name in ("batch", "at", "rows", "seconds", "state rows", "state"):
+    table.add_column("state", no_wrap=True)
+    for name in ("batch", "at", "rows", "seconds", "state rows", "bytes"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("watermark", overflow="fold")
     for query in seen.queries:
@@ -101,10 +107,12 @@ def _say_lags(seen: Report) -> None:
 
 
 def _query_row(query: dict[str, Any], clock: Clock) -> list[str]:
+    state = query["state"] or "-"
     if query["batch"] is None:
-        return [query["query"], *["-"] * 7]
+        return [query["query"], state, *["-"] * 7]
     return [
         query["query"],
+        state,
         str(query["batch"]),
         say.when(query["at"], clock.now()),
         say.number(query["rows"]),

@@ -108,16 +108,18 @@ def _headline(seen: Report, verdict: Health, clock: Clock) -> Text:
 def _queries(queries: list[measures.Query]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     table.add_column("query", overflow="fold")
+    table.add_column("is", overflow="fold")
     for name in ("batch", "rows/s", "time", "p99", "behind", "state rows", "state"):
         table.add_column(name, justify="right", no_wrap=True)
     for query in queries:
         one = query.form()
         if one["batch"] is None:
-            table.add_row(query.name, *["-"] * 7)
+            table.add_row(query.name, query.standing.words or "-", *["-"] * 7)
             continue
         behind = one["behind"]
         table.add_row(
             query.name,
+            query.standing.words or "-",
             str(one["batch"]),
             say.number(one["rate"] or 0),
             f"{one['seconds']:.2f}",

@@ -24,7 +24,12 @@ from weir.supervisor.telling import Watcher
 
 _SHOWN = 8
 """Queries with a line of their own."""
-_COLOURS = {JobState.RUNNING: "green", JobState.FAILED: "red", JobState.RESTARTING: "yellow"}
+_COLOURS = {
+    JobState.RUNNING: "green",
+    JobState.FAILED: "red",
+    JobState.RESTARTING: "yellow",
+    JobState.DEGRADED: "red",
+}
 
 
 class Terminal(Watcher):

@@ -5,6 +5,7 @@ Keys may be added; none goes or changes its meaning. Facts in, plain values out.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ def job(job: Standing, now: datetime) -> dict[str, Any]:
         "started_at": job.started_at,
         "uptime_seconds": None if job.over else round(seconds_since(job.started_at, now), 1),
         "batch": job.batch,
+        "query_states": dict(Counter(one.state for one in job.queries.values())),
         "supervised": job.supervised,
         "pid": job.pid,
         "host": job.host,

@@ -14,10 +14,10 @@ from weir.clock import Clock
 from weir.config import parse_duration
 from weir.ids import job_name
 from weir.protocol.checkpoints import COUNTED
-from weir.protocol.states import JobState
+from weir.protocol.states import JobState, QueryState
 from weir.supervisor import measures
 from weir.supervisor.journal import CHECKPOINTS, Event
-from weir.supervisor.view import LOST, Report, history_of, settings_of
+from weir.supervisor.view import LOST, QueryView, Report, history_of, settings_of
 from weir.words import lasting, moment_of, number, seconds_since
 
 INTERVAL = "execution.checkpointing.interval"
@@ -75,8 +75,10 @@ def judge(
         return Health(Level.BAD, (str(failure.body["what"]) if failure else "it failed") + why)
     if job.over:
         return Health(Level.OVER, f"it ended as {job.state}")
+    if failed := [name for name, one in job.queries.items() if one.state == QueryState.FAILED.value]:
+        return Health(Level.BAD, _failed_words(failed[0], job.queries[failed[0]].failure, len(job.queries)))
     if job.state == JobState.RESTARTING.value:
-        return Health(Level.WARN, f"it starts again: {failure.body['what'] if failure else 'as asked'}")
+        return Health(Level.WARN, _restarting(job.queries, failure))
     if job.state != JobState.RUNNING.value:
         return Health(Level.OVER, "it is starting" if job.state != "CANCELLING" else "it is ending")
     aborted = _aborted_in_a_row(ended)
@@ -95,6 +97,20 @@ def judge(
     if job.advice:
         return Health(Level.WARN, job.advice)
     return Health(Level.OK, "it runs, and its checkpoints complete" if seen.checkpoint else "it runs")
+
+
+def _failed_words(name: str, what: str, queries: int) -> str:
+    rest = "; the others run, without checkpoints" if queries > 1 else ""
+    return f"query {name} has FAILED: {what}{rest}"
+
+
+def _restarting(queries: Mapping[str, QueryView], failure: Event | None) -> str:
+    """Which queries start again, or that all of the job does."""
+    waiting = [name for name, one in queries.items() if one.state == QueryState.RESTARTING.value]
+    if not waiting:
+        return f"it starts again: {failure.body['what'] if failure else 'as asked'}"
+    which = f"query {waiting[0]} is" if len(waiting) == 1 else f"{len(waiting)} of {len(queries)} queries are"
+    return f"{which} {queries[waiting[0]].words}: {queries[waiting[0]].failure}"
 
 
 def _aborted_in_a_row(ended: Sequence[Event]) -> list[Mapping[str, object]]:

@@ -13,7 +13,7 @@ from typing import Any
 from weir.clock import Clock
 from weir.ids import job_name
 from weir.supervisor.journal import CHECKPOINTS, History
-from weir.supervisor.view import history_of, look
+from weir.supervisor.view import UNKNOWN_QUERY, QueryView, history_of, look
 from weir.words import moment_of
 
 PERCENTILES = (50, 90, 95, 99)
@@ -77,6 +77,7 @@ class Query:
     batches: list[dict[str, Any]]
     """The newest, oldest first."""
     now: datetime
+    standing: QueryView = UNKNOWN_QUERY
 
     @property
     def last(self) -> dict[str, Any] | None:
@@ -137,6 +138,7 @@ class Query:
         shown = ("run", "batch", "at", "rows", "seconds", "state_rows", "state_bytes", "watermark")
         return {
             "query": self.name,
+            **self.standing.form(),
             **{key: last.get(key) for key in shown},
             "durations": last.get("durations", {}),
             "rate": self.rate,
@@ -170,22 +172,27 @@ def _hourly(course: Sequence[tuple[str, float]]) -> float | None:
 
 def queries(dir: str, name: str, clock: Clock, recent: int = _RECENT) -> list[Query]:
     """The queries of a job in the order of its graph; raises `NoSuchJobError`."""
-    look(dir, name, clock)
+    standing = look(dir, name, clock).queries
     with history_of(dir, job_name(name)) as history:
         if history is None:
             return []
-        return [Query(query, history.batches(query, recent), clock.now()) for query in _names(history)]
+        return [_measured(query, history, recent, clock, standing) for query in _names(history)]
+
+
+def _measured(
+    query: str, history: History, recent: int, clock: Clock, standing: Mapping[str, QueryView]
+) -> Query:
+    return Query(query, history.batches(query, recent), clock.now(), standing.get(query, UNKNOWN_QUERY))
 
 
 def graph(dir: str, name: str, clock: Clock) -> dict[str, Any]:
     """The graph: its queries, what they read and where they deliver, each with its figures."""
-    look(dir, name, clock)
+    standing = look(dir, name, clock).queries
     with history_of(dir, job_name(name)) as history:
         if history is None:
             return {"queries": []}
         learnt = {one["name"]: one for one in _learnt(history)}
-        now = clock.now()
-        found = [Query(query, history.batches(query, 100), now) for query in _names(history)]
+        found = [_measured(query, history, 100, clock, standing) for query in _names(history)]
     return {"queries": [_vertex(learnt.get(query.name, {}), query) for query in found]}
 
 

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
 from typing import Any
 
 from weir.clock import Clock
 from weir.errors import BadNameError, NoSuchJobError, StorageError
 from weir.ids import JobName, job_name
-from weir.protocol.states import JobState
+from weir.protocol.states import JobState, QueryState
 from weir.storage import open_store, paths
 from weir.storage.attempts import AttemptLock, AttemptRecord, Beat, gone, visible
 from weir.storage.open import absolute, beside, is_local, local_path
 from weir.supervisor.journal import Event, History
+from weir.words import moment_of
 
 LOST = "LOST"
 """Shown for a job that was not at its end when its supervisor died."""
@@ -62,11 +64,36 @@ class Standing:
     """It takes requests; a job in a notebook does not."""
     batch: dict[str, Any] | None
     """The newest committed batch of any query."""
+    queries: dict[str, QueryView] = field(default_factory=dict)
+    """How each query stands, in the order of the graph; empty when nothing was reported yet."""
 
     @property
     def over(self) -> bool:
         """Nobody works on it any more."""
         return self.alive is Alive.NO
+
+
+@dataclass(frozen=True)
+class QueryView:
+    """One query as it stands now."""
+
+    state: str
+    restart_in: float | None = None
+    """Seconds until it starts again."""
+    failure: str = ""
+    """What it failed with, while it is RESTARTING or FAILED."""
+
+    @property
+    def words(self) -> str:
+        """The state for a table."""
+        return f"{self.state} in {self.restart_in:.0f} s" if self.restart_in is not None else self.state
+
+    def form(self) -> dict[str, Any]:
+        return {"state": self.state, "restart_in_seconds": self.restart_in, "failure": self.failure or None}
+
+
+UNKNOWN_QUERY = QueryView("")
+"""Of a query that nobody has reported a state of: in a notebook, or of an earlier weir."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +105,7 @@ class Report:
     failure: Event | None
     gave_up: str
     restarts: int
-    """Since the supervisor took the job."""
+    """Since the supervisor took the job; one cause that hit several queries at once is one."""
     recoveries: list[Event]
     checkpoint: Event | None = None
     """The last one that completed."""
@@ -132,7 +159,7 @@ def look(dir: str, name: str, clock: Clock) -> Standing:
     job = job_name(name)
     newest, beat = _newest(dir, job, clock)
     with history_of(dir, job) as history:
-        return _standing(job, newest, beat, history)
+        return _standing(job, newest, beat, history, clock.now())
 
 
 def report(dir: str, name: str, clock: Clock, recoveries: int = 3) -> Report:
@@ -140,17 +167,20 @@ def report(dir: str, name: str, clock: Clock, recoveries: int = 3) -> Report:
     job = job_name(name)
     newest, beat = _newest(dir, job, clock)
     with history_of(dir, job) as history:
-        standing = _standing(job, newest, beat, history)
+        standing = _standing(job, newest, beat, history, clock.now())
         if history is None:
             return Report(standing, [], None, "", 0, [])
         gave_up = history.last("gave up")
         first = _session_start(newest, history).attempt
         return Report(
             standing,
-            _queries(history),
+            _queries(history, standing),
             history.last("failure"),
             gave_up.body["reason"] if gave_up and gave_up.attempt == newest.attempt else "",
-            sum(event.attempt >= first for event in history.events("restart")),
+            sum(
+                event.attempt >= first and not event.body.get("same_cause")
+                for event in history.events("restart")
+            ),
             history.events("recovery", limit=recoveries),
             history.last("checkpoint completed"),
             history.last("restored"),
@@ -189,7 +219,9 @@ def history_of(dir: str, job: JobName) -> Iterator[History | None]:
         raise StorageError(verb="read", path=path, reason=str(error), root=dir) from error
 
 
-def _standing(job: JobName, newest: AttemptRecord, beat: Beat, history: History | None) -> Standing:
+def _standing(
+    job: JobName, newest: AttemptRecord, beat: Beat, history: History | None, now: datetime
+) -> Standing:
     state = history.last("state") if history else None
     written = JobState(state.body["state"]) if state else None
     start = _session_start(newest, history)
@@ -215,7 +247,32 @@ def _standing(job: JobName, newest: AttemptRecord, beat: Beat, history: History 
         file=file,
         supervised=bool(start.body),
         batch={key: batches[0][key] for key in ("query", "batch", "rows", "at")} if batches else None,
+        queries=_standings(history, start.attempt, shown, life, now) if history else {},
     )
+
+
+def _standings(history: History, first: int, job: str, life: Alive, now: datetime) -> dict[str, QueryView]:
+    """What the supervisor recorded last of each query; where it is gone, no query runs any more."""
+    event = history.last("queries")
+    if event is None or event.attempt < first:
+        return {}
+    return {name: _view(body, job, life, now) for name, body in event.body.items()}
+
+
+def _view(body: dict[str, Any], job: str, life: Alive, now: datetime) -> QueryView:
+    state, what = str(body["state"]), str(body["what"])
+    if life is Alive.NO and state != QueryState.FAILED.value:
+        return QueryView(LOST if job == LOST else QueryState.ENDED.value)
+    left = None
+    if state == QueryState.RESTARTING.value and body["restart_at"]:
+        left = round(max(0.0, (moment_of(str(body["restart_at"])) - now).total_seconds()), 1)
+    return QueryView(state, left, what)
+
+
+def running(queries: Mapping[str, QueryView]) -> str:
+    """How many of the queries of a job run, for a table."""
+    count = sum(one.state == QueryState.RUNNING.value for one in queries.values())
+    return f"{count} of {len(queries)}" if queries else "-"
 
 
 def _session_start(newest: AttemptRecord, history: History | None) -> Event:
@@ -236,21 +293,29 @@ def _advice(state: str, life: Alive, newest: AttemptRecord, beat: Beat, file: st
     return ""
 
 
-def _queries(history: History) -> list[dict[str, Any]]:
-    """The queries that were started last, each with its newest batch if it has one."""
+def _queries(history: History, job: Standing) -> list[dict[str, Any]]:
+    """The queries of the job, each with its state, and its newest batch if it has one."""
     started = history.events("query started")
     newest = max((event.attempt for event in started), default=0)
     runs = {event.query: event.body for event in started if event.attempt == newest}
     batches = {row["query"]: row for row in history.queries()}
     lags = history.lags()
-    names = sorted(runs) if runs else sorted(batches)
-    return [_query(name, runs.get(name, {}), batches.get(name), lags.get(name, {})) for name in names]
+    names = sorted(job.queries or runs or batches)
+    return [
+        _query(name, job.queries.get(name), runs.get(name, {}), batches.get(name), lags.get(name, {}))
+        for name in names
+    ]
 
 
 def _query(
-    name: str, run: dict[str, Any], batch: dict[str, Any] | None, lag: dict[str, int]
+    name: str,
+    standing: QueryView | None,
+    run: dict[str, Any],
+    batch: dict[str, Any] | None,
+    lag: dict[str, int],
 ) -> dict[str, Any]:
     shown = ("batch", "at", "rows", "seconds", "state_rows", "state_bytes", "watermark", "total_rows")
     row = batch or {"watermark": ""}
     about = {"query": name, "run": run.get("run", row.get("run"))}
+    about |= (standing or UNKNOWN_QUERY).form()
     return about | {key: row.get(key) for key in shown} | {"lag": lag}

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from weir.errors import ExternalError
 from weir.ids import job_name
-from weir.protocol.states import JobState
+from weir.protocol.states import JobState, QueryState
 from weir.supervisor.journal import BATCHES, ROWS, History
 from weir.supervisor.measures import Query
 from weir.supervisor.view import LOST, history_of, job_names, look
@@ -26,6 +26,7 @@ MEANINGS = {
     "weir_job_up": "1 while somebody works on the job",
     "weir_job_state": "1 for the state that the job is in",
     "weir_job_attempt": "the newest attempt of the job",
+    "weir_query_up": "1 while a query runs, has ended or waits for its streams to end",
     "weir_restarts_total": "restarts of the driver or of a query",
     "weir_failures_total": "failures of the driver or of a query",
     "weir_recoveries_total": "recoveries that came to an end",
@@ -52,6 +53,9 @@ MEANINGS = {
 """Every figure with its meaning; all have the label job."""
 
 
+_UP = (QueryState.RUNNING.value, QueryState.ENDED.value, QueryState.WAITING.value)
+
+
 @dataclass(frozen=True)
 class Figure:
     """One value of one figure."""
@@ -68,6 +72,8 @@ def figures(site: Site, job: str) -> Iterator[Figure]:
     for state in [*(one.value for one in JobState), LOST]:
         yield Figure("weir_job_state", float(standing.state == state), {"state": state})
     yield Figure("weir_job_attempt", standing.attempt)
+    for query, one in standing.queries.items():
+        yield Figure("weir_query_up", float(one.state in _UP), {"query": query})
     with history_of(site.dir, job_name(job)) as history:
         if history is not None:
             yield from _counted(history)
