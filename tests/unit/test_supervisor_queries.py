@@ -210,7 +210,7 @@ def test_a_committed_batch_ends_a_crash_loop(drivers: list[Driver], tmp_path: Pa
             driver.heard(m.Ended(False))
             driver.heard(None)
 
-    Driver.scripts = [goes_on] * 6 + [ends]
+    Driver.scripts = [*[goes_on] * 6, ends]
     run = Run(tmp_path, {**SOON, "restart-strategy.crash-loop.attempts": "2"})
     assert run.alone()[0] is JobState.FINISHED and len(drivers) == 7
 
