@@ -260,8 +260,9 @@ def state_tables() -> Iterator[str]:
     yield "A question mark behind a state (`RUNNING?`) says that the supervisor is on another machine, or was"
     yield "before a reboot: it can't be seen from here, and the state is what it said last."
     yield "A job in a notebook (`job.start`) is RUNNING while it holds its attempt and CANCELED after.\n"
-    yield "A job is RUNNING only when all its queries are, or have ended. RESTARTING: it, or one of its queries,"
-    yield "waits for a restart. DEGRADED: a query has FAILED for good and the others run, without checkpoints.\n"
+    yield "A job is RUNNING only when all its queries are, or have ended. RESTARTING: it, or one of its"
+    yield "queries, waits for a restart. DEGRADED: a query has FAILED for good and the others run, without"
+    yield "checkpoints.\n"
     yield "## A query\n"
     yield from _diagram(states.QUERY, states.QueryState.CREATED)
     yield "\n## A checkpoint\n"

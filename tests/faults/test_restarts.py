@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.faults.inputs import FILES, Feed
@@ -98,3 +101,24 @@ def test_a_setting_that_spark_does_not_take_ends_the_job_and_is_named(
     assert run.exit_code == UserError.exit_code
     assert [f["error"] for f in run.failures] == ["SparkSettingError"], "the same would come again"
     assert "The value '500 ms' in the config" in run.stderr and "maintenanceInterval" in run.stderr
+
+
+@pytest.mark.long
+def test_the_death_of_the_jvm_is_one_failure_of_the_driver(quick: Mapping[str, str], tmp_path: Path) -> None:
+    feed, out = Feed(tmp_path / "in"), tmp_path / "out"
+    feed.add(2)
+    args = (feed.folder, out, "-1", "-")
+    with JobProcess(JOBS / "two.py", tmp_path / "weir", args=args, settings=quick) as process:
+        process.wait_for_batch("shaky", 1)
+        process.wait_for_batch("steady", 1)
+        (jvm,) = (pid for pid in process.members() if psutil.Process(pid).name() == "java")
+        os.kill(jvm, signal.SIGKILL)
+        process.wait_for("another driver", lambda: len(process.events("attempt")) == 2)
+        feed.add(1)
+        process.wait_for("delivery", lambda: feed.delivered(out / "steady"))
+        process.terminate()
+        run = process.wait()
+    assert [one["error"] for one in run.failures] == ["JvmDiedError"]
+    assert run.failures[0]["what"] == "the JVM died (killed by signal 9, SIGKILL)"
+    assert len(run.of("restart")) == 1
+    feed.check(out / "steady")
