@@ -1,7 +1,9 @@
-"""The engine with played parts: what a stop does with the checkpoints."""
+"""The engine with played parts: queries that can't start, and what a stop does with the checkpoints."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,10 +14,14 @@ import weir
 from weir.checkpoint.coordinator import Coordinator
 from weir.clock import ManualClock
 from weir.config import resolve
+from weir.driver import engine as module
 from weir.driver.engine import Engine
-from weir.ids import Attempt
+from weir.errors import DatabaseError, FencedError, RefusedRowError, SinkMismatchError
+from weir.ids import Attempt, BatchId, Generation, QueryName, Run, Token
+from weir.job import graph
 from weir.lease import Lease
-from weir.storage import open_store
+from weir.protocol import messages as m
+from weir.storage import generations, open_store
 
 RETENTION = "execution.checkpointing.externalized-checkpoint-retention"
 
@@ -59,3 +65,167 @@ def test_a_cancel_deletes_the_checkpoints_if_the_settings_say_so(
     if deleted:
         assert checkpoints.told[-2:] == ["stop", "delete all"], "nothing is pending any more"
     assert engine.over.is_set()
+
+
+class PlayedRun:
+    """A run whose sink may be away, refuse a row, or whose Spark query may be refused."""
+
+    def __init__(self, name: str, number: int = 1, **wrong: Exception) -> None:
+        self.name, self.token = QueryName(name), Token(Attempt(1), Run(number))
+        self.spec = SimpleNamespace(bounded=False, channel=None, sink=None)
+        self.files = SimpleNamespace(last_committed=lambda: BatchId(36), last_planned=lambda: BatchId(36))
+        self.wrong, self.done = wrong, [f"{name} {number}"]
+        self._closed = False
+
+    def _step(self, step: str) -> None:
+        self.done.append(step)
+        if step in self.wrong:
+            raise self.wrong[step]
+
+    def open(self, owner: str, lineage: str) -> BatchId:
+        self._step("open")
+        return BatchId(36)
+
+    def recover(self, elsewhere: BatchId, note: object) -> int:
+        self._step("recover")
+        return 0
+
+    def start(self, began: object, ended: object) -> None:
+        self._step("start")
+
+    def wait_until_begun(self, seconds: float) -> bool:
+        self._step("begun")
+        return True
+
+    def failed_at(self) -> BatchId:
+        return BatchId(36 if "recover" in self.wrong else 37)
+
+    def close(self) -> None:
+        self._closed = True
+
+
+class Parts(Checkpoints):
+    """All that an engine starts besides its queries."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+AWAY = DatabaseError(verb="open the sink", place="postgresql://db", reason="Connection refused")
+REFUSED = RefusedRowError(table="rows", query="?", column="v", value="9", reason="a check", row="9")
+LACKING = SinkMismatchError(query="?", path="rows", reason="it lacks a column", todo="add it")
+Started = Callable[..., tuple[Engine, list[m.Message]]]
+
+
+@pytest.fixture
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Started:
+    """Start a supervised engine with these runs; the engine, and what it reports."""
+
+    def start(
+        *runs: PlayedRun, again: bool = False, supervised: bool = True
+    ) -> tuple[Engine, list[m.Message]]:
+        opened = SimpleNamespace(live=SimpleNamespace(generation=Generation(1)), manifest=None)
+        restoring = SimpleNamespace(
+            open=lambda wanted: opened, underway=lambda _: nullcontext(), check_fork=lambda *_: None
+        )
+        monkeypatch.setattr(module, "Restoring", lambda *_: restoring)
+        for name in ("Claim", "ProgressReports", "Savepoints"):
+            monkeypatch.setattr(module, name, lambda *_: Parts())
+        monkeypatch.setattr(generations, "delivered_elsewhere", lambda *_: {})
+        monkeypatch.setattr(Engine, "_make_runs", lambda self, _: list(runs))
+        monkeypatch.setattr(Engine, "_coordinate", lambda self, _: Parts())
+        monkeypatch.setattr(Engine, "_save", lambda self, _: Parts())
+        monkeypatch.setattr(Engine, "_vertex", lambda self, _: None)
+        monkeypatch.setattr(Engine, "_lost", lambda self, _: [])
+        told: list[m.Message] = []
+        clock = ManualClock()
+        job = weir.Job("clicks")
+        job.pipeline(lambda env: None)
+        engine = Engine(
+            job,
+            cast(Any, SimpleNamespace()),
+            resolve(file=None, job_options={}, environ={}),
+            open_store(str(tmp_path)),
+            Lease(Attempt(1), 1e9, clock),
+            told.append,
+            clock,
+            supervised=supervised,
+        )
+        engine._graph = graph.Graph([run.name for run in runs], [], {run.name: () for run in runs})
+        engine._origin = cast(Any, SimpleNamespace(lineage="one", forked_from=""))
+        engine.start(again=again)
+        return engine, told
+
+    return start
+
+
+def failures(told: list[m.Message]) -> list[m.QueryFailed]:
+    return [one for one in told if isinstance(one, m.QueryFailed)]
+
+
+def running(told: list[m.Message]) -> list[str]:
+    return [one.query for one in told if isinstance(one, m.QueryStarted)]
+
+
+@pytest.mark.parametrize(("step", "error"), [("open", AWAY), ("recover", REFUSED), ("recover", AWAY)])
+def test_a_query_whose_sink_is_away_or_refuses_a_row_fails_alone_at_a_start(
+    started: Started, monkeypatch: pytest.MonkeyPatch, step: str, error: Exception
+) -> None:
+    fine = PlayedRun("counts")
+    engine, told = started(PlayedRun("rows", 1, **{step: error}), fine)
+    (failed,) = failures(told)
+    assert (failed.query, failed.batch, failed.started) == ("rows", 36 if step == "recover" else 37, False)
+    assert running(told) == ["counts"] and fine.done[-1] == "start"
+    again = PlayedRun("rows", 2, **{step: error})
+    monkeypatch.setattr(Engine, "_build", lambda self, name, number: again)
+    engine.restart(QueryName("rows"))
+    assert len(failures(told)) == 2 and "start" not in again.done, "and at a restart"
+    repaired = PlayedRun("rows", 3)
+    monkeypatch.setattr(Engine, "_build", lambda self, name, number: repaired)
+    engine.restart(QueryName("rows"))
+    assert running(told) == ["counts", "rows"]
+    assert "begun" in fine.done, "one query starts after the other"
+
+
+def test_an_error_names_its_query_where_the_sink_does_not_know_it(started: Started) -> None:
+    _, told = started(PlayedRun("rows", recover=REFUSED), PlayedRun("counts"))
+    assert "query 'rows'" in failures(told)[0].failure.what
+
+
+def test_what_no_retry_can_fix_ends_the_first_start_before_anything_runs(started: Started) -> None:
+    fine = PlayedRun("counts")
+    with pytest.raises(SinkMismatchError):
+        started(fine, PlayedRun("rows", open=LACKING))
+    assert "start" not in fine.done
+
+
+def test_what_no_retry_can_fix_fails_one_query_of_a_job_that_has_run(started: Started) -> None:
+    _, told = started(PlayedRun("counts"), PlayedRun("rows", open=LACKING), again=True)
+    assert running(told) == ["counts"] and not failures(told)[0].failure.retry
+
+
+def test_what_spark_refuses_to_start_is_reported_and_no_retry_helps(started: Started) -> None:
+    error = type("AnalysisException", (Exception,), {})("Invalid streaming output mode")
+    _, told = started(PlayedRun("rows", start=error), PlayedRun("counts"))
+    (failed,) = failures(told)
+    assert not failed.started and not failed.failure.retry and running(told) == ["counts"]
+
+
+def test_a_fenced_driver_starts_nothing(started: Started) -> None:
+    fine = PlayedRun("counts")
+    with pytest.raises(FencedError):
+        started(PlayedRun("rows", recover=FencedError(who="attempt 1", by="attempt 2")), fine, again=True)
+    assert "start" not in fine.done
+
+
+def test_without_a_supervisor_what_fails_at_the_start_is_raised(started: Started) -> None:
+    with pytest.raises(DatabaseError):
+        started(PlayedRun("rows", open=AWAY), PlayedRun("counts"), supervised=False)
+
+
+def test_a_job_whose_last_query_is_given_up_is_over(started: Started) -> None:
+    engine, told = started(PlayedRun("rows", recover=REFUSED))
+    engine.give_up(QueryName("rows"), "a row is refused")
+    assert engine.over.is_set()
+    engine.restart(QueryName("rows"))
+    assert len(failures(told)) == 1, "it is not started again"

@@ -267,3 +267,22 @@ def test_an_end_that_was_asked_for_before_the_query_had_begun_holds(tmp_path: Pa
         spark.batch(0)
     spark.end()
     assert ended.wait(LIMIT)
+
+
+def test_a_failure_is_of_the_batch_that_the_sink_did_not_take(played: Played) -> None:
+    played.sink.error = ValueError("a row is refused")
+    played.spark.batch(0)
+    played.spark.batch(1)
+    played.sink.let_go.set()
+    assert played.ended.wait(LIMIT)
+    assert played.run.failed_at() == 0, "though Spark has committed 1 too"
+
+
+def test_a_query_has_begun_when_spark_has_asked_its_sources(played: Played) -> None:
+    played.spark.status = {"message": "Initializing sources", "isTriggerActive": False}
+    assert not played.run.wait_until_begun(0.1)
+    played.spark.status = {"message": "Waiting for data to arrive", "isTriggerActive": False}
+    assert played.run.wait_until_begun(LIMIT)
+    played.spark.status = {"message": "Getting offsets from rate", "isTriggerActive": True}
+    played.spark.end(ValueError("no"))
+    assert played.run.wait_until_begun(LIMIT), "nobody waits for what is over"
