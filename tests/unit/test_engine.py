@@ -229,3 +229,10 @@ def test_a_job_whose_last_query_is_given_up_is_over(started: Started) -> None:
     assert engine.over.is_set()
     engine.restart(QueryName("rows"))
     assert len(failures(told)) == 1, "it is not started again"
+
+
+def test_a_channel_that_can_not_be_opened_ends_the_start(started: Started) -> None:
+    stream = PlayedRun("stream", open=AWAY)
+    stream.spec.channel = object()
+    with pytest.raises(DatabaseError):
+        started(stream, PlayedRun("counts"))

@@ -165,7 +165,7 @@ class Engine:
                 try:
                     delivered[run.name] = self._open_sink(run)
                 except Exception as error:
-                    if not isolate or self._ends_the_start(error, again):
+                    if not isolate or self._ends_the_start(run, error, again):
                         raise
                     failed[run.name] = error
             if opened.manifest is not None:
@@ -181,7 +181,7 @@ class Engine:
                 with self._timed("reset sinks", run.name):
                     run.recover(elsewhere.get(run.name, NO_BATCH), self._note)
             except Exception as error:
-                if not self._supervised or self._ends_the_start(error, again):
+                if not self._supervised or self._ends_the_start(run, error, again):
                     raise
                 failed[run.name] = error
                 continue
@@ -231,10 +231,13 @@ class Engine:
         faults.point("start.graph")
         return runs
 
-    def _ends_the_start(self, error: Exception, again: bool) -> bool:
-        """Whether what went wrong with one query ends the start of all of them."""
+    def _ends_the_start(self, run: QueryRun, error: Exception, again: bool) -> bool:
+        """Whether what went wrong with one query ends the start of all of them.
+
+        A channel is in the job's own directory, which all of them need.
+        """
         failure = from_exception(error, self._name, planning=True)
-        return failure.redeploy or (not failure.retry and not again)
+        return run.spec.channel is not None or failure.redeploy or (not failure.retry and not again)
 
     def restart(self, name: QueryName) -> None:
         """Start one failed query again, in the live session, as a new run; the others go on.
