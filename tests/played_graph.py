@@ -23,7 +23,7 @@ from weir.checkpoint.vertex import Vertex
 from weir.clock import ManualClock
 from weir.config import Settings
 from weir.errors import OutcomeUnknownError, WeirError
-from weir.ids import Attempt, BatchId, CheckpointId, QueryName, Run, Token, job_name
+from weir.ids import Attempt, BatchId, CheckpointId, Generation, QueryName, Run, Token, job_name
 from weir.job.live import Live
 from weir.lease import Lease
 from weir.protocol import messages as m
@@ -101,13 +101,16 @@ class Query:
 class Graph:
     """A job whose queries are played by the test: all -> fast, slow."""
 
-    def __init__(self, folder: Path, purge: int = 100, **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, purge: int = 100, attempt: int = 1, generation: int = FIRST, **settings: Any
+    ) -> None:
         self.disk = Disk(folder)
         self.clock = ManualClock()
-        self.live = Live(self.disk, JOB, FIRST)
-        self.lease = Lease(Attempt(1), 1e9, self.clock)
+        number = Generation(generation)
+        self.live = Live(self.disk, JOB, number)
+        self.lease = Lease(Attempt(attempt), 1e9, self.clock)
         origin = open_origin(
-            self.disk, JOB, FIRST, backend="rocksdb", parallelism=1, spark="4.3.0", clock=self.clock
+            self.disk, JOB, number, backend="rocksdb", parallelism=1, spark="4.3.0", clock=self.clock
         )
         self.all = Query(self.live, "all", (), True)
         self.fast = Query(self.live, "fast", ("all",), False)

@@ -65,7 +65,9 @@
         |-- IllegalMoveError        an event that a state machine does not know in its state
         |-- DamagedError            live files are lost or torn, and no checkpoint is whole
         |-- DamagedCheckpointError  files of a checkpoint are gone or changed
+        |   `-- InconsistentCheckpointError  its cuts do not belong together
         |-- DamagedSavepointError   files of a savepoint are gone or changed
+        |   `-- InconsistentSavepointError   its cuts do not belong together
         |-- StateRewriteError       Spark failed while it wrote state anew
         |-- SurgeryError            state that could not be brought to where a changed query looks for it
         |-- StateDiffersError       state that was written anew is not what it should be
@@ -679,6 +681,22 @@ class OutsideError(UserError):
     what_form = "a restore was to write {path}, which is outside of {root}"
     why_form = "the manifest of the checkpoint or savepoint names a path that none of weir's has"
     hint_form = "do not use it: somebody changed it; 'weir savepoints' and 'weir checkpoints JOB' list others"
+
+
+class InconsistentCheckpointError(DamagedCheckpointError):
+    """A checkpoint that is no consistent cut: a reader is past what its writer has written in it."""
+
+    what_form = "checkpoint {checkpoint} of job {job!r} {damage}"
+    why_form = "an earlier weir could complete such a checkpoint after a restore in another directory: rows would be lost or doubled"
+    hint_form = "go back to another checkpoint: 'weir checkpoints {job}' lists what is there"
+
+
+class InconsistentSavepointError(DamagedSavepointError):
+    """A savepoint of such a checkpoint."""
+
+    what_form = "savepoint {place} {damage}"
+    why_form = "an earlier weir could complete such a checkpoint after a restore in another directory: rows would be lost or doubled"
+    hint_form = "use another one: 'weir savepoints' lists those that are known"
 
 
 class StateRewriteError(InternalError):

@@ -224,7 +224,7 @@ def test_kills_and_rollbacks_by_chance_change_nothing(
     more = {
         "aligned": {},
         "unaligned": {f"{KEY}.unaligned.enabled": "true"},
-        "turning": {f"{KEY}.aligned-checkpoint-timeout": "300 ms"},
+        "turning": {f"{KEY}.unaligned.enabled": "true", f"{KEY}.aligned-checkpoint-timeout": "300 ms"},
         "purging": {
             "spark.sql.streaming.minBatchesToRetain": "2",
             "spark.sql.streaming.stateStore.maintenanceInterval": "500ms",

@@ -40,7 +40,8 @@ def aligned(manifest: Manifest) -> bool:
 @pytest.mark.long
 def test_every_checkpoint_is_what_the_queries_make_of_the_source(spark: SparkSession, tmp_path: Path) -> None:
     diamond = Diamond(tmp_path)
-    job = diamond.job(max_concurrent_checkpoints=3, num_retained=20, aligned_checkpoint_timeout="6 s")
+    turning: dict[str, Any] = {"aligned_checkpoint_timeout": "6 s", "unaligned.enabled": "true"}
+    job = diamond.job(max_concurrent_checkpoints=3, num_retained=20, **turning)
     diamond.add(3)
     with job.start(spark) as run:
         wait(run, "the first rows", diamond.complete)

@@ -349,7 +349,8 @@ def test_a_checkpoint_that_takes_too_long_is_aborted_and_names_who_is_missing(gr
 
 
 def test_past_the_aligned_timeout_a_query_is_cut_where_it_is(tmp_path: Path) -> None:
-    graph = Graph(tmp_path, aligned_checkpoint_timeout="5 s")
+    turning: dict[str, Any] = {"aligned_checkpoint_timeout": "5 s", "unaligned.enabled": "true"}
+    graph = Graph(tmp_path, **turning)
     graph.all.run()
     graph.slow.run(all=(graph.entry(), 0))
     graph.all.run()
@@ -361,6 +362,20 @@ def test_past_the_aligned_timeout_a_query_is_cut_where_it_is(tmp_path: Path) -> 
     assert manifest is not None and manifest.alignment.value == "unaligned"
     assert graph.cut(1) == {"all": 1, "fast": 0, "slow": 0}
     assert {name for name, cut in manifest.queries.items() if cut.unaligned} == {"slow"}
+    graph.coordinator.stop()
+
+
+def test_without_unaligned_checkpoints_none_turns_into_one(tmp_path: Path) -> None:
+    graph = Graph(tmp_path, aligned_checkpoint_timeout="5 s")
+    graph.all.run()
+    graph.ask()
+    graph.fast.run(all=(graph.entry(), 1))
+    graph.step(60)
+    assert not graph.answers() and not graph.aborted(), "slow is waited for"
+    graph.slow.run(all=(graph.entry(), 1))
+    finish(graph)
+    manifest = mf.read(graph.disk, JOB, CheckpointId(1))
+    assert manifest is not None and manifest.alignment.value == "aligned"
     graph.coordinator.stop()
 
 

@@ -94,7 +94,7 @@ def checkpoint(job: KeptJob, id: int = 7) -> Manifest:
     pins = job.pins()
     kept = pins.keep("", all_names, checkpoint=CheckpointId(id))
     channel = pins.keep("channels/clean", ["log/000000003.json"], checkpoint=CheckpointId(id))
-    cut = QueryCut(batch=1, files=kept.files, positions={"clean": (3, 7)}, watermark_ms=5)
+    cut = QueryCut(batch=1, files=kept.files, positions={"clean": (4, 7)}, watermark_ms=5)
     manifest = job.manifest(
         id, {"counts": cut}, {"clean": ChannelCut(first=3, behind=4, batch=9, files=channel.files)}
     )

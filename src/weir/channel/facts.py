@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from weir.channel.log import (
     Entry,
     Segment,
+    beginning,
     entry_key,
-    first_number,
     lost,
     need_entry,
     read_entry,
@@ -111,12 +111,8 @@ class Ahead:
         return self.need(number - 1) if number else None
 
     def start(self) -> int:
-        """Where a reader starts that has no position yet: behind the first entry that is left.
-
-        Rows of that one may be gone already, unless it is the very first of the channel.
-        """
-        first = first_number(self._store)
-        return first + 1 if first else 0
+        """Where a reader starts that has no position yet."""
+        return beginning(self._store)
 
     def forget_before(self, number: int) -> None:
         for old in [one for one in self._entries if one < number - 1]:

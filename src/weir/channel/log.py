@@ -245,6 +245,15 @@ def first_number(store: Store) -> int:
     return first
 
 
+def beginning(store: Store) -> int:
+    """Where a reader begins that has no position yet: after the first entry that is left.
+
+    Rows of that one may be gone already, unless it is the very first of the channel.
+    """
+    first = first_number(store)
+    return first + 1 if first else 0
+
+
 def end_number(store: Store) -> int:
     """The number behind the last entry. Lists the log: for a start, not for every batch."""
     return max(_numbers(store), default=-1) + 1

@@ -26,6 +26,7 @@ from weir.channel.log import (
     SegmentFile,
     Tail,
     apply,
+    beginning,
     counts,
     decode,
     encode,
@@ -171,6 +172,15 @@ class ChannelWriter:
             self._catch_up()
             assert self._log is not None
             return Cut(self._log.next_number, self._tail.last)
+
+    def newest_barrier(self) -> CheckpointId:
+        """The highest barrier in the log as it is now."""
+        self._catch_up()
+        return self._tail.barrier
+
+    def beginning(self) -> int:
+        """Where a reader begins that has no position yet."""
+        return beginning(self._store)
 
     @property
     def last_batch(self) -> BatchId:

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from weir import faults
+from weir.channel.position import Position
 from weir.checkpoint import manifest as mf
 from weir.checkpoint.flight import Flight, Held, Outside, Wish, words_of
 from weir.checkpoint.manifest import Manifest
@@ -23,13 +24,13 @@ from weir.checkpoint.outlived import Outlived
 from weir.checkpoint.records import Records
 from weir.checkpoint.retained import Retained
 from weir.checkpoint.snapshots import Snapshots
-from weir.checkpoint.triggers import Triggers, alignment_of, trigger_facts
-from weir.checkpoint.vertex import Found, Vertex
+from weir.checkpoint.triggers import Triggers, alignment_of, trigger_facts, turns_after
+from weir.checkpoint.vertex import Found, NoPositionError, Vertex
 from weir.checkpoint.workers import Workers
 from weir.clock import Clock
 from weir.config import Settings, changed
 from weir.errors import CheckpointsFailedError, ExternalError, FencedError, LostSegmentError
-from weir.ids import BatchId, CheckpointId, QueryName
+from weir.ids import NO_BATCH, BatchId, CheckpointId, QueryName
 from weir.job.live import Live
 from weir.lease import Lease
 from weir.protocol import messages as m
@@ -61,6 +62,8 @@ _REST = 0.5
 _SWEEP_EVERY = 600.0
 _SMALL_PURGE = 10
 """With fewer batches than this kept by Spark, a query's next batch waits for its snapshot."""
+_DECLINED = (GoneError, NoPositionError)
+"""What a query can't be cut with."""
 _LEFT_BEHIND = "files of old checkpoints are left behind"
 
 
@@ -89,7 +92,7 @@ class Coordinator:
         self._lease = lease
         self._outside = outside
         self._clock = clock
-        self._records = Records(live.store, live.job, clock)
+        self._records = Records(live.store, live.job, lease.attempt, clock)
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._flights: dict[CheckpointId, Flight] = {}
@@ -100,6 +103,7 @@ class Coordinator:
         self._failures = 0
         self._outlived = Outlived()
         self._nudged = False
+        self._waits_noted = False
         self._stopping = False
         self._resting = False
         self._workers = Workers(len(vertices), self._wake)
@@ -118,8 +122,12 @@ class Coordinator:
     # what others call
 
     def prepare(self) -> None:
-        """Before any query runs: abort what was begun and not finished, learn the last id."""
-        for id in self._records.learn(self._origin.checkpoint or CheckpointId(0)):
+        """Before any query runs: abort what was begun and not finished, learn the last id.
+
+        The channels are open by then: a number that one of their barriers has is never given out again.
+        """
+        barriers = [barrier for vertex in self._vertices.values() for barrier in vertex.barriers()]
+        for id in self._records.learn(self._origin.checkpoint, barriers):
             self._records.abort(id, AbortReason.RESTARTED, "")
             self._outside.report(m.CheckpointAborted(id, "", "", 0.0, AbortReason.RESTARTED.value))
         self._retained.learn()
@@ -175,9 +183,14 @@ class Coordinator:
         self.nudge()  # sinks without a committer say nothing themselves
 
     def offsets(self, name: QueryName) -> list[str] | None:
-        """The offsets of a query in every retained checkpoint; None while the first one is pending."""
+        """The offsets of a query in every retained checkpoint; None: all that its sources hold is needed.
+
+        So it is while one is pending that has no retained one before it, and while one is retained in
+        which the query had committed nothing.
+        """
         with self._lock:
-            if self._flights and not self._retained:
+            oldest = self._retained.first_id
+            if any(oldest is None or id < oldest for id in self._flights):
                 return None
             return self._retained.offsets(name)
 
@@ -243,7 +256,7 @@ class Coordinator:
             if self._stopping:
                 self._refuse(wish, Refusal.STOPPING)
                 return
-            self._wishes.append(wish)
+            self._wishes.append(replace(wish, asked_at=self._clock.monotonic()))
             self._changed.notify_all()
 
     def _end_all(self) -> None:
@@ -282,7 +295,7 @@ class Coordinator:
         for flight in list(self._flights.values()):
             try:
                 self._advance(flight, now)
-            except GoneError as error:
+            except _DECLINED as error:
                 self._abort(flight, AbortReason.DECLINED, words_of(error))
         if self._wishes:
             self._grant(self._wishes[0], now)
@@ -308,19 +321,40 @@ class Coordinator:
 
     def _facts(self, now: float, alignment: Alignment) -> TriggerFacts:
         ending, pending = self._stopping or self._resting, self._flights.values()
-        running = self._outside.running()
-        return trigger_facts(self._settings, now, alignment, running, ending, pending, self._ended_at)
+        running, begun = self._outside.running(), not self._without_position()
+        return trigger_facts(self._settings, now, alignment, running, ending, pending, self._ended_at, begun)
+
+    def _without_position(self) -> list[QueryName]:
+        """The queries that have begun and have committed nothing yet."""
+        standing = self._outside.standing()
+        return [name for name in self._order if not self._vertices[name].began(name in standing)]
 
     def _try_due(self, trigger: str, now: float) -> None:
         alignment = alignment_of(self._settings)
-        if may_trigger(self._facts(now, alignment)) is None:
+        refusal = may_trigger(self._facts(now, alignment))
+        if refusal is None:
             full = not self._settings.execution_checkpointing_incremental
             self._begin(alignment, trigger, full, [], now)
+        elif refusal is Refusal.NOT_BEGUN and now - self._triggers.triggered_at >= self._timeout:
+            self._note_wait()
+
+    def _note_wait(self) -> None:
+        """Report, once, that no checkpoint is taken though it is due."""
+        if not self._waits_noted:
+            self._waits_noted = True
+            names = ", ".join(self._without_position())
+            self._outside.report(m.Noted(f"no checkpoint is taken: {Refusal.NOT_BEGUN.value} ({names})"))
+
+    @property
+    def _timeout(self) -> float:
+        return self._settings.execution_checkpointing_timeout.total_seconds()
 
     def _grant(self, wish: Wish, now: float) -> None:
         alignment = Alignment.UNALIGNED if wish.final else alignment_of(self._settings)
         refusal = may_trigger(replace(self._facts(now, alignment), last_ended_at=None))
         if refusal is Refusal.TOO_MANY:
+            return
+        if refusal is Refusal.NOT_BEGUN and not wish.final and now - wish.asked_at < self._timeout:
             return
         self._wishes.remove(wish)
         if refusal is not None and not wish.final:
@@ -329,8 +363,12 @@ class Coordinator:
             self._begin(alignment, wish.trigger, wish.full, [wish], now)
 
     def _refuse(self, wish: Wish, refusal: Refusal) -> None:
-        down = self._outside.down() if refusal is Refusal.NOT_RUNNING else ""
-        self._answer(wish, None, {"reason": down or refusal.value})
+        reason = refusal.value
+        if refusal is Refusal.NOT_RUNNING:
+            reason = self._outside.down() or reason
+        elif refusal is Refusal.NOT_BEGUN:
+            reason = f"{reason} ({', '.join(self._without_position())})"
+        self._answer(wish, None, {"reason": reason})
 
     def _answer(self, wish: Wish, manifest: Manifest | None, body: dict[str, Any]) -> None:
         if wish.held is None:
@@ -357,7 +395,7 @@ class Coordinator:
                 self._cut_here(flight, self._order)
             else:
                 self._send_barriers(flight)
-        except GoneError as error:
+        except _DECLINED as error:
             self._abort(flight, AbortReason.DECLINED, words_of(error))
 
     # 2 barrier
@@ -383,7 +421,7 @@ class Coordinator:
         later would need a batch for it alone. Checkpoints that come to the same place share a barrier, that
         of the newest: each with its own would need a batch too.
         """
-        patience = min(_PATIENCE, self._settings.execution_checkpointing_timeout.total_seconds() / 4)
+        patience = min(_PATIENCE, self._timeout / 4)
         for name in self._order:
             waiting = [one for one in self._flights.values() if name in one.behind]
             if not waiting:
@@ -395,7 +433,7 @@ class Coordinator:
                 for flight in here:
                     try:
                         self._cut(flight, vertex, found)
-                    except GoneError as error:
+                    except _DECLINED as error:
                         self._abort(flight, AbortReason.DECLINED, words_of(error))
 
     def _cut_here(self, flight: Flight, names: Sequence[QueryName]) -> None:
@@ -436,9 +474,9 @@ class Coordinator:
         if stands := [name for name in self._order if name not in flight.found and name in standing]:
             self._cut_here(flight, stands)
         missing = [name for name in self._order if name not in flight.found]
-        patience = self._settings.execution_checkpointing_aligned_checkpoint_timeout.total_seconds()
-        waited = now - flight.state.begun_at
-        if missing and patience and waited >= patience and flight.state.alignment is Alignment.ALIGNED:
+        patience, waited = turns_after(self._settings), now - flight.state.begun_at
+        late = patience is not None and waited >= patience
+        if missing and late and flight.state.alignment is Alignment.ALIGNED:
             flight.turned = True
             self._cut_here(flight, missing)
             missing = []
@@ -450,20 +488,29 @@ class Coordinator:
         kept = flight.state.complete and all(one.done() for one in flight.channels.values())
         if kept and (manifest := self._exported(flight)) is not None:
             self._complete(flight, manifest)
-        elif waited >= self._settings.execution_checkpointing_timeout.total_seconds():
+        elif flight.id in self._flights and waited >= self._timeout:
             lost = ", ".join(sorted(flight.state.missing))
             self._abort(flight, AbortReason.EXPIRED, f"missing: {lost}" if lost else "")
 
     # 4 snapshot
 
     def _cut(self, flight: Flight, vertex: Vertex, found: Found) -> None:
+        """Raises `NoPositionError` where the cut leads a restore nowhere, `GoneError` where it is purged."""
+        if not vertex.has_position(found.batch, vertex.name in self._outside.standing()):
+            raise NoPositionError(vertex.name)
+        flight.positions[vertex.name] = self._positions(vertex, found.batch)
         flight.found[vertex.name] = found
         flight.behind.pop(vertex.name, None)
-        flight.positions[vertex.name] = vertex.positions(found.batch)
         flight.barriers[vertex.name] = self._since(flight)
         pinned = partial(flight.pinned.add, vertex.name)
         keep = partial(self._snapshots.of_query, full=flight.full, pinned=pinned)
         flight.queries[vertex.name] = self._workers.submit(keep, flight.id, vertex, found)
+
+    def _positions(self, vertex: Vertex, batch: BatchId) -> Mapping[QueryName, Position]:
+        """Where a query stood in its channels; one that has committed nothing begins with what is left."""
+        if batch == NO_BATCH:
+            return {name: self._vertices[name].beginning() for name in vertex.inputs}
+        return vertex.positions(batch)
 
     def _keep_channels(self, flight: Flight) -> None:
         for name in self._order:
@@ -525,11 +572,18 @@ class Coordinator:
     # 6 complete
 
     def _exported(self, flight: Flight) -> Manifest | None:
-        """The manifest, once it is among the copies too, if there are any."""
+        """The manifest, once it is among the copies too, if there are any.
+
+        None as well when its cuts do not belong together: then it was aborted.
+        """
         if flight.manifest is None:
             self._lease.check()
             faults.point("checkpoint.completing")
-            flight.manifest = self._manifest(flight)
+            manifest = self._manifest(flight)
+            if wrong := manifest.inconsistencies():
+                self._abort(flight, AbortReason.INCONSISTENT, wrong[0])
+                return None
+            flight.manifest = manifest
             if self._snapshots.copied_to:
                 flight.exported = self._workers.submit(self._snapshots.export, flight.manifest)
         return flight.manifest if flight.exported is None or flight.exported.done() else None

@@ -9,7 +9,7 @@ from typing import Any
 
 from weir.channel.position import Position
 from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
-from weir.checkpoint.vertex import Found
+from weir.checkpoint.vertex import Found, NoPositionError
 from weir.errors import WeirError
 from weir.ids import BatchId, CheckpointId, QueryName
 from weir.protocol.checkpoints import AbortReason, Alignment, Pending
@@ -31,6 +31,8 @@ class Wish:
     """Who wants it, and releases it later; without one the answer goes to the request."""
     final: bool = False
     """Every query has ended: the cut is what each has committed."""
+    asked_at: float = 0.0
+    """On the monotonic clock."""
 
 
 @dataclass
@@ -182,4 +184,6 @@ def words_of(error: BaseException) -> str:
     if isinstance(error, GoneError):
         way_out = "raise spark.sql.streaming.minBatchesToRetain"
         return f"{error} is gone: Spark purged it before it was kept ({way_out})"
+    if isinstance(error, NoPositionError):
+        return str(error)
     return error.text if isinstance(error, WeirError) else f"{type(error).__name__}: {error}"

@@ -9,7 +9,7 @@ file and its pin alike. Everything that a restore needs is here or in a file tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from weir.errors import BadNameError
 from weir.ids import Attempt, CheckpointId, Generation, JobName, job_name, query_name
-from weir.protocol.checkpoints import Alignment
+from weir.protocol.checkpoints import Alignment, Reading, Written, inconsistencies
 from weir.storage import Store, paths
 from weir.storage.generations import Origin
 from weir.storage.members import check_members
@@ -154,6 +154,16 @@ class Manifest(_Frozen):
         """Where a file of it is kept, below the generation's pins and among the copies alike."""
         return kept_at(file.path, CheckpointId(self.id), full=self.full)
 
+    def inconsistencies(self) -> list[str]:
+        """Why its cuts do not belong together, in words; nothing when they do."""
+        readings = [
+            Reading(name, channel, cut.set_back.get(channel, position)[0])
+            for name, cut in self.queries.items()
+            for channel, position in cut.positions.items()
+        ]
+        written = {name: Written(cut.first, cut.behind) for name, cut in self.channels.items()}
+        return inconsistencies(readings, written)
+
     def kept(self) -> Iterator[str]:
         """Where all its files are kept; nowhere those that are in the manifest itself."""
         return (self.kept_at(file) for file in self.files() if not file.within)
@@ -179,6 +189,11 @@ def about(
 def kept_at(path: str, id: CheckpointId, *, full: bool) -> str:
     """A full checkpoint shares nothing: its files have a folder of their own."""
     return f"full-{id}/{path}" if full else path
+
+
+def no_cut(inconsistencies: Sequence[str]) -> str:
+    """What is wrong with cuts that do not belong together, in words that follow the manifest's name."""
+    return f"is no consistent cut: {inconsistencies[0]}"
 
 
 completed_key = paths.completed

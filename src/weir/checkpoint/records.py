@@ -3,14 +3,14 @@
     begun-<k> -> chk-<k> | aborted-<k>
 
 Each is created if absent, once. An id is taken by its `begun-<k>`: one that is there already, left by a
-driver that lost its lease in between, is never used again. Where a manifest and an abort are both
-there, the abort counts.
+driver that lost its lease in between, is never used again, and is aborted. Where a manifest and an abort
+are both there, the abort counts.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -18,8 +18,8 @@ from weir.checkpoint import manifest as mf
 from weir.checkpoint.manifest import Manifest
 from weir.clock import Clock
 from weir.errors import ExternalError
-from weir.ids import CheckpointId, JobName
-from weir.protocol.checkpoints import AbortReason
+from weir.ids import Attempt, CheckpointId, JobName
+from weir.protocol.checkpoints import AbortReason, is_abandoned, last_id
 from weir.storage import Created, Store
 
 
@@ -32,31 +32,46 @@ class Begun:
 
 
 class Records:
-    """The records of one job. For use from one thread at a time."""
+    """The records of one job, as one attempt writes them. For use from one thread at a time."""
 
-    def __init__(self, store: Store, job: JobName, clock: Clock) -> None:
+    def __init__(self, store: Store, job: JobName, attempt: Attempt, clock: Clock) -> None:
         self._store = store
         self._job = job
+        self._attempt = attempt
         self._clock = clock
         self._last = CheckpointId(0)
         self._unwritten: dict[CheckpointId, bytes] = {}
 
-    def learn(self, least: CheckpointId) -> list[CheckpointId]:
-        """Find the last id, at least this one; which checkpoints have begun and not ended."""
+    def learn(
+        self, restored: CheckpointId | None = None, barriers: Iterable[CheckpointId] = ()
+    ) -> list[CheckpointId]:
+        """Find the last id (`protocol.checkpoints.last_id`); which checkpoints have begun and not ended."""
         there = mf.ids(self._store, self._job)
-        self._last = max([least, *(id for ids in there.values() for id in ids)])
+        self._last = last_id((id for ids in there.values() for id in ids), restored, barriers)
         return sorted(there["begun"] - there["chk"] - there["aborted"])
 
     def begin(self, said: Mapping[str, str]) -> Begun:
-        """Take the next id."""
+        """Take the next id; one that a replaced driver has taken is aborted."""
         while True:
             self._last = id = CheckpointId(self._last + 1)
             try:
-                body = json.dumps({"id": id, **said}).encode()
+                body = json.dumps({"id": id, "attempt": self._attempt, **said}).encode()
                 if self._store.create(mf.begun_key(self._job, id), body) is Created.NOW:
                     return Begun(id)
+                abandoned = is_abandoned(self._begun_by(id), self._attempt)
             except ExternalError as error:
                 return Begun(id, error.text)
+            if abandoned:
+                self.abort(id, AbortReason.RESTARTED, "")
+
+    def _begun_by(self, id: CheckpointId) -> Attempt | None:
+        """The attempt that has begun a checkpoint; None when its record does not name one."""
+        data = self._store.get(mf.begun_key(self._job, id))
+        try:
+            attempt = json.loads(data or b"{}").get("attempt")
+        except (ValueError, AttributeError):
+            return None
+        return Attempt(attempt) if isinstance(attempt, int) else None
 
     def complete(self, manifest: Manifest) -> str:
         """Write the manifest; "" when that makes the checkpoint complete, else why it does not.

@@ -29,7 +29,7 @@ from weir.clock import Clock
 from weir.errors import DamagedError, DamagedSavepointError, ExternalError, NotASavepointError
 from weir.ids import NO_BATCH, BatchId, CheckpointId, Generation, JobName, QueryName
 from weir.job.state import Values
-from weir.protocol.checkpoints import Alignment
+from weir.protocol.checkpoints import Alignment, last_id
 from weir.spark.closure import GoneError, closure
 from weir.storage import Created, Store, files, generations, open_store, paths
 from weir.storage.generations import read_origin
@@ -207,7 +207,9 @@ class _Live:
 
     def _begin(self) -> CheckpointId:
         there = mf.ids(self._store, self._job).values()
-        id = CheckpointId(max((one for ids in there for one in ids), default=0) + 1)
+        origin = read_origin(self._store, self._job, self.generation)
+        restored = origin.checkpoint if origin is not None else None
+        id = CheckpointId(last_id((one for ids in there for one in ids), restored, ()) + 1)
         while self._store.create(paths.begun(self._job, id), b"{}") is not Created.NOW:
             id = CheckpointId(id + 1)
         return id

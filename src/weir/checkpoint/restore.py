@@ -18,12 +18,13 @@ from typing import Any
 from weir.checkpoint import manifest as mf
 from weir.checkpoint.edits import edit_of
 from weir.checkpoint.kept import KeptFiles
-from weir.checkpoint.manifest import File, Manifest
+from weir.checkpoint.manifest import File, Manifest, no_cut
 from weir.clock import Clock
 from weir.errors import (
     DamagedCheckpointError,
     DamagedSavepointError,
     ExternalError,
+    InconsistentCheckpointError,
     NoSuchCheckpointError,
     NotASavepointError,
     NotRewindableError,
@@ -129,6 +130,9 @@ def find(
 def _checkpoint(store: Store, job: JobName, point: str) -> Manifest:
     elsewhere = _ELSEWHERE.fullmatch(point)
     manifest = _from_copies(job, point, elsewhere) if elsewhere else named(store, job, point)
+    if wrong := manifest.inconsistencies():
+        file = f"chk-{manifest.id}.json"
+        raise InconsistentCheckpointError(job=job, checkpoint=manifest.id, file=file, damage=no_cut(wrong))
     damage = verify(store, manifest)
     if damage:
         raise _damaged(job, manifest.id, damage[0])
@@ -197,10 +201,13 @@ def candidates(store: Store, job: JobName) -> list[CheckpointId]:
 
 
 def verify(store: Store, manifest: Manifest) -> list[str]:
-    """What is wrong with the files of a checkpoint, each with its path; nothing when it is whole.
+    """What is wrong with a checkpoint, each with the path of a file; nothing when it is whole.
 
-    Reads every file.
+    Reads every file, and looks whether the cuts belong together: an earlier weir did not before it completed
+    one.
     """
+    if wrong := manifest.inconsistencies():
+        return [f"chk-{manifest.id}.json {no_cut(wrong)}"]
     kept = KeptFiles(store, manifest)
 
     def look(file: File) -> str | None:

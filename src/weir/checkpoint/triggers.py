@@ -45,6 +45,7 @@ def trigger_facts(
     stopping: bool,
     pending: Collection[Flight],
     last_ended_at: float | None,
+    begun: bool,
 ) -> TriggerFacts:
     """What decides whether a checkpoint of this kind may begin now."""
     return TriggerFacts(
@@ -57,7 +58,14 @@ def trigger_facts(
         alignment=alignment,
         max_concurrent=settings.execution_checkpointing_max_concurrent_checkpoints,
         min_pause=settings.execution_checkpointing_min_pause.total_seconds(),
+        begun=begun,
     )
+
+
+def turns_after(settings: Settings) -> float | None:
+    """After how many seconds an aligned checkpoint turns unaligned; None when it never does."""
+    patience = settings.execution_checkpointing_aligned_checkpoint_timeout.total_seconds()
+    return patience if patience and settings.execution_checkpointing_unaligned_enabled else None
 
 
 def alignment_of(settings: Settings) -> Alignment:

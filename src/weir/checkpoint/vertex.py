@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from weir.channel.position import Position, positions_in
 from weir.channel.writer import ChannelWriter
 from weir.ids import NO_BATCH, BatchId, CheckpointId, QueryName
-from weir.protocol.checkpoints import Track
+from weir.protocol.checkpoints import Track, has_position
 from weir.spark.closure import GoneError
 from weir.spark.layout import QueryFiles
 
@@ -36,6 +37,16 @@ class Planned:
     watermark_ms: int | None
 
 
+class NoPositionError(Exception):
+    """A query has committed nothing yet: where it would begin after a restore is not known."""
+
+    def __init__(self, query: QueryName) -> None:
+        super().__init__(
+            f"query {query} has not committed its first batch yet, so there is nothing that it could resume"
+            " from; ask again when it has"
+        )
+
+
 def no_files(_batch: BatchId) -> Sequence[str]:
     """For a query without user state."""
     return ()
@@ -53,6 +64,7 @@ class Vertex:
         writer: ChannelWriter | None,
         rewindable: bool,
         user_state: Callable[[BatchId], Sequence[str]] = no_files,
+        fixed: bool = True,
     ) -> None:
         self.name = name
         self.files = files
@@ -64,6 +76,9 @@ class Vertex:
         self.rewindable = rewindable
         self.user_state = user_state
         """Names of the files, below the generation, that hold the author's own state of a batch."""
+        self._fixed = fixed
+        """Whether all its sources begin in the same place, whenever they begin."""
+        self._began = False
         self._track = Track()
 
     def begin(self, found: Iterable[Container[QueryName]]) -> None:
@@ -89,6 +104,33 @@ class Vertex:
             return None if cut is None else Found(cut.batch, behind=cut.entry + 1)
         batch = self._track.cut(id)
         return None if batch is None else Found(batch)
+
+    def barriers(self) -> list[CheckpointId]:
+        """The barriers that its live files know: in its channel, and in its offsets."""
+        found = [self.writer.newest_barrier()] if self.writer is not None else []
+        for batch in {self.files.last_committed(), self.files.last_planned()} if self.inputs else ():
+            with suppress(GoneError):  # then nothing goes on from there
+                several = positions_in(self._offsets(batch)).values()
+                found += [position.barrier for many in several for position in many]
+        return found
+
+    def began(self, stands: bool) -> bool:
+        """Whether a restore would lead back to where the query is now; `stands`: it reaches no barrier."""
+        if not self._began:
+            committed = self.files.last_committed()
+            self._began = committed != NO_BATCH
+            return self.has_position(committed, stands)
+        return True
+
+    def has_position(self, cut: BatchId, stands: bool) -> bool:
+        """The same of a cut that was found by now."""
+        planned = self.files.last_planned() if cut == NO_BATCH else cut
+        return has_position(committed=cut, planned=planned, stands=stands, fixed=self._fixed)
+
+    def beginning(self) -> Position:
+        """Where a reader of the query's channel begins that has committed nothing."""
+        assert self.writer is not None
+        return Position(self.writer.beginning())
 
     def caught_up(self, batch: BatchId) -> bool:
         """Whether every batch below this one was looked at for cuts."""

@@ -155,8 +155,8 @@ class Settings(BaseModel):
     execution_checkpointing_aligned_checkpoint_timeout: Duration = Field(
         timedelta(0),
         alias="execution.checkpointing.aligned-checkpoint-timeout",
-        description="a checkpoint begins aligned and turns unaligned after so long; 0 s = never, "
-        "or with unaligned.enabled at once",
+        description="with unaligned.enabled: a checkpoint begins aligned, and turns unaligned after this; "
+        "0 s = unaligned from the beginning",
     )
     execution_checkpointing_storage: Annotated[CheckpointStorage, lenient({"jobmanager": "memory"})] = Field(
         CheckpointStorage.FILESYSTEM,

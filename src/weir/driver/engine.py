@@ -626,6 +626,7 @@ class Engine:
             run.spec.channel,
             rewindable=run.rewindable,
             user_state=state.files_of if state is not None else no_files,
+            fixed=run.name in self._graph.fixed,
         )
 
     def _give_up(self, error: WeirError) -> None:

@@ -101,6 +101,8 @@ class Graph:
     """For each query the streams whose channels it reads, each once."""
     doubts: list[str] = field(default_factory=list)
     """What is exactly once only if a source that weir does not know can be replayed, in words."""
+    fixed: frozenset[QueryName] = frozenset()
+    """The queries whose sources all begin in the same place, whenever they begin: files and channels."""
 
 
 def learn(job: JobName, pipeline: Pipeline, spark: SparkSession, live: Live) -> Graph:
@@ -158,7 +160,11 @@ def learn(job: JobName, pipeline: Pipeline, spark: SparkSession, live: Live) -> 
         for stream in streams[name]
         if isinstance(spec.sink, StagingSink) and stream.replay is plan.Replay.UNKNOWN
     ]
-    return Graph(list(env.queries), receiving, inputs, doubts)
+    channels = {live.channel(name) for name in env.queries}
+    fixed = frozenset(
+        name for name, found in streams.items() if all(s.is_files or s.location in channels for s in found)
+    )
+    return Graph(list(env.queries), receiving, inputs, doubts, fixed)
 
 
 def build(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from weir.ids import NO_BATCH, BatchId, CheckpointId, QueryName
+from weir.ids import NO_BATCH, Attempt, BatchId, CheckpointId, QueryName
 
 
 class CheckpointState(str, Enum):
@@ -59,10 +59,13 @@ class AbortReason(str, Enum):
     QUERY_RESTARTED = "a query failed and was started again"
     STOPPING = "the job was ended"
     STORAGE = "its files could not be kept"
+    INCONSISTENT = "it is no consistent cut"
     DELETED = "it was deleted when the job was cancelled"
 
 
-COUNTED = frozenset({AbortReason.EXPIRED, AbortReason.DECLINED, AbortReason.STORAGE})
+COUNTED = frozenset(
+    {AbortReason.EXPIRED, AbortReason.DECLINED, AbortReason.STORAGE, AbortReason.INCONSISTENT}
+)
 """Aborts that count against `tolerable-failed-checkpoints`; the others are no failure of checkpoints."""
 
 
@@ -116,6 +119,80 @@ def take_ack(
     if cut.query in one.cuts:
         return pending, AckOutcome.DUPLICATE
     return {**pending, id: replace(one, cuts={**one.cuts, cut.query: cut})}, AckOutcome.SUCCESS
+
+
+def last_id(
+    recorded: Iterable[CheckpointId],
+    restored: CheckpointId | None,
+    barriers: Iterable[CheckpointId],
+) -> CheckpointId:
+    """The number that every further checkpoint must be above.
+
+    `recorded` are the numbers in the job's folder, `restored` is the checkpoint that the live files were
+    restored from, and `barriers` are those in its channels and in its readers' offsets. The barriers count
+    because one barrier may serve several checkpoints: it has the highest of their numbers. Where one of the
+    others was restored, nothing else knows that number. Given out again, it would find that barrier, with
+    rows behind it, and take it for its own.
+    """
+    return max([restored or CheckpointId(0), *recorded, *barriers])
+
+
+def is_abandoned(begun_by: Attempt | None, own: Attempt) -> bool:
+    """Whether a checkpoint that has begun, and that another driver holds the number of, must be aborted.
+
+    It was begun by a driver that has been replaced, after its successor had looked for such checkpoints: it
+    will never end, and readers would wait for it. One of a higher attempt is left alone: then this driver is
+    the replaced one. So is one that does not name its attempt, as those of earlier versions.
+    """
+    return begun_by is not None and begun_by < own
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Where a reader resumes in a channel after a restore of a checkpoint: at this entry."""
+
+    reader: str
+    channel: str
+    entry: int
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a checkpoint has of a channel: the entries from `first` up to, and without, `end`."""
+
+    first: int
+    end: int
+
+
+def inconsistencies(readings: Iterable[Reading], channels: Mapping[str, Written]) -> list[str]:
+    """Why these cuts are no consistent one, in words; nothing when they are.
+
+    No reader may be past its writer's cut: after a restore the writer writes again what the reader has
+    already read, and the reader skips it, or finds nothing where it resumes. Nor may a reader need what the
+    checkpoint does not have. The entry in front of a reader belongs to what it needs.
+    """
+    wrong = []
+    for one in readings:
+        channel = channels.get(one.channel)
+        if channel is None:
+            continue
+        where = f"query {one.reader} resumes at entry {one.entry} of channel {one.channel}"
+        if one.entry > channel.end:
+            wrong.append(f"{where}, which is cut at entry {channel.end}")
+        elif channel.first and one.entry <= channel.first:
+            wrong.append(f"{where}, of which entry {channel.first} is the first that was kept")
+    return wrong
+
+
+def has_position(*, committed: BatchId, planned: BatchId, stands: bool, fixed: bool) -> bool:
+    """Whether a restore leads a query back to where it is now.
+
+    One that has committed nothing begins again, and where that is depends on its sources: `fixed` says that
+    all of them begin in the same place whenever they begin. Others may not (Kafka's `latest`), or lose what
+    is in front of the first checkpoint that has a position. A query that has not planned anything and
+    `stands` (it waits for its streams to end, or has ended) has never begun: it begins anyway.
+    """
+    return committed != NO_BATCH or fixed or (stands and planned == NO_BATCH)
 
 
 def aligned_cut(joint: Mapping[BatchId, CheckpointId], id: CheckpointId) -> BatchId | None:
@@ -179,6 +256,8 @@ class TriggerFacts:
     alignment: Alignment
     max_concurrent: int
     min_pause: float
+    begun: bool = True
+    """Whether every query has a position (`has_position`)."""
 
 
 class Refusal(str, Enum):
@@ -188,6 +267,7 @@ class Refusal(str, Enum):
     STOPPING = "the job is ending"
     TOO_MANY = "execution.checkpointing.max-concurrent-checkpoints are under way"
     MIN_PAUSE = "the last one ended less than execution.checkpointing.min-pause ago"
+    NOT_BEGUN = "a query of the job has not committed its first batch yet"
 
 
 def may_trigger(facts: TriggerFacts) -> Refusal | None:
@@ -196,6 +276,8 @@ def may_trigger(facts: TriggerFacts) -> Refusal | None:
         return Refusal.STOPPING
     if not facts.running:
         return Refusal.NOT_RUNNING
+    if not facts.begun:
+        return Refusal.NOT_BEGUN
     alone = facts.min_pause > 0 or facts.alignment is Alignment.UNALIGNED or facts.unaligned_pending
     if facts.pending >= (1 if alone else facts.max_concurrent):
         return Refusal.TOO_MANY
@@ -204,9 +286,20 @@ def may_trigger(facts: TriggerFacts) -> Refusal | None:
     return None
 
 
-def subsumed(completed: Iterable[CheckpointId], retained: int) -> list[CheckpointId]:
-    """The completed checkpoints that newer ones make superfluous, oldest first."""
-    return sorted(completed)[: -max(1, retained)]
+def subsumed(
+    completed: Iterable[CheckpointId], retained: int, useless: Container[CheckpointId] = ()
+) -> list[CheckpointId]:
+    """The completed checkpoints that newer ones make superfluous, oldest first.
+
+    `useless` are those that the job can never be restored from, as the ones that it was rolled back past.
+    They do not count among the retained, and go as soon as there is one that does.
+    """
+    there = sorted(completed)
+    usable = [id for id in there if id not in useless]
+    if not usable:
+        return there[: -max(1, retained)]
+    kept = set(usable[-max(1, retained) :])
+    return [id for id in there if id not in kept]
 
 
 def unreferenced(kept: Iterable[str], needed: Iterable[Iterable[str]]) -> list[str]:

@@ -7,10 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from weir.checkpoint.edits import edit_of
-from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
-from weir.errors import DamagedSavepointError, NotASavepointError, OtherInputError
+from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut, no_cut
+from weir.errors import (
+    DamagedSavepointError,
+    InconsistentSavepointError,
+    NotASavepointError,
+    OtherInputError,
+)
 from weir.protocol.checkpoints import Alignment
-from weir.savepoint.manifest import SavedFile, SavedQuery, Savepoint
+from weir.savepoint.manifest import MANIFEST, SavedFile, SavedQuery, Savepoint
 from weir.savepoint.place import Place
 from weir.storage import files
 from weir.storage.members import JOURNALS, below
@@ -19,7 +24,7 @@ from weir.storage.members import JOURNALS, below
 def find(url: str, job: str, forked_from: str = "") -> tuple[Place, Manifest]:
     """The savepoint at a place, when every file of it is whole; one of this job, or of the other.
 
-    Raises `NotASavepointError` and `DamagedSavepointError`.
+    Raises `NotASavepointError` and `DamagedSavepointError`, also when its cuts do not belong together.
     """
     place = Place(url)
     savepoint = place.read()
@@ -28,7 +33,10 @@ def find(url: str, job: str, forked_from: str = "") -> tuple[Place, Manifest]:
     damaged = [one for one in files.parallel(lambda f: (f, place.damage(f)), savepoint.files) if one[1]]
     if damaged:
         raise DamagedSavepointError(place=place.url, file=damaged[0][0].path, damage=damaged[0][1])
-    return place, facts(savepoint)
+    manifest = facts(savepoint)
+    if wrong := manifest.inconsistencies():
+        raise InconsistentSavepointError(place=place.url, file=MANIFEST, damage=no_cut(wrong))
+    return place, manifest
 
 
 def facts(savepoint: Savepoint) -> Manifest:

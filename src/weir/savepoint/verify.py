@@ -11,10 +11,12 @@ import threading
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
+from weir.checkpoint.manifest import no_cut
 from weir.clock import Clock
 from weir.errors import ExternalError
-from weir.savepoint.manifest import SavedFile, Savepoint
+from weir.savepoint.manifest import MANIFEST, SavedFile, Savepoint
 from weir.savepoint.place import Place
+from weir.savepoint.restoring import facts
 from weir.savepoint.take import Progress
 from weir.storage import files, open_store
 
@@ -46,6 +48,8 @@ def verify(place: Place, clock: Clock, progress: Progress = lambda _done, _total
     savepoint = place.read()
     look = _Look(place, savepoint, progress)
     damage = [found for found in files.parallel(look, savepoint.files) if found]
+    if wrong := facts(savepoint).inconsistencies():
+        damage.insert(0, f"{MANIFEST} {no_cut(wrong)}")
     found = Verified(clock.now().isoformat(), len(savepoint.files), savepoint.bytes, tuple(damage))
     leave(place, found)
     return found

@@ -23,6 +23,12 @@ _REPLAYABLE = (
     "org.apache.iceberg.",
 )
 """How the classes of tables and sources begin whose streams read the same again from the same offsets."""
+_FILES = (
+    "org.apache.spark.sql.execution.datasources.",
+    "org.apache.spark.sql.avro.",
+    "org.apache.spark.sql.hive.orc.",
+)
+_PYTHON = "org.apache.spark.sql.execution.datasources.v2.python."
 
 
 class Replay(Enum):
@@ -49,6 +55,11 @@ class Stream:
         if self.table == _SPARKS_SOCKET:
             return Replay.NO
         return Replay.YES if self.table.startswith(_REPLAYABLE) else Replay.UNKNOWN
+
+    @property
+    def is_files(self) -> bool:
+        """Whether it reads the files of a folder: all of them, whenever it begins."""
+        return self.table.startswith(_FILES) and not self.table.startswith(_PYTHON)
 
 
 def streams(frame: DataFrame) -> list[Stream]:
