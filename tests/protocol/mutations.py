@@ -302,6 +302,24 @@ def ids_begin_anew_at_a_start() -> Iterable[Patch]:
 
 
 @mutation
+def ids_begin_below_the_barriers_of_the_live_files() -> Iterable[Patch]:
+    true = decide.last_id
+    yield decide, "last_id", lambda recorded, restored, barriers: true(recorded, restored, ())
+
+
+@mutation
+def and_nobody_looks_whether_the_cut_is_consistent() -> Iterable[Patch]:
+    yield from ids_begin_below_the_barriers_of_the_live_files()
+    yield world.World, "barriers", lambda self: [CheckpointId(0)]
+    yield decide, "inconsistencies", lambda readings, channels: []
+
+
+@mutation
+def what_a_sleeper_begins_is_not_aborted() -> Iterable[Patch]:
+    yield decide, "is_abandoned", lambda begun_by, own: False
+
+
+@mutation
 def a_manifest_without_an_answer_is_aborted() -> Iterable[Patch]:
     def mutated(self: coordinator.Coordinator, manifest: world.Manifest) -> Any:
         try:
@@ -352,8 +370,7 @@ def no_fence_is_written() -> Iterable[Patch]:
 @mutation
 def a_sleeper_writes_where_the_head_was() -> Iterable[Patch]:
     yield log.ChannelLog, "_overtaken", lambda self: False
-    for module in (log, facts):
-        yield module, "first_number", lambda store: min(log._numbers(store), default=0)
+    yield log, "first_number", lambda store: min(log._numbers(store), default=0)
 
 
 @mutation
@@ -427,6 +444,14 @@ def seconds_until_found(name: str, number: int, examples: int) -> float | None:
                 machine.test_a_newer_checkpoint_that_completes_first_leaves_the_older_one_what_it_needs(graph)
             for graph, aborted in product(("chain", "two roots", "deep"), ("", "expire newest")):
                 machine.test_a_barrier_that_two_checkpoints_share_holds_for_each_of_them(graph, aborted)
+            for graph in ("chain", "two roots"):
+                machine.test_the_number_of_a_shared_barrier_is_not_given_out_again_where_nobody_knows_it(
+                    graph, Mode.ALIGNED
+                )
+            for steps in range(1, 4):
+                machine.test_nobody_waits_for_a_checkpoint_that_a_sleeper_begins_behind_its_successor(
+                    "two roots", steps
+                )
             for mode, kept in ((Mode.ALIGNED, 2), (Mode.AT_LEAST_ONCE, 6)):
                 machine.test_a_reader_whose_other_channel_is_slow_is_cut_and_restored_at_the_barrier(
                     "L", mode, kept

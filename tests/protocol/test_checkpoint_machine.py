@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.protocol.model.driver import Driver, check_rows, quiet, settle
-from tests.protocol.model.world import RECORDS, Graph, Image, World, restored
+from tests.protocol.model.world import RECORDS, Graph, World, restored
 from weir.channel.log import Barrier
 from weir.channel.position import Mode, Status
 from weir.ids import CheckpointId
-from weir.protocol.checkpoints import Alignment
 
 GRAPHS = {
     "diamond": Graph({"S": [], "L": ["S"], "R": ["S"], "J": ["L", "R"]}),
@@ -51,6 +50,7 @@ class Checkpoints(RuleBasedStateMachine):
         super().__init__()
         self.zombies: list[Driver] = []
         self.ended: dict[CheckpointId, Status] = {}
+        self.copies: list[World] = []
 
     @initialize(
         graph=st.sampled_from(OFTEN),
@@ -221,6 +221,41 @@ class Checkpoints(RuleBasedStateMachine):
             self.zombies = [*self.zombies[-1:], old]
             self.zombie(-1, script)
 
+    @rule(
+        steps=st.integers(0, 5),
+        script=st.lists(small_moves, min_size=1, max_size=6),
+        moves=st.lists(moves, max_size=6),
+    )
+    def a_sleeper_wakes_between_the_halves_of_a_start(
+        self, steps: int, script: list[tuple[str, int]], moves: list[tuple[str, int]]
+    ) -> None:
+        """Its successor has learnt all that there is, and then something more comes."""
+        self.driver.ask("trigger")
+        self.driver.coordinate(steps)
+        self.driver.leased = False
+        old, self.driver = self.driver, Driver(self.world)
+        self.driver.recover()
+        for move, value in script:
+            self.move(old, move, value)
+        self.driver.go_on(100)
+        self.work(moves)
+
+    @precondition(lambda self: self.world.completed())
+    @rule(which=st.integers(0, 1), elsewhere=st.booleans(), started=st.sampled_from([3, 100]))
+    def rolled_back(self, which: int, elsewhere: bool, started: int) -> None:
+        """The job goes on from one of its checkpoints, here or where nobody knows the others."""
+        there = self.world.completed()
+        self.world = restored(self.world, there[which % len(there)], elsewhere)
+        self.zombies, self.ended = [], {}
+        self.driver = Driver(self.world)
+        self.driver.go_on(started)
+
+    @precondition(lambda self: not self.copies)
+    @rule()
+    def copied(self) -> None:
+        """Somebody copies the directory while the job runs, and starts the copy in the end."""
+        self.copies.append(self.world.copy())
+
     @precondition(lambda self: self.zombies)
     @rule(which=st.integers(-2, -1), script=st.lists(small_moves, min_size=1, max_size=6))
     def zombie(self, which: int, script: list[tuple[str, int]]) -> None:
@@ -300,6 +335,8 @@ class Checkpoints(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "world"):
             check_the_end(self.world, self.driver)
+        for copy in self.copies:
+            check_the_end(copy, Driver(copy))
 
 
 def check_the_end(world: World, driver: Driver) -> None:
@@ -307,12 +344,10 @@ def check_the_end(world: World, driver: Driver) -> None:
     for root in world.graph.roots:
         world.rows[root] += 1
     quiet(world, driver)
-    check_rows(world, doubled=False)
-    images = [Image(restored(world, id), world.manifest(id).alignment) for id in world.completed()]
-    for image in world.images + images:
-        quiet(image.world)
-        doubles = image.alignment is Alignment.AT_LEAST_ONCE and world.graph.joins
-        check_rows(image.world, doubled=doubles)
+    check_rows(world)
+    for image in world.images + [restored(world, id, elsewhere=True) for id in world.completed()]:
+        quiet(image)
+        check_rows(image)
 
 
 class ManyCheckpoints(Checkpoints):
@@ -520,6 +555,72 @@ def test_a_barrier_that_two_checkpoints_share_holds_for_each_of_them(graph: str,
         settle(world, driver)
         assert len(world.completed()) == (1 if aborted else 2)
         check_the_end(world, driver)
+
+
+@pytest.mark.parametrize("mode", [Mode.ALIGNED, Mode.AT_LEAST_ONCE])
+@pytest.mark.parametrize("graph", ["chain", "two roots", "deep", "diamond"])
+def test_the_number_of_a_shared_barrier_is_not_given_out_again_where_nobody_knows_it(
+    graph: str, mode: Mode
+) -> None:
+    """The older of two that share a barrier is restored elsewhere, and rows come before the next one."""
+    world = World(GRAPHS[graph], mode)
+    driver = Driver(world)
+    driver.go_on(100)
+    rows_for_everybody(world, driver, 1)
+    world.busy = set(world.graph.roots)
+    for _ in range(2):
+        driver.ask("trigger")
+        driver.coordinate(6)
+    world.busy.clear()
+    driver.coordinate(9)
+    rows_for_everybody(world, driver, 1)
+    settle(world, driver)
+    assert world.completed() == [1, 2]
+    other = restored(world, CheckpointId(1), elsewhere=True)
+    assert max(other.barriers()) == 2
+    driver = Driver(other)
+    driver.go_on(100)
+    for id in (3, 4):
+        rows_for_everybody(other, driver, 2)
+        driver.ask("trigger")
+        driver.coordinate(6)
+        rows_for_everybody(other, driver, 1)
+        settle(other, driver)
+        assert other.completed()[-1] == id
+    check_the_end(other, driver)
+
+
+@pytest.mark.parametrize("steps", range(1, 4))
+@pytest.mark.parametrize("graph", ["two roots", "deep"])
+def test_nobody_waits_for_a_checkpoint_that_a_sleeper_begins_behind_its_successor(
+    graph: str, steps: int
+) -> None:
+    """The successor's next one shares its barrier with it, and is aborted when one root has the barrier."""
+    roots = GRAPHS[graph].roots
+    for first in roots:
+        world = World(GRAPHS[graph], Mode.ALIGNED)
+        old = Driver(world)
+        old.go_on(100)
+        rows_for_everybody(world, old, 1)
+        old.ask("trigger")
+        old.coordinate(1)  # it has looked at its lease
+        old.leased = False
+        new = Driver(world)
+        new.recover()
+        old.coordinate(steps)
+        assert world.status(CheckpointId(1)) is Status.PENDING
+        new.go_on(100)
+        world.busy = set(roots) - {first}
+        new.ask("trigger")
+        new.coordinate(9)
+        rows_for_everybody(world, new, 2)
+        new.ask("expire")
+        new.coordinate(4)
+        world.busy.clear()
+        assert world.status(CheckpointId(1)) is Status.ABORTED
+        rows_for_everybody(world, new, 2)
+        settle(world, new)
+        check_the_end(world, new)
 
 
 def rows_for_everybody(world: World, driver: Driver, times: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.protocol.model.world import Image, Manifest, World, restored
+from tests.protocol.model.world import Manifest, World, restored
 from weir.channel.log import Segment, Tail, apply, counts, entry_key, segments
 from weir.channel.position import Status
 from weir.ids import NO_BATCH
@@ -33,7 +33,7 @@ def check_cut(world: World, manifest: Manifest) -> None:
                 assert position.entry >= behind and position.barrier >= manifest.id, told
             plain = plain and position.entry == behind
     if not plain and len(world.images) < IMAGES:
-        world.images.append(Image(restored(world, manifest.id), manifest.alignment))
+        world.images.append(restored(world, manifest.id))
 
 
 def check_retained(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import suppress
@@ -17,7 +18,7 @@ from weir.channel import log as channel_log
 from weir.channel.log import cut_files, first_kept
 from weir.channel.position import Mode, Position, Status, joint_barrier, positions_in
 from weir.errors import FencedError, OutcomeUnknownError
-from weir.ids import NO_BATCH, BatchId, CheckpointId, QueryName
+from weir.ids import NO_BATCH, Attempt, BatchId, CheckpointId, QueryName
 from weir.protocol import checkpoints as decide
 from weir.protocol.checkpoints import AckOutcome, Alignment, Cut, Pending, Track, TriggerFacts
 from weir.storage import Created, Store
@@ -87,7 +88,8 @@ class Coordinator:
     def prepare(self) -> Steps:
         """Before any query runs, and after every channel was fenced: abort what has not ended."""
         there = {kind: self.world.ids(kind) for kind in ("begun", "chk", "aborted")}
-        self.last_id = max((id for ids in there.values() for id in ids), default=CheckpointId(0))
+        recorded = (id for ids in there.values() for id in ids)
+        self.last_id = decide.last_id(recorded, self.world.restored_from, self._barriers())
         for id in sorted(there["begun"] - there["chk"] - there["aborted"]):
             yield
             yield from self._mark(id)
@@ -95,6 +97,14 @@ class Coordinator:
         self._sweep()
         for name in self.world.graph.leaves:
             self._tracks[name] = Track(self.world.last(name, "commits"))
+
+    def _barriers(self) -> list[CheckpointId]:
+        """Those that the live files know."""
+        found = [run.writer.newest_barrier() for run in self.driver.runs.values() if run.writer is not None]
+        for name, inputs in self.world.graph.inputs.items():
+            ends = self.world.ends(name, self.world.last(name, "commits")) if inputs else []
+            found += [end.barrier for end in ends]
+        return found
 
     def _sweep(self) -> None:
         """Delete what no completed checkpoint refers to: it is of one that was aborted."""
@@ -156,13 +166,18 @@ class Coordinator:
         highest = self.world.highest
         self.last_id = id = CheckpointId(self.last_id + 1)
         try:
-            while self.records.create(f"begun-{id}.json", b"{}") is not Created.NOW:
+            body = json.dumps({"attempt": self.driver.attempt}).encode()
+            while self.records.create(f"begun-{id}.json", body) is not Created.NOW:
+                there = json.loads(self.world.checkpoints.get(f"begun-{id}.json") or b"{}")
+                if decide.is_abandoned(there.get("attempt"), Attempt(self.driver.attempt)):
+                    yield from self._mark(id)
                 self.last_id = id = CheckpointId(id + 1)
         except OutcomeUnknownError:  # it may be there: nobody may wait for it, nor take its number
             self.ended.add(id)
             yield from self._mark(id)
             return
         assert not self.driver.leased or id > highest, f"{id} begins, and there was {highest}"
+        assert not self.driver.leased or id > max(self.world.barriers()), f"{id} has a barrier already"
         self._skip()
         queries = frozenset(map(QueryName, self.world.graph.order))
         self.flights[id] = flight = Flight(Pending(id, alignment, 0.0, queries))
@@ -336,6 +351,9 @@ class Coordinator:
         manifest = self._manifest(flight)
         self.driver.check()
         yield
+        if decide.inconsistencies(manifest.readings(self.world.graph), manifest.written()):
+            yield from self._abort(flight)
+            return
         created = yield from self._record(manifest)
         if not created:
             yield from self._abort(flight)
@@ -365,6 +383,7 @@ class Coordinator:
             made.positions[name] = self._positions(name, found.batch)
             if found.behind is not None:
                 made.behind[name] = found.behind
+                made.first[name] = first_kept(self._places(flight, name), found.behind)
         made.files = [file for files in flight.kept.values() for file in files]
         return made
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weir.channel.log import (
+    NO_CHECKPOINT,
     Entry,
     Segment,
     Tail,
@@ -21,7 +22,7 @@ from weir.channel.log import (
 from weir.channel.position import Mode, Position, Status, positions_in
 from weir.checkpoint.edits import set_back
 from weir.ids import NO_BATCH, BatchId, CheckpointId
-from weir.protocol.checkpoints import Alignment
+from weir.protocol.checkpoints import Alignment, Reading, Written
 from weir.storage import Store
 from weir.storage.objects import ObjectStore
 
@@ -93,6 +94,9 @@ class World:
         """For each channel, and the records: how many more can be created before one can't."""
         self.silences: dict[str, int] = {}
         """The same, before one is created and nobody is told."""
+        self.restored_from: CheckpointId | None = None
+        self.doubled = False
+        """Rows may come twice: a reader was set back."""
         self.highest = CheckpointId(0)
         """The highest checkpoint that there ever was a record of."""
         self.declines: set[str] = set()
@@ -101,7 +105,7 @@ class World:
         """Roots that are in a batch, behind which their barriers come."""
         self.interrupt: Callable[[], None] | None = None
         self.countdown = 0
-        self.images: list[Image] = []
+        self.images: list[World] = []
         """Checkpoints in which somebody did not stand at the barrier, as they could be restored."""
         self.history: dict[str, list[Entry]] = {name: [] for name in graph.writers}
         """Every entry that a channel ever had, from where it began here."""
@@ -186,17 +190,27 @@ class World:
             assert entry.batch == tail.last + 1, f"{name}: {entry} behind {tail}"
         self.tails[name] = apply(tail, entry)
 
+    def barriers(self) -> list[CheckpointId]:
+        """The highest barrier of each channel, and none."""
+        return [NO_CHECKPOINT, *(tail.barrier for tail in self.tails.values())]
+
+    def copy(self) -> World:
+        """The same, as a copy of its directory is; nobody works on it yet."""
+        made = World(self.graph, self.mode, self.retained, self.kept)
+        for stores, others in ((self.queries, made.queries), (self.channels, made.channels)):
+            for name, store in stores.items():
+                _fill(others[name], store)
+        _fill(made.checkpoints, self.checkpoints)
+        _fill(made.pins, self.pins)
+        made.rows, made.attempts = dict(self.rows), self.attempts
+        made.restored_from, made.highest, made.doubled = self.restored_from, self.highest, self.doubled
+        made.history = {name: list(entries) for name, entries in self.history.items()}
+        made.tails, made.begins = dict(self.tails), dict(self.begins)
+        return made
+
     def entries(self, name: str, behind: int) -> list[Entry]:
         """The history of a channel in front of an entry."""
         return self.history[name][: behind - self.begins[name]]
-
-
-@dataclass(frozen=True)
-class Image:
-    """A generation that was restored from a checkpoint and has not started yet."""
-
-    world: World
-    alignment: Alignment
 
 
 @dataclass
@@ -209,7 +223,21 @@ class Manifest:
     unaligned: dict[str, bool] = field(default_factory=dict)
     positions: dict[str, list[Position]] = field(default_factory=dict)
     behind: dict[str, int] = field(default_factory=dict)
+    first: dict[str, int] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
+
+    def readings(self, graph: Graph) -> list[Reading]:
+        """Where its readers resume; in at-least-once they are set back to the cut."""
+        set_back = self.alignment is Alignment.AT_LEAST_ONCE
+        return [
+            Reading(name, channel, min(end.entry, self.behind[channel]) if set_back else end.entry)
+            for name, ends in self.positions.items()
+            for channel, end in zip(graph.inputs[name], ends, strict=True)
+        ]
+
+    def written(self) -> dict[str, Written]:
+        """What it has of each channel."""
+        return {name: Written(self.first[name], end) for name, end in self.behind.items()}
 
     def dump(self) -> bytes:
         positions = {name: [(p.entry, p.barrier) for p in many] for name, many in self.positions.items()}
@@ -224,8 +252,19 @@ class Manifest:
         return made
 
 
-def restored(world: World, id: CheckpointId) -> World:
-    """A new generation at the cut of a checkpoint, made of what is kept for it."""
+def _fill(store: Store, source: Store) -> None:
+    for key in list(source.list("")):
+        data = source.get(key)
+        assert data is not None
+        store.put(key, data)
+
+
+def restored(world: World, id: CheckpointId, elsewhere: bool = False) -> World:
+    """A new generation at the cut of a checkpoint, made of what is kept for it.
+
+    In the same directory the numbers of all checkpoints are known. Elsewhere, as from a savepoint, only its
+    own is.
+    """
     manifest = world.manifest(id)
     made = World(world.graph, world.mode, world.retained, world.kept)
     for path in manifest.files:
@@ -236,9 +275,12 @@ def restored(world: World, id: CheckpointId) -> World:
             back = {one: Position(entry, id) for one, entry in manifest.behind.items()}
             data = set_back(data.decode(), back).encode()
         (made.queries if kind == "queries" else made.channels)[name].create(key, data)
-    for old in world.ids("begun") | world.ids("chk") | world.ids("aborted"):
-        made.checkpoints.create(f"aborted-{old}.json", b"{}")  # ids go on; its pins are another's
-    made.rows, made.attempts, made.highest = dict(world.rows), world.attempts, world.highest
+    if not elsewhere:
+        for old in world.ids("begun") | world.ids("chk") | world.ids("aborted"):
+            made.checkpoints.create(f"aborted-{old}.json", b"{}")  # ids go on; its pins are another's
+    made.rows, made.attempts, made.restored_from = dict(world.rows), world.attempts, id
+    made.highest = id if elsewhere else world.highest
+    made.doubled = world.doubled or (manifest.alignment is Alignment.AT_LEAST_ONCE and world.graph.joins)
     for name, store in made.channels.items():
         made.begins[name] = first_number(store)
         assert end_number(store) == manifest.behind[name]
