@@ -204,3 +204,17 @@ def test_a_place_that_is_a_file_is_refused_with_words(tmp_path: Path) -> None:
     with pytest.raises(StorageError) as caught:
         LocalStore(tmp_path / "file").create("a", b"")
     assert "weir doctor" in caught.value.hint
+
+
+def test_new_folders_are_forced_to_the_disk_with_all_above_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power loss takes the whole branch, and what was said to be durable with it."""
+    synced: list[str] = []
+    monkeypatch.setattr(local, "sync_folder", lambda folder: synced.append(str(folder)))
+    store = local.LocalStore(tmp_path / "new")
+    store.create("a/b/key", b"1")
+    new = tmp_path / "new"
+    assert synced == [str(one) for one in (tmp_path, new, new / "a", new / "a/b")]
+    store.create("a/b/other", b"1")
+    assert synced[4:] == [str(new / "a/b")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from tests.kept_job import write
 from tests.played_graph import JOB, Far, Graph, finish, waited_for
 from weir.checkpoint import manifest as mf
-from weir.checkpoint import snapshots
+from weir.checkpoint import restore, snapshots
 from weir.checkpoint.copies import Copies
 from weir.checkpoint.manifest import ChannelCut, Manifest
 from weir.errors import StorageError
@@ -158,3 +159,25 @@ def test_a_driver_that_has_lost_its_lease_sweeps_nothing(graph: Graph) -> None:
     graph.coordinator._step()
     waited_for(lambda: notes(graph))
     assert left.exists() and "lease" in notes(graph)[0]
+
+
+def test_checkpoints_go_on_while_a_slow_copy_dir_is_swept_and_keep_what_they_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = Graph(tmp_path / "weir", num_retained=1, copy_dir=str(tmp_path / "far"), data_inline_threshold=0)
+    graph.take(1)
+    far = Far(monkeypatch, "kept")
+    sweep = threading.Thread(
+        target=graph.coordinator._snapshots.sweep, args=[graph.coordinator._retained.all()]
+    )
+    sweep.start()
+    waited_for(lambda: far.asked)
+    graph.take(2)
+    assert graph.completed == [1, 2], "nobody waits for the listing"
+    far.answers.set()
+    sweep.join(30)
+    manifest = mf.read(graph.disk, JOB, CheckpointId(2))
+    assert manifest is not None
+    shutil.rmtree(graph.all.root.parents[1] / "pins")
+    assert restore.verify(graph.disk, manifest) == [], "the copies alone are enough"
+    graph.coordinator.stop()

@@ -6,7 +6,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -366,3 +366,27 @@ def test_nobody_is_given_way_to_when_the_queries_have_ended(bench: Made, tmp_pat
     one.savepoints.batch(batch(rows=1))
     one.savepoints.take_final(wanted(tmp_path / "saved"))
     assert clock.rests == []
+
+
+def test_a_clock_that_is_set_forward_makes_no_savepoint_old(bench: Made, tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    one = bench(
+        **{
+            "execution.checkpointing.savepoint-dir": str(saved),
+            "savepoint.schedule": "1 h",
+            "savepoint.retain": "7 d",
+        }
+    )
+
+    class SetForward(Clock):
+        def now(self) -> datetime:
+            return super().now() + timedelta(days=3650)
+
+    one.savepoints.start()
+    for count in (1, 2):
+        one.savepoints.ask(replace(wanted(saved), trigger="schedule"))
+        one.wait_for(m.SavepointTaken, count)
+    one.savepoints.settle()
+    one.savepoints._clock = SetForward()
+    one.savepoints._make_room()
+    assert len(list(saved.iterdir())) == 2

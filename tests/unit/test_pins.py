@@ -15,7 +15,7 @@ import pytest
 
 from tests.kept_job import KeptJob, changes, tree, write
 from weir.checkpoint import copies as copies_module
-from weir.checkpoint import restore
+from weir.checkpoint import restore, retention
 from weir.checkpoint.copies import Copies
 from weir.checkpoint.kept import KeptFiles
 from weir.checkpoint.pins import MEMORY_LIMIT, Pins
@@ -269,6 +269,36 @@ def test_what_is_removed_can_be_kept_again(job: KeptJob) -> None:
     kept = pins.keep(QUERY, job.batch(0), checkpoint=TWO)
     assert kept.files == manifest.queries["counts"].files
     assert kept.new_bytes == manifest.new_bytes
+
+
+def test_a_pin_that_an_aborted_checkpoint_left_is_not_taken_for_another_file_of_its_name(
+    job: KeptJob,
+) -> None:
+    """After a power loss a batch ran again, and wrote other changes under the same name."""
+    names = job.batch(0)
+    state = next(name for name in names if name.endswith(".delta"))
+    job.pins().keep(QUERY, names, checkpoint=ONE)
+    job.abort(1)
+    write(job.root() / QUERY / state, changes(7))
+    with pytest.raises(StorageError, match="an aborted checkpoint kept another file of this name"):
+        job.pins().keep(QUERY, names, checkpoint=TWO)
+    retention.sweep(job.store, job.job, [])
+    manifest = job.take(3, job.pins(), names, 0)
+    assert KeptFiles(job.store, manifest).content(
+        next(file for file in manifest.files() if file.path.endswith(state))
+    ) == changes(7)
+
+
+def test_where_there_are_no_links_a_pin_that_is_there_is_compared_by_its_content(
+    job: KeptJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, "no links")
+
+    monkeypatch.setattr(os, "link", no_links)
+    names = job.batch(0)
+    first = job.pins().keep(QUERY, names, checkpoint=ONE)
+    assert job.pins().keep(QUERY, names, checkpoint=TWO).files == first.files
 
 
 # storage memory

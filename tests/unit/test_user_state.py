@@ -18,12 +18,14 @@ from typing import Any
 import pytest
 
 from weir import sinks
+from weir.checkpoint.flight import words_of
 from weir.errors import ExternalError, FencedError, OutcomeUnknownError, StorageError, UserStateError
 from weir.ids import NO_BATCH, Attempt, BatchId, QueryName, Run, Token
 from weir.job.sinks import Outcome, StagingSink
 from weir.job.sinks.function import FunctionSink
 from weir.job.state import KEPT, LIMIT, State, States, UserStateSink, Values
 from weir.protocol.ledger import Staged, plan_start
+from weir.spark.closure import GoneError
 from weir.spark.layout import QueryFiles
 from weir.storage.local import LocalStore
 from weir.storage.store import Created, Store
@@ -314,8 +316,33 @@ def test_the_values_of_the_newest_batches_are_kept(tmp_path: Path) -> None:
     driver.run(upto=KEPT + 10)
     assert driver.found(KEPT + 10) == KEPT + 10
     assert driver.found(11) == 11
-    assert driver.found(10) is None
-    assert len(list(driver.store.list("generation/user-state/train/values"))) == KEPT
+    assert driver.found(10) == 10
+    assert len(list(driver.store.list("generation/user-state/train/values"))) == KEPT + 1
+
+
+def test_values_that_are_deleted_already_are_not_taken_for_none(tmp_path: Path) -> None:
+    """A checkpoint without them would begin again with the initial value, in silence."""
+    driver = Driver(LocalStore(tmp_path), 1, lambda state, batch: setattr(state, "value", batch))
+    driver.run(upto=KEPT + 10)
+    with pytest.raises(GoneError) as gone:
+        driver.values.files_of(BatchId(9))
+    assert words_of(gone.value) == (
+        f"the user state of batch 9 is gone: values are kept for {KEPT} batches, "
+        "and the checkpoint took longer than those"
+    )
+
+
+def test_a_value_of_many_batches_stays_as_long_as_one_of_them_counts(tmp_path: Path) -> None:
+    """The state was taken out of the pipeline, and came back."""
+    driver = Driver(LocalStore(tmp_path), 1, lambda state, batch: setattr(state, "value", batch))
+    driver.run(upto=5)
+    late = 3 * KEPT
+    driver.values.stage(BatchId(late), Token(Attempt(1), Run(1)), b"{}")
+    again = Staged(BatchId(late), Token(Attempt(1), Run(1)))
+    driver.values.commit(again, Token(Attempt(1), Run(1)))
+    driver.values.forget(again)
+    (name,) = driver.values.files_of(BatchId(late - 1))
+    assert name == "user-state/train/values/000000005-1-1.json"
 
 
 def test_a_checkpoint_finds_the_file_of_its_cut_and_a_restore_goes_on_from_it(tmp_path: Path) -> None:

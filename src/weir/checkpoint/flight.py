@@ -182,8 +182,7 @@ class Outside:
 def words_of(error: BaseException) -> str:
     """Why a checkpoint was aborted, for people."""
     if isinstance(error, GoneError):
-        way_out = "raise spark.sql.streaming.minBatchesToRetain"
-        return f"{error} is gone: Spark purged it before it was kept ({way_out})"
+        return f"{error} is gone: {error.why}"
     if isinstance(error, NoPositionError):
         return str(error)
     return error.text if isinstance(error, WeirError) else f"{type(error).__name__}: {error}"

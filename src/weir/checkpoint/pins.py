@@ -180,6 +180,7 @@ class Pins:
                 known[path] = _Pin(file, checkpoint, checkpoint)
         linked = [path for path in wanted if path not in known or not known[path].file.within]
         there = self._there(linked)
+        self._check_same(path for path in there.intersection(linked) if path not in known)
         fresh = [path for path in linked if (path not in there and self._link(path)) or path not in known]
         if (torn := self._torn_zip({path: path for path in wanted})) is not None:
             if torn in fresh:
@@ -240,6 +241,22 @@ class Pins:
             with suppress(FileNotFoundError):
                 found.update(f"{folder}/{name}" for name in os.listdir(self._folder / folder))
         return found
+
+    def _check_same(self, left: Iterable[str]) -> None:
+        """Refuse pins that nobody answers for, and that are not what the live files are.
+
+        An aborted checkpoint may have left them. After a power loss Spark may have run a batch again, which
+        wrote other content under the same name. The next sweep deletes such a pin, if nothing needs it.
+        """
+        for path in left:
+            live, pin = self._live / path, self._folder / path
+            try:
+                if os.path.samestat(live.stat(), pin.stat()) or files.checksum(live) == files.checksum(pin):
+                    continue
+            except FileNotFoundError:  # purged since it was linked
+                continue
+            reason = "an aborted checkpoint kept another file of this name; the next sweep deletes it"
+            raise StorageError(verb="use", path=pin, reason=reason, root=self._store.url)
 
     def _link(self, path: str) -> bool:
         """Make the pin; False when it is there already."""

@@ -8,7 +8,8 @@ gone. Nothing here touches a live file of Spark or of a channel.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from weir.checkpoint import manifest as mf
@@ -73,27 +74,70 @@ def sweep(
     `void` are taken for aborted, though they are not yet. `check` is asked before each deletion here: it
     raises when another driver may use what lies about.
     """
-    return _Sweep(store, job, list(retained), set(pending), set(void), dry_run, check).run(copy_dir)
+    one = Sweep(store, job, retained, pending, void=void, dry_run=dry_run, check=check)
+    swept = one.here()
+    for found in one.copies(copy_dir):
+        if not dry_run:
+            found.remove_manifests()
+            found.remove(found.void)
+            found.tidy()
+        swept += found.names
+    return swept
 
 
-class _Sweep:
+@dataclass(frozen=True)
+class SweptCopies:
+    """What nothing needs in one copy-dir."""
+
+    place: Copies
+    manifests: Sequence[CheckpointId]
+    void: Sequence[tuple[Generation, str]]
+    """Copies, as `Copies.kept` names them."""
+    check: Callable[[], None]
+
+    @property
+    def names(self) -> list[str]:
+        gone = [paths.completed(self.place.job, id) for id in self.manifests]
+        return [f"{self.place.url}/{key}" for key in [*gone, *(self.place.key(*copy) for copy in self.void)]]
+
+    def remove_manifests(self) -> None:
+        self.check()
+        for id in self.manifests:
+            self.place.remove_manifest(id)
+
+    def remove(self, copies: Sequence[tuple[Generation, str]]) -> None:
+        """Delete these of the void ones."""
+        self.check()
+        self.place.remove(copies)
+
+    def tidy(self) -> None:
+        """Remove the folders that are empty then."""
+        self.place.remove_empty_folders()
+
+
+class Sweep:
+    """One sweep, in its steps: what is here, then what is in each place of copies (see `sweep`)."""
+
     def __init__(
         self,
         store: Store,
         job: JobName,
-        retained: list[Manifest],
-        busy: set[str],
-        void: set[CheckpointId],
-        dry_run: bool,
-        check: Callable[[], None],
+        retained: Iterable[Manifest],
+        pending: Iterable[str] = (),
+        *,
+        void: Iterable[CheckpointId] = (),
+        dry_run: bool = False,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
+        retained = list(retained)
         self._store = store
         self._job = job
-        self._busy = busy
+        self._busy = set(pending)
         self._dry_run = dry_run
         self._check = check
         self._there = mf.ids(store, job)
-        self._there["aborted"] |= void
+        self._there["aborted"] |= set(void)
+        self._newest = max((id for ids in self._there.values() for id in ids), default=CheckpointId(0))
         self._own = self._there["chk"] - self._there["aborted"]
         self._begun = self._there["begun"] - self._there["chk"] - self._there["aborted"]
         passed_over = self._own - {CheckpointId(one.id) for one in retained}
@@ -105,14 +149,21 @@ class _Sweep:
         for id in passed_over:
             self._need(_parse(store.get(paths.completed(job, id))))
 
-    def run(self, copy_dir: str | None) -> list[str]:
+    def here(self) -> list[str]:
+        """Delete what nothing needs in the job's own directory; what it is."""
         swept = self._records()
         for number in generations.numbers(self._store, self._job):
             swept += self._pins(number)
-        swept += self._dead_restores()
+        return swept + self._dead_restores()
+
+    def copies(self, copy_dir: str | None) -> Iterator[SweptCopies]:
+        """List what nothing needs in each place of copies; it may take long, and nothing is deleted.
+
+        What a checkpoint claims after `here` is not known: the caller leaves it out.
+        """
         for place in sorted((self._places | {copy_dir or ""}) - {""}):
-            swept += self._copies(Copies(place, self._job))
-        return swept
+            if (found := self._copies(Copies(place, self._job))) is not None:
+                yield found
 
     def _records(self) -> list[str]:
         """Old aborts, each `begun-k` before its `aborted-k`; manifests of checkpoints that were aborted."""
@@ -147,7 +198,7 @@ class _Sweep:
                 swept += self._delete(sorted(there - stay), top)
         return swept
 
-    def _copies(self, copies: Copies) -> list[str]:
+    def _copies(self, copies: Copies) -> SweptCopies | None:
         """The same in a copy-dir; what a manifest there refers to stays, unless it is older or aborted.
 
         Nothing goes when the copies are of another lineage, or when the job has no checkpoint of its
@@ -155,26 +206,20 @@ class _Sweep:
         """
         origin = generations.read_origin(self._store, self._job, generations.live(self._store, self._job))
         if not self._own or origin is None or not copies.belong_to(origin.lineage):
-            return []
+            return None
         others = [id for id in copies.manifests() if id not in self._own]
         old = [id for id in others if id < min(self._own) or id in self._there["aborted"]]
         for id in set(others) - set(old):
             self._need(_parse(copies.manifest(id)))
         void = [copy for copy in copies.kept() if self._unneeded(*copy)]
-        if not self._dry_run:
-            for id in old:
-                copies.remove_manifest(id)
-            copies.remove(void)
-            copies.remove_empty_folders()
-        gone = [paths.completed(self._job, id) for id in old] + [copies.key(*copy) for copy in void]
-        return [f"{copies.url}/{key}" for key in gone]
+        return SweptCopies(copies, old, void, self._check)
 
     def _unneeded(self, generation: Generation, name: str) -> bool:
         """Whether a pin or copy may go; a full checkpoint that has not ended keeps what it has."""
         if files.is_temporary(name.rpartition("/")[2]):
             return not self._busy
         full = _FULL.match(name)
-        if full is not None and int(full[1]) in self._begun:
+        if full is not None and (int(full[1]) in self._begun or int(full[1]) > self._newest):
             return False
         return self._sure and name not in self._busy and (generation, name) not in self._needed
 

@@ -19,15 +19,18 @@ from weir.checkpoint.pins import Pins
 from weir.checkpoint.vertex import Found, Vertex
 from weir.clock import Clock
 from weir.config import Settings
-from weir.ids import NO_BATCH, CheckpointId, QueryName
+from weir.ids import NO_BATCH, CheckpointId, Generation, QueryName
 from weir.job.live import Live
 from weir.lease import Lease
 from weir.protocol.checkpoints import unreferenced
 from weir.spark.closure import GoneError, closure
-from weir.storage import open_store
+from weir.storage import files, open_store
 
 _TRIES = 3
 _REMEMBERED = 100
+_AT_ONCE = 50
+
+Copy = tuple[Generation, str]
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,10 @@ class Snapshots:
             clock=clock,
         )
         self._removing = threading.Lock()
-        """Held as long as files are let go, which may take long; nothing is claimed meanwhile."""
+        """Held as long as files are let go; nothing is claimed meanwhile."""
+        self._sweeping = threading.Lock()
+        self._claimed: set[str] = set()
+        """Everything that was claimed since the sweep under way has begun."""
         self._lock = threading.Lock()
         """Never held for long: the coordinator takes it."""
         self._void: set[str] = set()
@@ -175,25 +181,42 @@ class Snapshots:
             trim(open_store(self._live.channel(name)), low)
 
     def sweep(self, retained: Iterable[Manifest]) -> None:
-        """Delete what killed and aborted checkpoints have left behind; it may take long."""
-        with self._removing:
-            with self._lock:
-                busy = {name for names in self._claims.values() for name in names}
-            retention.sweep(
-                self._live.store,
-                self._live.job,
-                retained,
-                busy,
-                copy_dir=self._copy_dir,
-                check=self._lease.check,
-            )
+        """Delete what killed and aborted checkpoints have left behind; it may take long.
+
+        A copy-dir may be slow: checkpoints go on while it is listed, and what they claim by then stays.
+        """
+        with self._sweeping:
+            with self._removing:
+                with self._lock:
+                    busy = {name for names in self._claims.values() for name in names}
+                    self._claimed = set()
+                sweep = retention.Sweep(
+                    self._live.store, self._live.job, retained, busy, check=self._lease.check
+                )
+                sweep.here()
+            for found in sweep.copies(self._copy_dir):
+                found.remove_manifests()
+                for some in _batched(found.void):
+                    with self._removing:
+                        found.remove([copy for copy in some if not self._is_claimed(copy[1])])
+                found.tidy()
+
+    def _is_claimed(self, name: str) -> bool:
+        """Whether a checkpoint may use a copy since the sweep has begun, or is writing it."""
+        return name in self._claimed or bool(self._claimed and files.is_temporary(name.rpartition("/")[2]))
 
     def _claim(self, id: CheckpointId, names: Sequence[str]) -> None:
         """From now on these files are needed: their pins are left alone."""
         with self._removing, self._lock:
             self._void.difference_update(names)
+            self._claimed.update(names)
             if id not in self._over:  # what an aborted one still keeps is swept
                 self._claims.setdefault(id, set()).update(names)
+
+
+def _batched(copies: Sequence[Copy]) -> Iterable[Sequence[Copy]]:
+    """As many at a time as a checkpoint may wait for."""
+    return (copies[number : number + _AT_ONCE] for number in range(0, len(copies), _AT_ONCE))
 
 
 def _goes_on(cut: QueryCut, channel: str) -> int:

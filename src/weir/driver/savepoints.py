@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from weir.checkpoint.flight import Held
@@ -93,6 +94,7 @@ class Savepoints:
         self._keep = settings.savepoint_retain
         self._outside = outside
         self._clock = clock
+        self._began_at, self._began = clock.now(), clock.monotonic()
         self._changed = threading.Condition()
         self._wanted: deque[Wanted] = deque()
         self._over = False
@@ -195,7 +197,7 @@ class Savepoints:
 
     def _make_room(self) -> None:
         gone = []
-        for one in superfluous(self._scheduled(), self._keep, self._clock.now()):
+        for one in superfluous(self._scheduled(), self._keep, self._steady_now()):
             try:
                 place = Place(one.place)
                 if place.url == generations.awaited(self._store, self._job):
@@ -207,6 +209,14 @@ class Savepoints:
                 gone.append(one.place)
         if gone:
             self._outside.report(m.SavepointsDeleted(gone))
+
+    def _steady_now(self) -> datetime:
+        """The time of day, or less if the clock was set forward since the start.
+
+        What seems old only because of that would be deleted, and can't be made again.
+        """
+        passed = timedelta(seconds=self._clock.monotonic() - self._began)
+        return min(self._clock.now(), self._began_at + passed)
 
     # one savepoint
 

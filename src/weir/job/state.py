@@ -21,6 +21,7 @@ from weir.errors import ExternalError, UserStateError
 from weir.ids import Attempt, BatchId, QueryName, Run, Token, query_name
 from weir.job.sinks.contract import Outcome, StagingSink
 from weir.protocol.ledger import Ledger, Staged
+from weir.spark.closure import GoneError
 from weir.storage import Store
 
 if TYPE_CHECKING:
@@ -157,6 +158,12 @@ def _undeclared(state: State, reason: str, todo: str) -> UserStateError:
     return UserStateError(state=state.name, query=state.query, verb="had", reason=reason, todo=todo)
 
 
+class ValuesGoneError(GoneError):
+    """The values of a batch are deleted already."""
+
+    why = f"values are kept for {KEPT} batches, and the checkpoint took longer than those"
+
+
 class Values:
     """The values of all states of one query, in the store of a generation. For any thread.
 
@@ -183,11 +190,14 @@ class Values:
             self._store.create(_key(self._values, staged.batch, deliverer), data)
 
     def forget(self, staged: Staged) -> None:
-        """Remove a staging that was committed, and the values of batches that are too old."""
+        """Remove a staging that was committed, and the values of batches that are too old.
+
+        The newest of those stays: it may be the value of many batches, if the query had no state for a time.
+        """
         self._store.delete(_key(self._staged, staged.batch, staged.token))
-        for key in list(self._store.list(self._values)):
-            if _parse(key)[0] <= staged.batch - KEPT:
-                self._store.delete(key)
+        old = [key for key in self._store.list(self._values) if _parse(key)[0] <= staged.batch - KEPT]
+        for key in sorted(old, key=_parse)[:-1]:
+            self._store.delete(key)
 
     def discard(self, upto: BatchId, keep: Sequence[Staged]) -> None:
         """Remove every staging up to this batch that is not to be kept."""
@@ -210,10 +220,13 @@ class Values:
     def files_of(self, batch: BatchId) -> list[str]:
         """The file, below the generation, that holds the values behind a batch that was delivered.
 
-        Empty when there are no values.
+        Empty when there are none. Raises `ValuesGoneError` when there may have been some.
         """
-        keys = [key for key in self._store.list(self._values) if _parse(key)[0] <= batch]
-        return [max(keys, key=_parse)] if keys else []
+        found = sorted(self._store.list(self._values), key=_parse)
+        keys = [key for key in found if _parse(key)[0] <= batch]
+        if not keys and found and _parse(found[-1])[0] - KEPT > batch:
+            raise ValuesGoneError(f"the user state of batch {batch}")
+        return keys[-1:]
 
     def files_behind(self, batch: BatchId) -> list[str]:
         """The same of a batch that may not be delivered yet: with what its runs have staged."""

@@ -24,7 +24,7 @@ from weir.savepoint import in_store
 from weir.savepoint.in_store import Holder, InStore, taken
 from weir.savepoint.manifest import MANIFEST, SavedFile, Savepoint, encode
 from weir.storage import files, open_store
-from weir.storage.local import sync_folder
+from weir.storage.local import make_folders, sync_folder
 from weir.storage.open import is_local, local_path
 
 HIDDEN = ".weir-savepoint-"
@@ -66,7 +66,7 @@ class _InFolder:
         self._lock = threading.Lock()
         self._over = False
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folders(folder)
             sweep(folder)
             self._refuse_if_there()
             self._root, self._held = _hidden(folder, name)

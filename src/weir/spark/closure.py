@@ -30,6 +30,8 @@ _PARTITIONS = "spark.sql.shuffle.partitions"
 class GoneError(Exception):
     """A file of the closure vanished under the reader; take that of a newer batch."""
 
+    why = "Spark purged it before it was kept (raise spark.sql.streaming.minBatchesToRetain)"
+
 
 @dataclass(frozen=True)
 class Closure:
@@ -137,6 +139,8 @@ class _Reader:
         else:
             ids = self._lineage(f"{folder}/{version}_{uid}.changelog") | {version: uid}
             start = max((v for v, u in ids.items() if f"{v}_{u}.zip" in names), default=0)
+            if not start and (oldest := min(ids)) > 1:  # the snapshot that its lineage begins with is gone
+                raise GoneError(f"{folder}/{oldest}_{ids[oldest]}.zip")
             yield from self._zip(folder, f"{start}_{ids[start]}.zip") if start else []
             yield from (f"{v}_{ids[v]}.changelog" for v in range(start + 1, version + 1))
 

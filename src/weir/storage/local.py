@@ -100,7 +100,7 @@ class LocalStore:
 
     def _write_beside(self, path: str, data: bytes) -> str:
         folder, name = os.path.split(path)
-        os.makedirs(folder, exist_ok=True)
+        make_folders(folder)
         temporary = f"{folder}/.{name}.{secrets.token_hex(6)}.tmp"
         try:
             with open(temporary, "xb") as file:
@@ -136,6 +136,18 @@ def reason(error: OSError) -> str:
     """Why the file system refused, in words."""
     words = {errno.ENOSPC: "the disk is full", errno.EACCES: "permission is missing"}
     return words.get(error.errno or 0, error.strerror or str(error))
+
+
+def make_folders(folder: str | Path) -> None:
+    """Make a folder, and those above it that are missing; the new names are on the disk when this returns."""
+    parent = os.path.dirname(os.path.abspath(folder))
+    if os.path.isdir(folder):
+        return
+    make_folders(parent)
+    with suppress(FileExistsError):  # somebody was faster
+        os.mkdir(folder)
+    with suppress(PermissionError):  # it may be written and not read
+        sync_folder(parent)
 
 
 def sync_folder(folder: str | Path) -> None:
