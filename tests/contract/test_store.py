@@ -16,7 +16,7 @@ import pytest
 from obstore.exceptions import GenericError
 
 from weir.errors import ExternalError, OutcomeUnknownError, StorageError
-from weir.storage import Created, DenseLog, Store
+from weir.storage import Created, DenseLog, Store, local
 from weir.storage.local import LocalStore
 from weir.storage.objects import ObjectStore
 from weir.storage.unreliable import UnreliableStore

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +13,14 @@ import pytest
 from pyspark.sql import functions as F
 
 import weir
+from tests.diamond import wait
+from weir.checkpoint import manifest as mf
+from weir.checkpoint import restore
 from weir.clock import Clock
 from weir.errors import NoSavepointError
-from weir.ids import BatchId
+from weir.ids import BatchId, CheckpointId, JobName, QueryName
 from weir.job.graph import Pipeline
+from weir.job.live import Live
 from weir.job.sinks import Outcome
 from weir.job.sinks.files import FilesSink
 from weir.protocol.ledger import Staged
@@ -22,6 +28,8 @@ from weir.savepoint.operators import operators
 from weir.savepoint.place import Place
 from weir.savepoint.verify import verify
 from weir.spark.closure import closure
+from weir.storage import Store, open_store
+from weir.storage.generations import FIRST
 from weir.testing import ScriptedSource, committed_rows, folded
 from weir.testing.script import Rows, write_script
 
@@ -214,3 +222,63 @@ def test_a_function_goes_on_behind_a_point_when_the_directory_is_lost(
     with job().start(spark, point) as run:
         run.process_all()
     assert called[1:] == [(1, ["c"])]
+
+
+def test_checkpoints_after_a_restore_elsewhere_of_one_that_shared_its_barrier_are_consistent_cuts(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Nothing there but the channel and the offsets knows the number of the barrier."""
+    hold = tmp_path / "hold"
+
+    def slowly(v: int) -> int:
+        while hold.exists():
+            time.sleep(0.01)
+        return v
+
+    def pipeline(env: weir.Env) -> None:
+        rows = env.source("rows", ScriptedSource(tmp_path / "in.jsonl", SCHEMA))
+        clean = env.stream("clean", rows.select("k", F.udf(slowly, "long")("v").alias("v")))
+        env.sink("raw", clean, weir.sinks.files(str(tmp_path / "raw")))
+
+    def job(dir: str) -> weir.Job:
+        own = "execution.checkpointing."
+        several = {own + "max-concurrent-checkpoints": 2, own + "num-retained": 9}
+        made = weir.Job("saved", **{own + "dir": str(tmp_path / dir), own + "interval": "off", **several})
+        made.pipeline(pipeline)
+        return made
+
+    def begun(store: Store, number: int) -> bool:
+        return number in mf.ids(store, JobName("saved"))["begun"]
+
+    here, there = open_store(str(tmp_path / "weir")), open_store(str(tmp_path / "there"))
+    add(tmp_path, ("a", 1))
+    with job("weir").start(spark) as run, ThreadPoolExecutor() as aside:
+        run.process_all()
+        hold.touch()
+        add(tmp_path, ("a", 2))
+        files = Live(here, JobName("saved"), FIRST).files(QueryName("clean"))
+        wait(run, "a batch of the root", lambda: files.last_planned() > files.last_committed())
+        saving = aside.submit(run.savepoint, str(tmp_path / "saved"))
+        wait(run, "the savepoint's checkpoint", lambda: begun(here, 1))
+        taking = aside.submit(run.checkpoint)
+        wait(run, "a checkpoint beside it", lambda: begun(here, 2))
+        hold.unlink()
+        place, second = saving.result(), taking.result()
+    savepoint = Place(place).read()
+    assert (savepoint.id, second) == (1, 2)
+    assert savepoint.queries["raw"].positions["clean"][1] == 2, "they share a barrier"
+
+    with job("there").start(spark, place) as run:
+        ids = []
+        for value in (3, 4):
+            add(tmp_path, ("a", value))
+            run.process_all()
+            ids.append(run.checkpoint())
+    assert ids == [3, 4]
+    for id in ids:
+        manifest = mf.read(there, JobName("saved"), CheckpointId(id))
+        assert manifest is not None and restore.verify(there, manifest) == []
+        assert manifest.queries["raw"].positions["clean"][0] == manifest.channels["clean"].behind
+    with job("there").start(spark, "chk-3") as run:
+        run.process_all()
+    assert sorted(row["v"] for row in committed_rows(str(tmp_path / "raw"))) == [1, 2, 3, 4]
