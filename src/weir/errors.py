@@ -354,7 +354,7 @@ class BadMapError(UserError):
 
     what_form = "--map {given} can't be used"
     why_form = "{reason}"
-    hint_form = "--map QUERY/OLD=NEW takes the numbers of operators, --map QUERY/@OLD=NEW those of sources; NEW may be none"
+    hint_form = "--map QUERY/OLD=NEW takes the numbers of operators, --map QUERY/@OLD=NEW those of sources; NEW may be none, or QUERY/NEW of another query; --map OLD=NEW renames a query"
 
 
 class BadOffsetsError(UserError):

@@ -149,7 +149,7 @@ def test_a_dedup_comes_in_front_of_an_aggregation_and_goes_again(changing: Chang
     assert changing.newest() == {"a": (10,), "b": (12,), "c": (5,)}, "3 was new to the dedup"
     with changing.job(once, sums).start(changing.spark) as run:
         place = run.stop_with_savepoint(str(changing.folder / "saved"))
-    with pytest.raises(RestorePlanError, match="fits with loss: operator 1"):
+    with pytest.raises(RestorePlanError, match="fits with loss: counts operator 1"):
         changing.job(sums).start(changing.spark, place)
     run = changing.goes_on(changing.job(sums), place, allow_dropped=True)
     assert changing.newest() == {"a": (13,), "b": (22,), "c": (15,)}
@@ -172,7 +172,7 @@ def test_a_query_and_its_source_go_and_the_other_keeps_its_state(changing: Chang
     place = changing.saved(sums)
     before = changing.rows("raw")
     changing.raw = ""
-    with pytest.raises(RestorePlanError, match="fits with loss: source 0"):
+    with pytest.raises(RestorePlanError, match="fits with loss: raw source 0"):
         changing.job(sums).start(changing.spark, place)
     changing.goes_on(changing.job(sums), place, allow_dropped=True)
     assert changing.newest() == {"a": (10,), "b": (12,), "c": (10,)}
@@ -535,7 +535,9 @@ def test_sources_come_and_go(named: bool, spark: SparkSession, tmp_path: Path) -
     add("a", 10)
     add("b", 20)
     add("c", 30)
-    with job("c", "b", "a").start(spark, place) as run:
+    with pytest.raises(RestorePlanError, match="needs --map: counts source 0 ambiguous"):
+        job("c", "b", "a").start(spark, place)
+    with job("c", "b", "a").start(spark, place, set_offsets={"counts/@0": "initial"}) as run:
         run.process_all()
         place = run.stop_with_savepoint(str(tmp_path / "saved"))
     newest = {row["k"]: row["sum"] for row in committed_rows(str(tmp_path / "out"))}

@@ -232,7 +232,7 @@ def test_an_aggregate_gains_or_loses_columns(
     input: Path,
     tmp_path: Path,
 ) -> None:
-    from weir.spark.convert import convert_aggregate
+    from weir.spark.convert import convert_state
     from weir.spark.rewrite import rewrite
 
     old, new = Kind("old", before, "update"), Kind("new", after, "update")
@@ -245,7 +245,7 @@ def test_an_aggregate_gains_or_loses_columns(
     (was,) = operators(tmp_path / "first", CUT)
     (will_be,) = operators(tmp_path / "alone", BatchId(0))
     assert conversion_refusal(was, will_be) is None
-    change = convert_aggregate(was, will_be, reshape)
+    change = convert_state(was, will_be, shape.partitions, reshape=reshape)
     rewrite(
         spark,
         tmp_path / "first",

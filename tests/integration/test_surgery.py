@@ -108,6 +108,7 @@ class Query:
             added=[one for one in after.shape.operators if one.id in query.added],
             descriptions=after.files,
             sources=query.sources if query.sources_change else None,
+            folders=query.folders,
         )
         shutil.rmtree(self.folder / location)
         if fits:
@@ -289,7 +290,7 @@ def test_sources_that_changed_places_go_on_where_they_were(rocksdb: Query) -> No
 @pytest.mark.long
 def test_an_aggregate_column_is_added_behind_a_dedup_that_is_new(rocksdb: Query) -> None:
     """The operators are put in place first, then the values are made anew."""
-    from weir.spark.convert import convert_aggregate
+    from weir.spark.convert import convert_state
     from weir.spark.rewrite import rewrite
 
     old, deduped = counted(rocksdb.lines()), once(rocksdb.lines()).groupBy("k")
@@ -299,7 +300,10 @@ def test_an_aggregate_column_is_added_behind_a_dedup_that_is_new(rocksdb: Query)
     (was,) = operators(rocksdb.folder / "one", BatchId(1))
     query = rocksdb.change("one", "two", old, new, "update", fits=False)
     (part,) = (part for part in query.of("operator") if part.reshape is not None)
-    assert part.notes == ("avg(v) begins anew", "now also: Deduplicate id")
+    assert part.notes == (
+        "avg(v) begins anew: it covers the rows since the savepoint only",
+        "now also: Deduplicate id",
+    )
     assert part.reshape is not None and part.old == part.new == 0
     after = planned(new, "update").shape.operators[0]
     rewrite(
@@ -310,7 +314,7 @@ def test_an_aggregate_column_is_added_behind_a_dedup_that_is_new(rocksdb: Query)
         operators(rocksdb.folder / "two", BatchId(1)),
         partitions=2,
         backend="rocksdb",
-        changes={(0, "default"): convert_aggregate(was, after, part.reshape)},
+        changes={(0, "default"): convert_state(was, after, 2, reshape=part.reshape)},
     )
     rocksdb.feed(2)
     given = rocksdb.run(new, "three", "update")

@@ -8,7 +8,17 @@ from datetime import datetime, timezone
 import pytest
 
 from weir.errors import BadOffsetsError
-from weir.protocol.offsets import Choice, Kind, Position, Source, Word, choices, kafka_offsets, log_entry
+from weir.protocol.offsets import (
+    Choice,
+    Kind,
+    Position,
+    Source,
+    Word,
+    choices,
+    fixed_position,
+    kafka_offsets,
+    log_entry,
+)
 
 ORDERS = Source("kafka orders", Kind.KAFKA, "orders")
 FILES = Source("json /in", Kind.FILES, "drops")
@@ -22,12 +32,12 @@ SOURCES = {"counts": [ORDERS, FILES, CHANNEL, RATE, SCRIPT, NAMED], "new": [ORDE
 def said(**given: str) -> dict[int, Choice]:
     """What is said of the query `counts`, by number."""
     places = {f"counts/{where}": value for where, value in given.items()}
-    return choices(places, {"counts"}, SOURCES)["counts"]
+    return choices(places, SOURCES)["counts"]
 
 
 def refused(place: str, value: str) -> str:
     with pytest.raises(BadOffsetsError) as error:
-        choices({place: value}, {"counts"}, SOURCES)
+        choices({place: value}, SOURCES)
     assert place in error.value.what
     return error.value.why
 
@@ -40,7 +50,7 @@ def test_a_source_is_found_by_its_number_and_by_the_name_that_its_author_gave_it
 
 def test_a_frame_that_is_used_twice_is_set_twice() -> None:
     twice = {"counts": [ORDERS, ORDERS]}
-    assert choices({"counts/orders": "latest"}, {"counts"}, twice)["counts"].keys() == {0, 1}
+    assert choices({"counts/orders": "latest"}, twice)["counts"].keys() == {0, 1}
 
 
 def test_a_time_names_its_zone() -> None:
@@ -66,15 +76,22 @@ def test_a_source_that_is_not_there_is_refused_with_those_that_are() -> None:
     assert "@0 orders, @1 drops, @2 channel clean" in refused("counts/order", "latest")
     assert "no such source" in refused("counts/@9", "latest")
     assert "no query 'sums'" in refused("sums/@0", "latest")
-    assert "read nothing at this point" in refused("new/orders", "latest")
+    assert choices({"new/orders": "latest"}, SOURCES)["new"].keys() == {0}, "a new query can be set, too"
     with pytest.raises(BadOffsetsError, match="the same source"):
         said(orders="latest", **{"@0": "earliest"})
 
 
-@pytest.mark.parametrize("value", ["initial", "latest", "timestamp:2026-11-16T00:00:00Z", '{"entry": 1}'])
+@pytest.mark.parametrize("value", ["latest", "timestamp:2026-11-16T00:00:00Z", '{"entry": 1}'])
 def test_the_positions_of_the_jobs_own_files_are_never_set(value: str) -> None:
     assert "belongs to the job's own files" in refused("counts/@2", value)
     assert "Spark finds 'named a' by its name" in refused("counts/@5", value)
+
+
+def test_of_any_source_it_can_be_said_that_it_begins() -> None:
+    """The plan refuses that for one of the job's own that has a position."""
+    assert said(**{"@2": "initial", "@5": "initial"}).keys() == {2, 5}
+    assert "belongs to the job's own files" in fixed_position(CHANNEL)
+    assert fixed_position(ORDERS) == ""
 
 
 def test_rate_and_socket_can_only_begin_again() -> None:

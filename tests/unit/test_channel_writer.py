@@ -191,6 +191,18 @@ def test_a_batch_is_not_entered_behind_a_gap_which_the_next_run_closes(setup: Se
     assert [segment.batch for segment in segments(Tail(), setup.log())] == [0, 1]
 
 
+def test_a_channel_that_is_new_begins_after_the_batch_that_its_query_resumes_after(setup: Setup) -> None:
+    """As that of a query that was split off another one, whose batches went elsewhere."""
+    writer = setup.opened(1)
+    for _ in range(2):
+        assert writer.rewind(BatchId(12)) is Outcome.ALREADY_DONE
+    assert len(setup.log()) == 2, "two fences, the second after batch 12"
+    assert setup.opened(2).last_batch == 12
+    third = setup.opened(3)
+    assert third.commit(setup.stage(third, 13, 3, 1)) is Outcome.DONE_NOW
+    assert [segment.batch for segment in segments(Tail(), setup.log())] == [13]
+
+
 def test_a_channel_of_another_owner_or_of_lost_live_files_is_refused(setup: Setup) -> None:
     setup.opened(1)
     for owner, lineage in (("job/other", LINEAGE), (OWNER, "another")):

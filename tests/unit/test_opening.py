@@ -155,7 +155,7 @@ class Work(replan._Work):
 
     operates, rewrites = True, False
 
-    def _operate(self, spark: Any, read: Path, write: Path) -> None:
+    def _operate(self, spark: Any, read: Path, write: Path, others: Any) -> None:
         write.mkdir()
 
 
@@ -164,8 +164,8 @@ class Played(Replan):
     changed = frozenset({QueryName("counts")})
 
     def _work(self, name: QueryName) -> Work:
-        given: Any = SimpleNamespace(name=name, plan=None, output_mode="append", writer=None)
-        return Work(given, given, given, cast(Any, 0), given, given, {})
+        given: Any = SimpleNamespace(name=name, plan=None, output_mode="append", writer=None, base=name)
+        return Work(given, given, {}, cast(Any, 0), {}, given, given, {})
 
 
 class Driver(Restoring):
@@ -178,7 +178,7 @@ class Driver(Restoring):
         super().__init__(given, given, given, job.store, Mode.ALIGNED, self.lease, lambda _: None, clock)
 
     def _plan(self, point: Point, changes: Changes, live: Live, asked: bool) -> Replan:
-        query: Any = SimpleNamespace(name="counts", wanted=True)
+        query: Any = SimpleNamespace(name="counts", wanted=True, was="")
         return Played(point, cast(Any, SimpleNamespace(queries=[query])), {}, {QueryName("counts"): query})
 
     def _carry_out(self, made: Replan, live: Live) -> None:

@@ -21,7 +21,7 @@ from weir.checkpoint.kept import KeptFiles
 from weir.checkpoint.pins import MEMORY_LIMIT, Pins
 from weir.config import CheckpointStorage
 from weir.errors import BadValueError, CheckpointTooLargeError, CopiesMismatchError, StorageError
-from weir.ids import CheckpointId
+from weir.ids import BatchId, CheckpointId
 from weir.spark.closure import GoneError, closure
 from weir.storage import files
 from weir.storage.generations import FIRST
@@ -38,6 +38,27 @@ def job(tmp_path: Path) -> KeptJob:
 
 def pinned(job: KeptJob) -> Path:
     return job.root() / "pins"
+
+
+@pytest.mark.parametrize(
+    ("ends", "kept"),
+    [
+        (["3", "3", "5"], {"0": [0, 1, 2, 3, 4, 5], "1": [0, 1, 2, 3, 4, 5]}),  # a frame twice, then another
+        (["3", "5"], {"0": [0, 1, 2, 3], "1": [0, 1, 2, 3, 4, 5]}),
+    ],
+)
+def test_a_log_of_files_is_kept_up_to_where_its_source_stands(
+    tmp_path: Path, ends: list[str], kept: dict[str, list[int]]
+) -> None:
+    """A frame that is used twice has two lines in the offset log and one folder: none may be cut short."""
+    lines = [f'{{"logOffset":{end}}}' for end in ends]
+    files = {"metadata": "{}", "offsets/0": "\n".join(["v1", '{"conf":{}}', *lines]), "commits/0": "v1\n{}"}
+    files |= {f"sources/{folder}/{entry}": "v1" for folder in kept for entry in range(8)}
+    for path, text in files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    found = [path.split("/") for path in closure(tmp_path, BatchId(0)).files if path.startswith("sources/")]
+    assert {folder: sorted(int(n) for _, f, n in found if f == folder) for folder in kept} == kept
 
 
 def test_the_closure_of_the_made_up_job_is_what_it_says(job: KeptJob) -> None:

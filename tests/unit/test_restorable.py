@@ -50,7 +50,10 @@ def test_what_the_plan_takes_is_restorable() -> None:
 
 def test_what_the_plan_does_not_take_says_why() -> None:
     lost = asked(shape(aggregation(0), dedup(1)), shape(aggregation(0)))
-    assert (lost.answer, "operator 1; to allow that: -n" in lost.why) == (Answer.LOSES, True)
+    assert (lost.answer, "operator 1 (its state); to allow all of that: -n" in lost.why) == (
+        Answer.LOSES,
+        True,
+    )
     other = asked(shape(aggregation(0, COUNT)), shape(aggregation(0, SUM)))
     assert other.answer is Answer.NEEDS_MAP
     assert "count(1) became sum(v), and looks the same in the state" in other.why

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.planned import AVERAGE, CONF, COUNT, SUM, aggregation, dedup, operator, shape, unknown
 from weir.errors import BadMapError, BadOffsetsError
 from weir.protocol.offsets import FIRST, Position
-from weir.protocol.shapes import Computed, Shape
+from weir.protocol.shapes import Computed, PlannedSource, Shape
 from weir.savepoint.plan import Overall, Part, Refused, RestorePlan, Verdict
 from weir.savepoint.plan_text import text
 from weir.savepoint.planning import Before, Options, plan
@@ -125,7 +125,7 @@ def test_a_gained_column_is_converted() -> None:
     assert made is not None
     assert made.fields == (0, None, None)
     assert made.fresh == (None, 0.0, 0)
-    assert part(found).notes == ("avg(v) begins anew",)
+    assert part(found).notes == ("avg(v) begins anew: it covers the rows since the savepoint only",)
     assert found.overall is Overall.FITS
 
 
@@ -368,12 +368,13 @@ def test_the_plan_as_people_and_programs_read_it() -> None:
             "counts",
             "  source   0        json /in                                 kept",
             "  operator 0        aggregation by k                         rescaled, converted",
-            "      sum(v) begins anew",
+            "      sum(v) begins anew: it covers the rows since the savepoint only",
             "  operator 1        dedup by id                              dropped",
             "      given up: 1200 rows of state",
             "  sink              files /out                               kept",
             "",
-            "fits with loss: operator 1; to allow that: -n",
+            "fits with loss: counts operator 1 (1200 rows of state); to allow all of that:",
+            "  -n",
         ]
     )
     body = json.loads(found.model_dump_json())
@@ -392,3 +393,328 @@ def test_no_line_is_longer_than_asked_for(old: list[str], new: list[str], width:
 
     found = planned(made(old), made(new))
     assert max(map(len, text(found, width).split("\n"))) <= width
+
+
+WINDOWS = ("window(ts, 30 seconds)",)
+
+
+def chain(*, split: bool) -> tuple[dict[str, Shape], dict[str, Shape]]:
+    """A dedup and an aggregation in one query, and the same in two."""
+    below = ["Deduplicate id", "reads json /in"]
+    one = {"chain": shape(aggregation(0, reads=below), dedup(1), sink="files /out")}
+    cut = aggregation(0, reads=["reads channel deduped"])
+    two = {
+        "deduped": shape(dedup(0), sink="channel deduped"),
+        "chain": shape(cut, sources=["channel deduped"], sink="files /out"),
+    }
+    return (one, two) if split else (two, one)
+
+
+def planned_all(old: dict[str, Shape], new: dict[str, Shape], *maps: str, **options: Any) -> RestorePlan:
+    before = {name: Before(one, CONF, ("5",) * len(one.sources)) for name, one in old.items()}
+    return plan(before, new, Options(maps=maps, **options))
+
+
+def test_a_query_that_is_split_does_not_count_its_input_twice_unasked() -> None:
+    """`-n` allows losses; what is read again is none, and is named."""
+    found = planned_all(*chain(split=True), "chain/0=0", allow_dropped=True)
+    source = next(found.query("deduped").of("source"))
+    assert source.verdicts == (Verdict.AMBIGUOUS,)
+    assert "operator 0 of chain (aggregation by k) has counted of it already would count twice" in source.why
+    assert "--map chain/@0=deduped/@0" in source.todo
+    assert "--set-offsets deduped/@0=initial" in source.todo
+    assert "deduped source 0 ambiguous" in text(found, 200)
+    said = Position("begins", log=b"")
+    meant = planned_all(*chain(split=True), "chain/0=0", allow_dropped=True, positions={"deduped": {0: said}})
+    assert meant.overall is Overall.FITS
+
+
+def test_a_query_is_split_with_all_its_state() -> None:
+    found = planned_all(*chain(split=True), "chain/@0=deduped/@0", "chain/1=deduped/0", "chain/0=0")
+    assert found.overall is Overall.FITS, text(found)
+    new = found.query("deduped")
+    assert (new.base, new.there, new.moves, new.sources) == ("chain", False, {1: 0}, (0,))
+    old = found.query("chain")
+    assert (old.base, old.moves, old.sources) == ("chain", {0: 0}, (None,))
+    left = [(one.what, one.old, one.notes) for one in old.parts if one.new is None]
+    assert left == [
+        ("source", 0, ("its position goes to query deduped, source 0",)),
+        ("operator", 1, ("its state goes to query deduped, operator 0",)),
+    ]
+
+
+def test_two_queries_are_merged_with_all_their_state() -> None:
+    maps = ("deduped/@0=chain/@0", "deduped/0=chain/1", "chain/0=0")
+    found = planned_all(*chain(split=False), *maps)
+    assert found.overall is Overall.FITS, text(found)
+    query = found.query("chain")
+    assert query.base == "chain"
+    assert query.taken == {"chain": {0: 0}, "deduped": {0: 1}}
+    assert query.origins == {0: "deduped"}
+    assert query.operators_change and query.sources_change
+    forgotten = planned_all(*chain(split=False), "deduped/0=chain/1", "chain/0=0", allow_dropped=True)
+    assert next(forgotten.query("chain").of("source")).verdicts == (Verdict.AMBIGUOUS,)
+
+
+def test_what_a_merged_query_had_not_read_is_a_loss() -> None:
+    old, new = chain(split=False)
+    before = {name: Before(one, CONF, ("5",), lambda _channel: 3) for name, one in old.items()}
+    maps = ("deduped/@0=chain/@0", "deduped/0=chain/1", "chain/0=0")
+    found = plan(before, new, Options(maps=maps))
+    assert found.overall is Overall.LOSES
+    assert "chain source 0 (3 batches in channel deduped that it had not read)" in text(found, 200)
+
+
+def test_state_of_other_settings_is_not_mixed() -> None:
+    old, new = chain(split=False)
+    before = {name: Before(one, CONF, ("5",)) for name, one in old.items()}
+    conf = {**CONF, "spark.sql.shuffle.partitions": "3"}
+    before["deduped"] = Before(old["deduped"], conf, ("5",))
+    maps = ("deduped/@0=chain/@0", "deduped/0=chain/1", "chain/0=0")
+    found = plan(before, new, Options(maps=maps))
+    wrong = [one for one in found.query("chain").parts if Verdict.INCOMPATIBLE in one.verdicts]
+    assert "with another spark.sql.shuffle.partitions" in wrong[0].why
+
+
+def test_a_new_source_of_a_stream_reaches_the_state_of_its_readers() -> None:
+    old = {
+        "all": shape(sources=["json /a"], sink="channel all"),
+        "sums": shape(aggregation(0, reads=["reads channel all"]), sources=["channel all"]),
+    }
+    new = {**old, "all": shape(sources=["json /a", "csv /b"], sink="channel all")}
+    found = planned_all(old, new)
+    assert [one.verdicts[0].value for one in found.query("all").of("source")] == ["kept", "ambiguous"]
+    plain = planned_all({"all": old["all"]}, {"all": new["all"]})
+    part = list(plain.query("all").of("source"))[1]
+    assert (part.verdicts[0], part.notes[0]) == (
+        Verdict.NEW,
+        "is read from its beginning, or where its options say",
+    )
+
+
+def test_a_new_reader_of_a_channel_below_state_is_asked_about() -> None:
+    old = {"all": shape(sources=["json /a"]), "sums": shape(aggregation(0), sources=["json /in"])}
+    more = aggregation(0, reads=["reads json /in", "reads channel all"])
+    new = {"all": old["all"], "sums": shape(more, sources=["json /in", "channel all"])}
+    found = planned_all(old, new)
+    part = list(found.query("sums").of("source"))[1]
+    assert part.verdicts == (Verdict.AMBIGUOUS,)
+    given = {"sums": {1: Position("begins", log=b"", only_new="no")}}
+    assert planned_all(old, new, positions=given).overall is Overall.FITS
+    with pytest.raises(BadOffsetsError, match="no"):
+        planned_all(old, old, positions={"sums": {0: Position("begins", log=b"", only_new="no")}})
+
+
+def test_a_new_query_may_begin_where_another_one_stands() -> None:
+    old = {"sums": shape(aggregation(0), sink="files /a")}
+    new = {**old, "raw": shape(sink="files /b")}
+    found = planned_all(old, new, "sums/@0=raw/@0")
+    assert found.overall is Overall.FITS
+    assert (found.query("raw").base, found.query("raw").sources) == ("sums", (0,))
+    assert next(found.query("sums").of("source")).verdicts == (Verdict.KEPT,)
+
+
+def test_a_renamed_query_is_recognised_and_keeps_everything() -> None:
+    old = {"old": shape(aggregation(0), dedup(1), sink="files /out")}
+    new = {"new": old["old"]}
+    found = planned_all(old, new)
+    assert found.overall is Overall.LOSES
+    assert "--map old=new" in found.query("new").notes[0]
+    assert "looks like old" in text(found)
+    said = planned_all(old, new, "old=new")
+    assert said.overall is Overall.FITS
+    assert [one.name for one in said.queries] == ["new"]
+    query = said.query("new")
+    assert (query.base, query.was, query.there, query.moves) == ("old", "old", True, {0: 0, 1: 1})
+    assert {verdict for one in query.parts for verdict in one.verdicts} == {Verdict.KEPT}
+    changed = planned_all(old, {"new": shape(dedup(0), sink="files /out")}, "old=new", "old/0=none")
+    assert changed.query("new").moves == {1: 0}
+
+
+@pytest.mark.parametrize("given_map", ["chain=x", "x=chain", "chain=deduped", "chain=chain", "chain=none"])
+def test_a_rename_that_names_nothing_is_refused(given_map: str) -> None:
+    with pytest.raises(BadMapError, match="--map"):
+        planned_all(*chain(split=True), given_map)
+
+
+@pytest.mark.parametrize(
+    "given_maps",
+    [
+        ["chain/1=deduped/@0"],
+        ["chain/@0=deduped/0"],
+        ["chain/1=deduped/4"],
+        ["chain/1=other/0"],
+        ["chain/1=deduped/0", "chain/0=deduped/0"],
+        ["chain/@0=deduped/@0", "chain/@0=deduped/@0"],
+    ],
+)
+def test_a_map_to_another_query_names_what_is_there(given_maps: list[str]) -> None:
+    with pytest.raises(BadMapError, match="--map"):
+        planned_all(*chain(split=True), *given_maps)
+
+
+def keyed(*keys: str, types: str = "string") -> Shape:
+    columns = ", ".join(f"{key.strip('()').replace(' ', '')} {types}" for key in keys)
+    return shape(operator(0, "stateStoreSave", columns, "count0 long", keys, computes=[COUNT]))
+
+
+@pytest.mark.parametrize("maps", [(), ("counts/0=0",)])
+def test_keys_in_another_order_are_converted_whatever_a_map_says(maps: tuple[str, ...]) -> None:
+    """Spark would take one for the other."""
+    found = planned(keyed("k", "g"), keyed("g", "k"), *maps)
+    assert verdicts(found) == {(0, 0): ["converted"]}
+    rekey = part(found).rekey
+    assert rekey is not None and rekey.fields == (1, 0)
+    assert part(found).notes == ("its keys changed their order: k, g became g, k",)
+    assert part(found).reshape is None
+
+
+@pytest.mark.parametrize("maps", [(), ("counts/0=0",)])
+def test_keys_in_another_order_that_can_not_be_converted_are_refused(maps: tuple[str, ...]) -> None:
+    found = planned(keyed("k", "g", types="variant"), keyed("g", "k", types="variant"), *maps)
+    assert verdicts(found) == {(0, 0): ["incompatible"]}
+    assert part(found).why.startswith("its keys changed their order: k, g became g, k, and ")
+    joined = shape(operator(0, "symmetricHashJoin", "a long, b long", "v long", keys=["a = b", "c = d"]))
+    other = shape(operator(0, "symmetricHashJoin", "a long, b long", "v long", keys=["c = d", "a = b"]))
+    found = planned(joined, other, *maps)
+    assert verdicts(found) == {(0, 0): ["incompatible"]}
+    assert part(found).certain
+
+
+def test_a_longer_integer_is_carried_over() -> None:
+    old = shape(operator(0, "stateStoreSave", "m integer", "count0 long", ["(id % 10)"], computes=[COUNT]))
+    wide = ["(cast(id as bigint) % 10)"]
+    new = shape(operator(0, "stateStoreSave", "m long", "count0 long", wide, computes=[COUNT]))
+    found = planned(old, new)
+    assert verdicts(found) == {(0, 0): ["converted"]}
+    assert part(found).notes == ("its key (id % 10) was integer, is now bigint",)
+    back = planned(new, old)
+    assert verdicts(back) == {(0, 0): ["incompatible"]}
+    assert part(back).why == "its key was ((cast(id as bigint) % 10) bigint), is now ((id % 10) integer)"
+
+
+def test_a_longer_value_is_carried_over_with_the_others() -> None:
+    total = Computed(text="sum(n)", columns=1, start=(None,))
+    most = Computed(text="max(n)", columns=1, start=(None,))
+    wide = [
+        one.model_copy(update={"text": one.text.replace("n", "cast(n as bigint)")}) for one in (total, most)
+    ]
+    old = shape(operator(0, "stateStoreSave", "k string", "s long, m integer", ["k"], computes=[total, most]))
+    new = shape(operator(0, "stateStoreSave", "k string", "s long, m long", ["k"], computes=wide))
+    found = planned(old, new)
+    assert verdicts(found) == {(0, 0): ["converted"]}, part(found)
+    made = part(found).reshape
+    assert made is not None
+    assert (made.fields, made.started, made.lost) == ((0, 1), (), ())
+    assert made.widened == ("max(cast(n as bigint))",)
+    alone = planned(
+        shape(operator(0, "stateStoreSave", "k string", "s long", ["k"], computes=[total])),
+        shape(operator(0, "stateStoreSave", "k string", "s long", ["k"], computes=wide[:1])),
+    )
+    assert verdicts(alone) == {(0, 0): ["kept"]}
+    short = Computed(text="sum(cast(n as smallint))", columns=1, start=(None,))
+    other = shape(operator(0, "stateStoreSave", "k string", "s long", ["k"], computes=[short]))
+    first = shape(operator(0, "stateStoreSave", "k string", "s long", ["k"], computes=[total]))
+    assert verdicts(planned(first, other)) == {(0, 0): ["ambiguous"]}, "a shorter integer is another"
+
+
+@pytest.mark.parametrize("maps", [(), ("counts/0=0",)])
+def test_a_longer_window_is_named_and_never_mixed_up(maps: tuple[str, ...]) -> None:
+    def windowed(text: str) -> Shape:
+        return shape(operator(0, "stateStoreSave", "w string", "count0 long", [text], computes=[COUNT]))
+
+    found = planned(windowed("window(ts, 30 seconds)"), windowed("window(ts, 1 minute)"), *maps)
+    assert verdicts(found) == {(0, 0): ["incompatible"]}
+    assert part(found).why.startswith("its window was 30 seconds long, is now 1 minute, and ")
+    slid = planned(
+        windowed("window(ts, 10 minutes, 5 minutes)"), windowed("window(ts, 10 minutes, 4 minutes)")
+    )
+    assert "began every 5 minutes, now every 4 minutes" in part(slid).why
+    session = planned(
+        windowed("session_window(ts, 5 seconds)"), windowed("session_window(ts, 10 seconds)"), *maps
+    )
+    assert verdicts(session) == {(0, 0): ["kept"] if maps else ["ambiguous"]}
+
+
+def test_a_window_that_an_older_weir_described_is_the_same() -> None:
+    before = "named_struct(start, knownnullable(precisetimestampconversion... e202cce2b0f007eb"
+    older = {before: "window(ts, 30 seconds)"}
+    reads = ("where (ts > now)", "reads json /in")
+    old = operator(0, "stateStoreSave", "w string", "count0 long", [before], reads, [COUNT])
+    new = operator(0, "stateStoreSave", "w string", "count0 long", WINDOWS, reads, [COUNT])
+    assert verdicts(planned(shape(old), shape(new, older=older))) == {(0, 0): ["kept"]}
+    other = {before.replace("e202", "9480"): "window(ts, 30 seconds)"}
+    assert verdicts(planned(shape(old), shape(new, older=other))) == {(0, 0): ["ambiguous"]}
+
+
+def nested(*fields: str) -> Shape:
+    inner = {"type": "struct", "fields": [{"name": f, "type": "long", "nullable": True} for f in fields]}
+    made = operator(0, "applyInPandasWithState", "k string", "groupState struct", ["k"])
+    value = {"type": "struct", "fields": [{"name": "groupState", "type": inner, "nullable": True}]}
+    family = made.stores[0].families[0].model_copy(update={"value_schema": value})
+    store = made.stores[0].model_copy(update={"families": (family,)})
+    return shape(made.model_copy(update={"stores": (store,)}))
+
+
+def test_fields_of_a_struct_are_told_and_compared() -> None:
+    more = planned(nested("c", "s"), nested("c", "s", "x"))
+    assert verdicts(more) == {(0, 0): ["incompatible"]}
+    assert (
+        "struct<c bigint, s bigint>), is now (groupState struct<c bigint, s bigint, x bigint>)"
+        in part(more).why
+    )
+    swapped = planned(nested("c", "s"), nested("s", "c"))
+    assert verdicts(swapped) == {(0, 0): ["ambiguous"]}
+    assert part(swapped).why == "its fields c, s became s, c, and look the same in the state"
+    assert verdicts(planned(nested("c", "s"), nested("s", "c"), "counts/0=0")) == {(0, 0): ["kept"]}
+
+
+def test_what_spark_would_surely_mix_up_is_certain() -> None:
+    swapped = planned(shape(dedup(0, *SMALL), dedup(1, *LARGE)), shape(dedup(0, *LARGE), dedup(1, *SMALL)))
+    assert all(one.certain for one in swapped.parts if one.what == "operator")
+    assert part(planned(shape(dedup(0)), shape(dedup(0, key="user")))).certain
+    today, tomorrow = (shape(dedup(0, key=f"(d>{day})")) for day in ("2026-11-17", "2026-11-18"))
+    assert not part(planned(today, tomorrow)).certain, "one code writes another day every day"
+    sources = planned(shape(sources=["json /a", "rate"]), shape(sources=["rate", "json /a"]))
+    assert all(one.certain for one in sources.parts)
+
+
+def shared(*folders: int) -> Shape:
+    names = {0: "json /in", 1: "json /other"}
+    sources = [
+        PlannedSource(name=names.get(f, "json /in"), folder=f, used=(f"u{n}",)) for n, f in enumerate(folders)
+    ]
+    return shape().model_copy(update={"sources": tuple(sources)})
+
+
+def test_uses_of_one_relation_stay_where_they_are() -> None:
+    """They stand at the same offset and have one log: nothing is gained by moving them."""
+    old = shared(0, 0)
+    swapped = old.model_copy(update={"sources": old.sources[::-1]})
+    found = plan({"counts": Before(old, CONF, ("3", "3"))}, {"counts": swapped}, Options())
+    assert verdicts(found, "source") == {(0, 0): ["kept"], (1, 1): ["kept"]}
+    assert not found.query("counts").sources_change
+
+
+def test_folders_are_counted_by_relation() -> None:
+    old, new = shared(0, 0, 1), shared(0, 1, 1)
+    new = new.model_copy(
+        update={
+            "sources": (
+                old.sources[2].model_copy(update={"folder": 0}),
+                *(one.model_copy(update={"folder": 1}) for one in old.sources[:2]),
+            )
+        }
+    )
+    found = plan({"counts": Before(old, CONF, ("3", "3", "7"))}, {"counts": new}, Options())
+    query = found.query("counts")
+    assert query.sources == (2, 1, 0), "uses of one relation stand at one place"
+    assert query.folders == {0: (1, 0), 1: (0, 1), 2: (0, 1)}
+    apart = old.model_copy(
+        update={"sources": tuple(one.model_copy(update={"folder": n}) for n, one in enumerate(old.sources))}
+    )
+    found = plan({"counts": Before(old, CONF, ("3", "3", "7"))}, {"counts": apart}, Options())
+    assert found.query("counts").folders == {0: (0, 0), 1: (0, 1), 2: (1, 2)}
+    assert found.query("counts").sources_change
+    joined = plan({"counts": Before(apart, CONF, ("3", "4", "7"))}, {"counts": old}, Options())
+    assert sorted(one.verdicts[0].value for one in joined.parts) == ["incompatible", "kept", "kept"]

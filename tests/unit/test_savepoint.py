@@ -289,7 +289,8 @@ def test_that_the_name_of_a_new_one_is_taken_is_said_before_spark_is_asked(
         if word == "edited":
             edit(no_spark, done.place, target, delete="true")
         else:
-            made = SimpleNamespace(changed={"counts"}, point=SimpleNamespace(name=done.place))
+            nothing, point = SimpleNamespace(queries=()), SimpleNamespace(name=done.place)
+            made = SimpleNamespace(changed={"counts"}, point=point, plan=nothing)
             convert(no_spark, cast("Any", made), target, cast("Any", None), 0.0)
 
 

@@ -198,8 +198,14 @@ class ChannelWriter:
         self._staging.discard(upto, self._token, kept)
 
     def rewind(self, to: BatchId) -> Outcome:
-        """Nothing can be taken back from readers: a rollback restores the log in a new generation."""
+        """Nothing can be rewound for readers: a rollback restores the log in a new generation.
+
+        A channel that is new, of a query that resumes after a batch, begins after that batch.
+        """
         self._catch_up()
+        if self._tail.last == NO_BATCH < to:
+            tail = self._tail
+            self._append(lambda: Fence(self._token, to, tail.owner, tail.lineage, self._tail.barrier))
         if self._tail.last <= to:
             return Outcome.ALREADY_DONE
         raise IllegalMoveError(machine=self.describe(), event=f"rewind to {to}", state=str(self._tail.last))

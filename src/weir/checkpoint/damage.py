@@ -22,6 +22,7 @@ from weir.channel.position import positions_in
 from weir.checkpoint import manifest as mf
 from weir.checkpoint.manifest import Manifest
 from weir.ids import NO_BATCH, BatchId, Generation, JobName, QueryName
+from weir.savepoint import shapes
 from weir.spark import whole as spark_files
 from weir.spark.closure import GoneError, closure
 from weir.spark.cut import conf_of
@@ -77,10 +78,17 @@ def look(store: Store, job: JobName, generation: Generation, *, thorough: bool =
 def expected(store: Store, job: JobName, generation: Generation) -> dict[str, BatchId]:
     """The batch that each query has certainly committed: the newest checkpoint of the generation says so.
 
-    Without one, the checkpoint that the generation was opened from; any, when the generation is gone.
+    Without one, the checkpoint that the generation was opened from; any, when the generation is gone. Of
+    that one only the queries count that were started since: the others were dropped, merged or renamed.
     """
     found = _newest_checkpoint(store, job, generation)
-    return {} if found is None else {name: BatchId(cut.batch) for name, cut in found.queries.items()}
+    if found is None:
+        return {}
+    _, started = shapes.last(store, job, generation)
+    own = found.generation == generation or not started
+    return {
+        name: BatchId(cut.batch) for name, cut in found.queries.items() if own or QueryName(name) in started
+    }
 
 
 def _newest_checkpoint(store: Store, job: JobName, generation: Generation) -> Manifest | None:

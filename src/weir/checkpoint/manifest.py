@@ -128,6 +128,8 @@ class Manifest(_Frozen):
     queries: dict[_Query, QueryCut] = {}
     channels: dict[_Query, ChannelCut] = {}
     """By the writing query."""
+    owners: dict[str, str] = {}
+    """See `Origin.owners`."""
 
     @model_validator(mode="after")
     def _names_its_own_files(self) -> Manifest:
@@ -183,6 +185,7 @@ def about(
         "spark": spark,
         "weir": version("weir"),
         "copied_to": copied_to,
+        "owners": dict(origin.owners),
     }
 
 

@@ -199,6 +199,7 @@ class _Live:
             parallelism=origin.parallelism,
             spark=origin.spark,
             weir=version("weir"),
+            owners=dict(origin.owners),
             queries={name: self._cut(name, batch, id, pins, retained) for name, batch in whole.items()},
         )
         still()

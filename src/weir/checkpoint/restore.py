@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -33,6 +33,7 @@ from weir.ids import CheckpointId, Generation, JobName, QueryName
 from weir.savepoint import restoring as saved
 from weir.savepoint.catalogue import below as savepoints_below
 from weir.savepoint.catalogue import out_of_reach
+from weir.savepoint.maps import renames
 from weir.savepoint.place import Place
 from weir.savepoint.records import recorded
 from weir.spark.layout import QueryFiles
@@ -273,6 +274,7 @@ def intend(
         offsets=dict(changes.offsets),
         claim=changes.claim,
         forked_from=changes.forked_from or _forked_from(store, job),
+        owners=_owners(manifest, changes.maps),
     )
     opening = generations.opening(store, job)
     there = read_origin(store, job, opening) if opening else None
@@ -371,6 +373,13 @@ def _is_of(store: Store, job: JobName, manifest: Manifest) -> bool:
     """
     live = read_origin(store, job, generations.live(store, job))
     return live is None or (job, live.lineage) == (manifest.job, manifest.lineage)
+
+
+def _owners(manifest: Manifest, maps: Sequence[str]) -> dict[str, str]:
+    """The queries that their sinks know by another name: those of the point, and those renamed now."""
+    renamed = renames(maps)
+    kept = {name: owner for name, owner in manifest.owners.items() if name not in renamed.values()}
+    return kept | {name: manifest.owners.get(was, was) for name, was in renamed.items()}
 
 
 def _forked_from(store: Store, job: JobName) -> str:

@@ -57,7 +57,7 @@ def plan(
     Spark's planner is asked what each query of the job file is now, and that is compared with what
     the savepoint or checkpoint has. Nothing is written, and no job need be stopped for it. Exit code:
     0 it fits, 10 something would be lost (-n allows it), 11 it must be said what becomes of what
-    (--map), 12 it does not fit.
+    (--map), or that a source is read from its beginning (--set-offsets), 12 it does not fit.
 
     \b
     Example: weir plan wordcount.py -s savepoints/wordcount-12 --parallelism 8

@@ -28,7 +28,8 @@ Maps = Annotated[
     typer.Option(
         "--map",
         metavar="QUERY/OLD=NEW",
-        help="At a restore: which operator becomes which (@OLD for a source; NEW may be none). Repeatable.",
+        help="At a restore: which operator becomes which (@OLD for a source; NEW may be none, or QUERY/NEW"
+        " of another query). OLD=NEW alone renames a query. Repeatable.",
     ),
 ]
 SetOffsets = Annotated[
@@ -36,8 +37,8 @@ SetOffsets = Annotated[
     typer.Option(
         "--set-offsets",
         metavar="QUERY/SOURCE=WHERE",
-        help="At a restore: a source (its name, or @N) goes on at earliest, latest, timestamp:TIME, initial"
-        " or a JSON offset. Repeatable.",
+        help="At a restore: a source (its name, or @N) resumes at earliest, latest, timestamp:TIME, initial"
+        " (from its beginning, as its options say) or a JSON offset. Repeatable.",
     ),
 ]
 Parallelism = Annotated[

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,14 +33,48 @@ class JobSource:
     name: str = ""
     version: str = ""
     """The beginning of the file's SHA-256."""
+    code: str = ""
+    """The same of all the job's modules and of its arguments, as far as they are loaded; see `source_of`."""
 
 
 def source_of(job: Job) -> JobSource:
-    """The file of the pipeline function, as it is now."""
+    """The file of the pipeline function, and all the code of the job, as it is now.
+
+    The code is every module that was loaded from outside of Python's own and installed packages, so it
+    is known when the pipeline has been evaluated once: a function may import what it needs.
+    """
     with suppress(OSError, AttributeError):  # a notebook's cell, or no plain function
         file = Path(job.function.__code__.co_filename)
-        return JobSource(file.name, hashlib.sha256(file.read_bytes()).hexdigest()[:_SHOWN])
+        content = file.read_bytes()
+        return JobSource(file.name, hashlib.sha256(content).hexdigest()[:_SHOWN], _code(file, content))
     return JobSource()
+
+
+def _code(file: Path, content: bytes) -> str:
+    digest = hashlib.sha256(content)
+    for name, data in _modules():
+        digest.update(f"\0{name}\0{len(data)}\0".encode() + data)
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    if main is not None and Path(main) == file:  # else the arguments are those of somebody else
+        digest.update(repr(sys.argv[1:]).encode())
+    return digest.hexdigest()[:_SHOWN]
+
+
+def _modules() -> Iterator[tuple[str, bytes]]:
+    """The modules that are the job's own, with their source, in the order of their names."""
+    paths = sysconfig.get_paths()
+    installed = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    with suppress(AttributeError):  # a virtual environment of old has none of these
+        installed += [*site.getsitepackages(), site.getusersitepackages()]
+    own = Path(__file__).parents[1]  # weir itself, wherever it is
+    below = tuple(f"{Path(one).resolve()}/" for one in {*installed, str(own)})
+    for name, module in sorted(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if name == "__main__" or not file or str(Path(file).resolve()).startswith(below):
+            continue
+        loader: Any = getattr(getattr(module, "__spec__", None), "loader", None)
+        with suppress(OSError, AttributeError):
+            yield name, loader.get_data(file) if hasattr(loader, "get_data") else Path(file).read_bytes()
 
 
 def saved_sink(spec: QuerySpec) -> SavedSink:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from weir.checkpoint.edits import edit_of
 from weir.driver.about import JobSource
 from weir.driver.replan import Replan
+from weir.errors import RestorePlanError
 from weir.ids import BatchId, QueryName
 from weir.protocol.shapes import Shape
 from weir.savepoint.manifest import SavedFile, SavedQuery, Savepoint
@@ -38,6 +39,7 @@ def convert(spark: SparkSession, made: Replan, target: str, source: JobSource, s
     The old savepoint stays as it is; when it raises, nothing is left in `target`. "" when every query goes
     on as it is, and there is nothing to make.
     """
+    _check(made)
     changed = made.changed
     if not changed and all(query.wanted for query in made.plan.queries if query.there):
         return ""
@@ -54,6 +56,14 @@ def convert(spark: SparkSession, made: Replan, target: str, source: JobSource, s
         return remake(place, _told(old, made, roots, source), target, name, roots, since)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check(made: Replan) -> None:
+    """Refuse what a restore alone can do: there is no query in the savepoint to make it of."""
+    for query in made.plan.queries:
+        if query.wanted and (query.begins_set or query.base not in ("", query.name) or query.origins):
+            reason = f"query {query.name} takes its files from elsewhere, which only a restore can do"
+            raise RestorePlanError(job=made.point.manifest.job, point=made.point.name, reason=reason)
 
 
 def _bring(

@@ -225,7 +225,8 @@ class Engine:
                 self._note(text)
             self._origin = self._open_origin(names)
             runs = [self._build(name, Run(1)) for name in names]
-            shapes = Shapes(self._live, self._lease.attempt, self._source.version)
+            self._source = source_of(self._job)  # all that the pipeline imports is loaded by now
+            shapes = Shapes(self._live, self._lease.attempt, self._source)
             shapes.settle([run.spec for run in runs], opened.replan)
         self._report(m.GraphLearnt([learnt(self._specs[name], self._graph) for name in names]))
         faults.point("start.graph")
@@ -655,7 +656,8 @@ class Engine:
     def _open_sink(self, run: QueryRun) -> BatchId:
         began_as = self._origin.forked_from if run.spec.channel is not None else ""
         try:
-            return run.open(f"{began_as or self._name}/{run.name}", self._origin.lineage)
+            owner = self._origin.owners.get(run.name, run.name)  # it may have had another name
+            return run.open(f"{began_as or self._name}/{owner}", self._origin.lineage)
         except FencedError as error:
             newest, own = AttemptLock(self._store, self._name, self._clock).newest(), self._lease.attempt
             taken = error.fields.get("attempt", 0)

@@ -110,14 +110,12 @@ class Restoring:
         job, generation = self._job.name, opened.live.generation
         since = self._clock.monotonic()
         before = Live(self._store, job, generations.live(self._store, job))
-        cuts = {
-            run.name: BatchId(manifest.queries[run.name].batch) if run.name in manifest.queries else NO_BATCH
+        cuts = {run.name: made.cut(run.name) for run in runs}
+        committed = {
+            run.name: max(before.files(name).last_committed() for name in (run.name, made.was(run.name)))
             for run in runs
         }
-        beyond = {
-            run.name: max(before.files(run.name).last_committed(), delivered[run.name]) > cuts[run.name]
-            for run in runs
-        }
+        beyond = {run.name: max(committed[run.name], delivered[run.name]) > cuts[run.name] for run in runs}
         for run in runs:
             possible = run.rewindable and run.floor <= cuts[run.name]
             if beyond[run.name] and not possible and not origin.accept_duplicates:
@@ -159,7 +157,7 @@ class Restoring:
         session.set_state(self._spark, self._config, changes.parallelism or point.manifest.parallelism)
         made = replan.make(self._job, self._spark, live, point, changes, self._mode)
         if not made.changes_nothing:
-            if not asked and made.is_plain(source_of(self._job).version, changes):
+            if not asked and made.is_plain(source_of(self._job), changes):
                 return replace(made, as_it_is=True)
             self._report(m.Planned(plan_text.text(made.plan), made.plan.model_dump(mode="json")))
         made.check(self._job.name)

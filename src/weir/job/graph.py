@@ -124,6 +124,8 @@ def learn(job: JobName, pipeline: Pipeline, spark: SparkSession, live: Live) -> 
         has_state = (lossy or spec.at_most_once) and planned(spec.plan, mode).shape.operators
         if has_state and lossy:
             raise _not_replayable(job, f"query {name!r} has state")
+        if any(stream.cleans for stream in streams[name]):
+            raise _cleans(job, name)
         if has_state:
             raise _stateful(job, name)
     receiving = []
@@ -209,6 +211,15 @@ def _not_replayable(job: JobName, query: str) -> PipelineError:
         reason=f"{query} and reads Spark's socket, which can't be replayed: "
         "lines that a batch had read when the driver died would be lost",
         todo="use weir.sources.socket(host, port), which journals what it receives",
+    )
+
+
+def _cleans(job: JobName, query: QueryName) -> PipelineError:
+    return PipelineError(
+        job=job,
+        reason=f"query {query!r} reads files with Spark's option cleanSource, which takes them away when "
+        "they are read: they are missing when the job is rewound to an older checkpoint",
+        todo="leave cleanSource out, and delete files when no checkpoint needs them any more",
     )
 
 

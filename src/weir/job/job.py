@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,6 +116,7 @@ class Job:
         accept_duplicates: bool = False,
         allow_dropped: bool = False,
         maps: Sequence[str] = (),
+        set_offsets: Mapping[str, str] | None = None,
     ) -> Run:
         """Run the job in a session of its own beside this one, without a supervisor.
 
@@ -127,7 +128,7 @@ class Job:
         from weir.checkpoint.restore import Changes, From  # noqa: PLC0415
         from weir.driver.notebook import start  # noqa: PLC0415
 
-        changes = Changes(maps=tuple(maps), allow_dropped=allow_dropped)
+        changes = Changes(tuple(maps), allow_dropped, offsets=dict(set_offsets or {}))
         return start(self, spark, From(point, accept_duplicates, changes) if point else None)
 
 

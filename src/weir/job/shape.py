@@ -51,6 +51,7 @@ def planned(
         sources=answer.sources,
         sink=sink,
         spark=frame.sparkSession.version,
+        older=dict(answer.older),
     )
     return Planned(shape, files)
 

@@ -7,7 +7,7 @@ told apart is never guessed. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
@@ -194,16 +194,19 @@ def match_sources(
     new: Sequence[PlannedSource],
     said: Mapping[int, int | None],
     offsets: Sequence[str] = (),
+    taken: Collection[int] = (),
 ) -> tuple[dict[int, int], dict[int, int]]:
     """For each new source the old one whose position it takes; and old ones with a new one they may be.
 
     By name; those of one name by what is done with them, or in their order where that does not matter,
     because they stand at the same offset. Spark itself goes by position, so a source without a name is
-    taken by its position, when there are as many as before.
+    taken by its position, when there are as many as before. New ones that are `taken` have a position
+    from elsewhere.
     """
-    found = _Sources(list(old), list(new), said, offsets)
-    found.take(lambda at, number: at == number and old[at] == new[number] and bool(old[at].name))
-    found.take(lambda at, number: old[at] == new[number] and bool(old[at].name))
+    found = _Sources(list(old), list(new), said, offsets, taken)
+    found.take(lambda at, number: at == number and found.one_log(at, number))
+    found.take(lambda at, number: at == number and old[at].is_used_like(new[number]))
+    found.take(lambda at, number: old[at].is_used_like(new[number]))
     found.take(lambda at, number: found.alone(at, number) or found.level(at, number))
     if len(old) == len(new):
         found.take(lambda at, number: at == number and not old[at].name)
@@ -220,11 +223,12 @@ class _Sources:
         new: list[PlannedSource],
         said: Mapping[int, int | None],
         offsets: Sequence[str],
+        taken: Collection[int],
     ) -> None:
         self._old, self._new, self._offsets = old, new, offsets
         self.pairs = {to: at for at, to in said.items() if to is not None}
         self._left = [number for number in range(len(old)) if number not in said]
-        self._free = [number for number in range(len(new)) if number not in self.pairs]
+        self._free = [n for n in range(len(new)) if n not in self.pairs and n not in taken]
 
     def take(self, fits: Callable[[int, int], bool]) -> None:
         """Match the first ones that fit each other, in order."""
@@ -241,6 +245,13 @@ class _Sources:
         mine = [one for one in self._left if self._old[one].name == name]
         its = [one for one in self._free if self._new[one].name == name]
         return bool(name) and mine == [at] and its == [number]
+
+    def one_log(self, at: int, number: int) -> bool:
+        """Whether all old ones of this name are uses of one relation: it does not matter which is which."""
+        name = self._old[at].name
+        mine = [one for one in self._left if self._old[one].name == name]
+        folders = {self._old[one].folder for one in mine}
+        return len(mine) > 1 and len(folders) == 1 and None not in folders and self.level(at, number)
 
     def level(self, at: int, number: int) -> bool:
         """Whether these two are of one name, and all old ones of it stand at the same offset."""

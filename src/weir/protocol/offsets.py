@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -92,6 +92,8 @@ class Position:
     """What it counts as read, instead of its old log; b"" for nothing, None where the old log stays."""
     until: int | None = None
     """Of its old log only the entries up to this one count."""
+    only_new: str = ""
+    """Why this can't be said of a source that has a position already; "" where it can."""
 
     def behind(self, stood: str) -> str:
         """The position of a source that stood elsewhere; raises `LookupError` where it stood nowhere."""
@@ -107,16 +109,16 @@ class Position:
 
 
 def choices(
-    given: Mapping[str, str], begun: Collection[str], sources: Mapping[str, Sequence[Source]]
+    given: Mapping[str, str], sources: Mapping[str, Sequence[Source]]
 ) -> dict[str, dict[int, Choice]]:
     """What is said of each source, by query and number; raises `BadOffsetsError`.
 
-    `begun` are the queries that have read anything at the point, `sources` those of the job as it is.
+    `sources` are those of the job as it is, of queries that the point has and of new ones alike.
     """
     said: dict[str, dict[int, Choice]] = {}
     for place, value in given.items():
         choice = _choice(place, value)
-        query, numbers = _places(choice, begun, sources)
+        query, numbers = _places(choice, sources)
         for number in numbers:
             _check(choice, sources[query][number])
             if number in said.setdefault(query, {}):
@@ -177,18 +179,12 @@ def _object(text: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _places(
-    choice: Choice, begun: Collection[str], sources: Mapping[str, Sequence[Source]]
-) -> tuple[str, list[int]]:
+def _places(choice: Choice, sources: Mapping[str, Sequence[Source]]) -> tuple[str, list[int]]:
     """The query and the numbers of the source; a frame that is used twice in a query has two."""
     found = _parts(choice.place)
     query = found["query"]
     if query not in sources:
         raise choice.refused(f"the job has no query {query!r}")
-    if query not in begun:
-        raise choice.refused(
-            f"query {query!r} has read nothing at this point: it begins where its options say"
-        )
     there = sources[query]
     if found["number"] is not None:
         numbers = [int(found["number"])] if int(found["number"]) < len(there) else []
@@ -202,10 +198,8 @@ def _places(
 
 def _check(choice: Choice, source: Source) -> None:
     """Refuse what can't be done with a source of this kind."""
-    if source.kind is Kind.OWN:
-        raise choice.refused(f"the position of {source.name!r} belongs to the job's own files")
-    if source.kind is Kind.NAMED:
-        raise choice.refused(f"Spark finds {source.name!r} by its name, where weir can't set a position")
+    if choice.word is not Word.INITIAL and (fixed := fixed_position(source)):
+        raise choice.refused(fixed)
     if choice.word is Word.INITIAL or source.kind in (Kind.KAFKA, Kind.FILES):
         return
     if source.kind is Kind.COUNTED:
@@ -215,6 +209,15 @@ def _check(choice: Choice, source: Source) -> None:
             f"what {choice.word.value} is, weir knows of Kafka and of files, not of {source.name!r}:"
             " give its offset as Spark writes it, or initial"
         )
+
+
+def fixed_position(source: Source) -> str:
+    """Why weir can't set the position of a source that has one; "" where it can."""
+    if source.kind is Kind.OWN:
+        return f"the position of {source.name!r} belongs to the job's own files"
+    if source.kind is Kind.NAMED:
+        return f"Spark finds {source.name!r} by its name, where weir can't set a position"
+    return ""
 
 
 def kafka_offsets(choice: Choice) -> dict[str, dict[int, int]]:

@@ -63,6 +63,12 @@ class PlannedSource(_Frozen):
     """The same at every start: `channel clean`, `json /data/in`; "" for one that nobody described."""
     used: tuple[str, ...] = ()
     """What is done with it until it meets another source: tells it apart from one of the same name."""
+    folder: int | None = None
+    """The number of its folder `sources/N`, which all uses of one relation share; None when not known."""
+
+    def is_used_like(self, other: PlannedSource) -> bool:
+        """Whether both have the same name, and the same is done with them."""
+        return bool(self.name) and (self.name, self.used) == (other.name, other.used)
 
 
 class Shape(_Frozen):
@@ -78,6 +84,41 @@ class Shape(_Frozen):
     """The version of Spark that said all this; "" when the files alone were read."""
     job: str = ""
     """The beginning of the SHA-256 of the job file that the query was made by; "" when there is none."""
+    code: str = ""
+    """The same of all modules of the job, and of its arguments; "" when nobody recorded it."""
+    older: dict[str, str] = {}
+    """Texts of this shape as older versions of weir wrote them, each with what it is written like now."""
+
+    def made_by(self, job: str, code: str) -> bool:
+        """Whether this code made the query: all of its modules, or the job file where only that is known."""
+        return self.code == code if self.code and code else self.job == job
+
+    def in_words_of(self, newer: Shape) -> Shape:
+        """The same, with the texts that the newer shape writes otherwise written like there."""
+        if not newer.older or self.older:
+            return self
+
+        def text(line: str) -> str:
+            head, space, rest = line.partition(" ")
+            if line in newer.older:
+                return newer.older[line]
+            return head + space + newer.older[rest] if rest in newer.older else line
+
+        def texts(lines: Sequence[str]) -> tuple[str, ...]:
+            return tuple(map(text, lines))
+
+        operators = tuple(
+            one.model_copy(
+                update={
+                    "keys": texts(one.keys),
+                    "computes": tuple(c.model_copy(update={"text": text(c.text)}) for c in one.computes),
+                    "reads": texts([line for line in one.reads if not _is_expanded(line, newer)]),
+                }
+            )
+            for one in self.operators
+        )
+        sources = tuple(one.model_copy(update={"used": texts(one.used)}) for one in self.sources)
+        return self.model_copy(update={"operators": operators, "sources": sources})
 
     def speaks_like(self, other: Shape) -> bool:
         """Whether the texts of both may be compared: the same Spark wrote them."""
@@ -91,6 +132,11 @@ class Shape(_Frozen):
         """
         mine = {one.id: one for one in self.operators}
         return self.model_copy(update={"operators": tuple(_merged(mine.get(o.id), o) for o in operators)})
+
+
+def _is_expanded(line: str, newer: Shape) -> bool:
+    """Whether it is the expansion of a sliding window, which the key alone tells of now."""
+    return line.startswith("Expand ") and any(text.startswith("window(") for text in newer.older.values())
 
 
 def _merged(planned: PlannedOperator | None, stored: Operator) -> PlannedOperator:

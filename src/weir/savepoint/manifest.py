@@ -138,6 +138,8 @@ class Savepoint(_Frozen):
     queries: dict[str, SavedQuery]
     channels: dict[str, SavedChannel]
     files: tuple[SavedFile, ...]
+    owners: dict[str, str] = {}
+    """Queries that their sinks know by another name (`Origin.owners`)."""
 
     @field_validator("job")
     @classmethod

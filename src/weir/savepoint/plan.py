@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, computed_field
 
-from weir.protocol.fits import Reshape
+from weir.protocol.fits import Rekey, Reshape
 
 
 class Verdict(str, Enum):
@@ -38,6 +38,7 @@ class Overall(str, Enum):
     LOSES = "fits with loss"
     """Something is given up; that must be allowed (`-n`)."""
     NEEDS_MAP = "needs --map"
+    """It must be said what becomes of what, or that a source is read from its beginning."""
     MISFITS = "does not fit"
 
 
@@ -74,6 +75,21 @@ class Part(_Frozen):
     """What a source was called, where it has another name now."""
     reshape: Reshape | None = None
     """What becomes of its values, where an aggregation keeps other columns."""
+    rekey: Rekey | None = None
+    """What becomes of its keys, where they have another order or other types."""
+    of: str = ""
+    """The query of the savepoint that it comes from, where that is another one; `old` is its number there."""
+    folder: int | None = None
+    """The number of a source's folder `sources/N` in the changed query; None when not known."""
+    was_folder: int | None = None
+    """The same in the savepoint."""
+    certain: bool = False
+    """Whether this is so whatever the texts say: Spark would take one thing for another, or refuse it."""
+
+    @property
+    def surely_changed(self) -> bool:
+        """Whether the same code can't have made this: only its texts may differ from start to start."""
+        return self.what != "sink" and (self.certain or self.old is None or self.new is None)
 
 
 class QueryPlan(_Frozen):
@@ -85,6 +101,11 @@ class QueryPlan(_Frozen):
     wanted: bool
     """Whether the job still has it."""
     parts: tuple[Part, ...]
+    base: str = ""
+    """The query of the savepoint whose files it begins with; "" for one that begins with nothing."""
+    was: str = ""
+    """What it was called in the savepoint, where it has another name now."""
+    notes: tuple[str, ...] = ()
 
     def of(self, what: str) -> Iterator[Part]:
         return (part for part in self.parts if part.what == what)
@@ -92,8 +113,16 @@ class QueryPlan(_Frozen):
     @property
     def moves(self) -> dict[int, int]:
         """For each operator that keeps its state: its old id, and its new one."""
-        operators = self.of("operator")
-        return {part.old: part.new for part in operators if part.old is not None and part.new is not None}
+        return self.taken.get(self.base, {})
+
+    @property
+    def taken(self) -> dict[str, dict[int, int]]:
+        """The same for each query of the savepoint that gives it any state."""
+        found: dict[str, dict[int, int]] = {}
+        for part in self.of("operator"):
+            if part.old is not None and part.new is not None:
+                found.setdefault(part.of or self.base, {})[part.old] = part.new
+        return found
 
     @property
     def dropped(self) -> tuple[int, ...]:
@@ -110,6 +139,23 @@ class QueryPlan(_Frozen):
         """For each source of the new query, in Spark's order, the old one; None for one that is new."""
         found = {part.new: part.old for part in self.of("source") if part.new is not None}
         return tuple(found[number] for number in sorted(found))
+
+    @property
+    def origins(self) -> dict[int, str]:
+        """The sources of the new query that begin where one of another query stands: that query."""
+        return {part.new: part.of for part in self.of("source") if part.new is not None and part.of}
+
+    @property
+    def folders(self) -> dict[int, tuple[int, int]]:
+        """For each source with a position: its old folder and its new one; by places where nobody knows."""
+        return {
+            part.new: (
+                part.old if part.was_folder is None else part.was_folder,
+                part.new if part.folder is None or part.was_folder is None else part.folder,
+            )
+            for part in self.of("source")
+            if part.new is not None and part.old is not None
+        }
 
     @property
     def ends(self) -> dict[int, str]:
@@ -135,7 +181,7 @@ class QueryPlan(_Frozen):
     def operators_change(self) -> bool:
         """Whether Spark would look for state where it is not."""
         moved = any(old != new for old, new in self.moves.items())
-        return bool(moved or self.dropped or self.added)
+        return bool(moved or self.dropped or self.added or self.taken.keys() - {self.base})
 
     @property
     def all_named(self) -> bool:
@@ -150,8 +196,14 @@ class QueryPlan(_Frozen):
         """
         if self.all_named:
             return bool(self.ends or self.names)
-        old = [part.old for part in self.of("source") if part.old is not None]
-        return self.sources != tuple(range(len(old))) or bool(self.ends)
+        old = [part.old for part in self.of("source") if part.old is not None and not part.of]
+        elsewhere = any(was != now for was, now in self.folders.values())
+        return self.sources != tuple(range(len(old))) or bool(self.ends or self.origins or elsewhere)
+
+    @property
+    def begins_set(self) -> bool:
+        """Whether it is new, and some of its sources begin where the user says."""
+        return not self.base and bool(self.ends)
 
 
 @dataclass(frozen=True)

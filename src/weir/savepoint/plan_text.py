@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
 from collections.abc import Iterator
 
 from weir.savepoint.plan import Overall, Part, QueryPlan, RestorePlan, Verdict
 
 WIDTH = 80
 _INDENT = "      "
-_BEHIND = {Overall.NEEDS_MAP: "say which is which", Overall.MISFITS: "nothing was touched"}
+_MEANS = {Overall.NEEDS_MAP: "say what becomes of it", Overall.MISFITS: "nothing was touched"}
 
 
 def text(plan: RestorePlan, width: int = WIDTH) -> str:
@@ -21,18 +20,35 @@ def text(plan: RestorePlan, width: int = WIDTH) -> str:
 
 def summary(plan: RestorePlan) -> str:
     """The last line: whether it fits, and what that takes."""
-    counts = Counter(part.verdicts[0] for part in plan.parts)
-    lost = [f"{part.what} {part.old}" for part in plan.parts if part.lost]
     if plan.overall is Overall.FITS:
-        return "fits" + (f"; given up: {', '.join(lost)}" if lost else "")
+        lost = "; ".join(_lost(plan))
+        return "fits" + (f"; given up: {lost}" if lost else "")
     if plan.overall is Overall.LOSES:
-        return f"fits with loss: {', '.join(lost)}; to allow that: -n"
+        return f"fits with loss: {'; '.join(_lost(plan))}; to allow all of that: -n"
     wrong = Verdict.AMBIGUOUS if plan.overall is Overall.NEEDS_MAP else Verdict.INCOMPATIBLE
-    return f"{plan.overall.value}: {counts[wrong]} {wrong.value}; {_BEHIND[plan.overall]}"
+    parts = ", ".join(
+        _named(query, part) for query in plan.queries for part in query.parts if wrong in part.verdicts
+    )
+    return f"{plan.overall.value}: {parts} {wrong.value}; {_MEANS[plan.overall]}"
+
+
+def _lost(plan: RestorePlan) -> Iterator[str]:
+    for query in plan.queries:
+        for part in query.parts:
+            if part.lost:
+                yield f"{_named(query, part)} ({', '.join(part.lost)})"
+
+
+def _named(query: QueryPlan, part: Part) -> str:
+    number = "" if part.what == "sink" else f" {part.new if part.old is None else part.old}"
+    return f"{query.name} {part.what}{number}"
 
 
 def _query(query: QueryPlan, width: int) -> Iterator[str]:
-    yield query.name + ("" if query.there and query.wanted else "  new" if query.wanted else "  dropped")
+    state = "" if query.there and query.wanted else "  new" if query.wanted else "  dropped"
+    yield query.name + (f"  was {query.was}" if query.was else state)
+    for note in query.notes:
+        yield from _wrapped(note, "  ", width)
     broad = max((len(_verdicts(part)) for part in query.parts), default=0)
     for part in query.parts:
         room = width - broad - len(f"  {part.what:<8} 00 > 00  ") - 2

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from weir.checkpoint import restore
+from weir.checkpoint.kept import KeptFiles
 from weir.checkpoint.manifest import Manifest
 from weir.checkpoint.restore import Found
 from weir.ids import BatchId, JobName
@@ -19,6 +23,8 @@ from weir.savepoint.take import saved_queries
 from weir.spark import cut
 from weir.storage import Store
 from weir.storage.generations import Origin
+
+_ENTRY = re.compile(r"channels/(?P<channel>[^/]+)/log/(?P<entry>\d+)\.json")
 
 
 @dataclass(frozen=True)
@@ -54,13 +60,41 @@ def intended(store: Store, job: JobName, origin: Origin) -> Point:
 
 def of_checkpoint(store: Store, found: Found) -> Point:
     saved = saved_queries(store, found.manifest, {})
-    return Point(found.point, found.manifest, {name: shapes.before(query) for name, query in saved.items()})
+    kept = KeptFiles(store, found.manifest)
+    files = {file.path: partial(kept.content, file) for file in found.manifest.files()}
+    queries = {name: shapes.before(query) for name, query in saved.items()}
+    return Point(found.point, found.manifest, _readers(queries, found.manifest, files))
 
 
 def of_savepoint(place: str) -> Point:
-    savepoint = Place(place).read()
+    where = Place(place)
+    savepoint = where.read()
     queries = {name: shapes.before(query) for name, query in savepoint.queries.items()}
-    return Point(place, restoring.facts(savepoint), queries)
+    files = {file.path: partial(where.content, file) for file in savepoint.files}
+    manifest = restoring.facts(savepoint)
+    return Point(place, manifest, _readers(queries, manifest, files))
+
+
+def _readers(
+    queries: Mapping[str, Before], manifest: Manifest, files: Mapping[str, Callable[[], bytes]]
+) -> dict[str, Before]:
+    """The same queries, which know what they have not read of their channels."""
+    return {
+        name: replace(query, unread=partial(_unread, manifest, files, name))
+        for name, query in queries.items()
+    }
+
+
+def _unread(manifest: Manifest, files: Mapping[str, Callable[[], bytes]], reader: str, channel: str) -> int:
+    """How many batches of rows the point has in a channel that a reader has not read."""
+    at, _ = manifest.queries[reader].positions.get(channel, (0, 0))
+    found = ((_ENTRY.fullmatch(path), content) for path, content in files.items())
+    entries = (
+        json.loads(content())
+        for entry, content in found
+        if entry is not None and entry["channel"] == channel and int(entry["entry"]) >= at
+    )
+    return sum(entry["kind"] == "segment" and bool(entry["rows"]) for entry in entries)
 
 
 def of_live_files(root: Path, batch: BatchId, shape: Shape) -> Before:

@@ -53,6 +53,7 @@ def facts(savepoint: Savepoint) -> Manifest:
         completed_at=savepoint.taken_at,
         seconds=savepoint.seconds,
         lineage=savepoint.lineage,
+        owners=savepoint.owners,
         backend=savepoint.backend,
         parallelism=savepoint.parallelism,
         spark=savepoint.spark,

@@ -300,6 +300,7 @@ def _savepoint(
         parallelism=manifest.parallelism,
         alignment=manifest.alignment.value,
         lineage=manifest.lineage,
+        owners=manifest.owners,
         generation=manifest.generation,
         attempt=manifest.attempt,
         queries=saved_queries(store, manifest, facts.queries),

@@ -73,9 +73,16 @@ class _Reader:
 
     def _sources(self) -> Iterator[str]:
         ends = dict(self._ends())
-        for source in sorted(self._list("sources")):
-            end = ends.get(source, "-")
-            last = json.loads(end).get("logOffset") if end.startswith("{") else None
+        folders = self._list("sources")
+        shared = {name for name in ends if name.isdigit()} != {name for name in folders if name.isdigit()}
+        for source in sorted(folders):
+            last = _log_offset(ends.get(source, "-"))
+            if shared and source.isdigit():
+                # A frame that is used twice has two lines in the offset log and one folder, so the folders
+                # behind it have lower numbers than their lines. Too much of a log does no harm, too little
+                # loses its files: the furthest line that may be this folder's counts.
+                later = [_log_offset(end) for name, end in ends.items() if int(name) >= int(source)]
+                last = max((one for one in later if one is not None), default=last)
             for name in _source_log(self._list(f"sources/{source}"), last):
                 yield f"sources/{source}/{name}"
 
@@ -176,6 +183,11 @@ class _Reader:
 
     def _numbers(self, folder: str) -> list[str]:
         return [name for name in self._list(folder) if name.isdigit()]
+
+
+def _log_offset(end: str) -> int | None:
+    found = json.loads(end).get("logOffset") if end.startswith("{") else None
+    return found if isinstance(found, int) else None
 
 
 def _newest(names: set[str], pattern: str, limit: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,25 @@ _STREAMS = {"StreamingRelation", "StreamingRelationV2"}
 _IDENTITY = ("path", "subscribe", "subscribepattern", "assign", "topic", "stream", "table", "host")
 """Options that may say which source of its kind it is; all others may be secrets."""
 _CREDENTIALS = re.compile(r"//[^/@]*@")
+_TIME = r"Timestamp(?:NTZ)?Type"
+_CONVERTED = rf"precisetimestampconversion\((?P<of>.+?), {_TIME}, LongType\)"
+_WINDOW = re.compile(
+    rf"named_struct\(start, knownnullable\(precisetimestampconversion\(\(\({_CONVERTED} - CASE WHEN "
+    rf"\(\(\(precisetimestampconversion\((?P=of), {_TIME}, LongType\) - (?P<shift>-?\d+)\) "
+    rf"% (?P<slide>\d+)\) < 0\) .*? END\) - \d+\), LongType, {_TIME}\)\), "
+    rf"end, knownnullable\(precisetimestampconversion\(.*? \+ (?P<length>\d+)\), LongType, {_TIME}\)\)\)"
+)
+"""What the analyzer makes of `window(of, length, slide, shift)`: arithmetic with microseconds."""
+_SESSION = re.compile(
+    rf"named_struct\(start, precisetimestampconversion\({_CONVERTED}, LongType, {_TIME}\), end, "
+    rf"knownnullable\(precisetimestampconversion\(precisetimestampconversion\("
+    rf"(?P=of) \+ (?P<gap>.+?), {_TIME}, LongType\), LongType, {_TIME}\)\)\)"
+)
+_WINDOW_TIME = re.compile(
+    rf"precisetimestampconversion\(\(precisetimestampconversion\((?P<of>.+?)\.end, {_TIME}, LongType\) - 1\)"
+    rf", LongType, {_TIME}\)"
+)
+_UNITS = (("day", 86_400_000_000), ("hour", 3_600_000_000), ("minute", 60_000_000), ("second", 1_000_000))
 _DECLARATIVE = "org.apache.spark.sql.catalyst.expressions.aggregate.DeclarativeAggregate"
 
 
@@ -52,6 +71,10 @@ class Texts:
         self._declarative = jvm.java.lang.Class.forName(_DECLARATIVE)
         self._columns: dict[str, str] = {}
         """By Spark's id: what the column is computed from."""
+        self._older_columns: dict[str, str] = {}
+        """The same in the words of `Shape.older`."""
+        self.older: dict[str, str] = {}
+        """Texts as an older weir wrote them, each with what it is now; see `Shape.older`."""
         self._learn(plan)
 
     def fingerprint(self, physical: Any) -> Fingerprint:
@@ -83,20 +106,37 @@ class Texts:
             self._learn(child)
         for one in sequence(node.expressions()):
             if _class(one) == "Alias":
-                self._columns[_id(one)] = self._text(one.child())
+                self._name(_id(one), *self._both(one.child()))
         if _class(node) == "Generate":
-            made = self._text(node.generator())
+            made, older = self._both(node.generator())
             for number, column in enumerate(sequence(node.generatorOutput())):
-                self._columns[_id(column)] = made if number == 0 else f"{made}[{number}]"
+                ending = "" if number == 0 else f"[{number}]"
+                self._name(_id(column), made + ending, older + ending)
+        if _class(node) == "Expand":
+            for column, one in zip(sequence(node.output()), self._first_projection(node), strict=True):
+                if (made := self._text(one)).startswith("window("):
+                    name = str(column.name())
+                    self.older[name] = made
+                    self._name(_id(column), made, name)
+
+    def _name(self, id: str, text: str, older: str) -> None:
+        self._columns[id], self._older_columns[id] = text, older
+
+    def _first_projection(self, expand: Any) -> list[Any]:
+        """A sliding window is expanded into one row for each window; the first one tells of all."""
+        return sequence(sequence(expand.projections())[0])
 
     def _text(self, expression: Any) -> str:
-        def resolved(found: re.Match[str]) -> str:
-            return self._columns.get(found[2], found[1])
+        return self._both(expression)[0]
 
-        text = _CHANCE.sub(r"\1()", _NOW.sub("now", _ATTRIBUTE.sub(resolved, expression.toString())))
-        if len(text) <= _LONG:
-            return text
-        return f"{text[: _LONG // 2]}... {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    def _both(self, expression: Any) -> tuple[str, str]:
+        """The text of an expression, now and as an older weir wrote it."""
+        written = expression.toString()
+        text = _cut(_windows(_resolved(written, self._columns)))
+        older = _cut(_resolved(written, self._older_columns))
+        if text != older:
+            self.older[older] = text
+        return text, older
 
     def _keys(self, physical: Any) -> Iterator[str]:
         kind = _class(physical)
@@ -150,6 +190,10 @@ class Texts:
             yield f"generates {self._text(node.generator())}"
         elif kind in _CALLS:
             yield f"calls {self._text(node.functionExpr())}"
+        elif kind == "Expand" and any(
+            self._text(one).startswith("window(") for one in self._first_projection(node)
+        ):
+            return  # the key says it
         elif kind == "LogicalRelation":
             yield _ATTRIBUTE.sub(r"\1", node.simpleString(_LONG))
         elif kind not in ("Project", "LocalRelation"):
@@ -163,9 +207,20 @@ class Texts:
             yield self._text(condition)
 
 
-def sources(analyzed: Any) -> list[str]:
-    """The names of the streams of a plan, in the order of Spark's offset log."""
-    return [source(leaf) for leaf in sequence(analyzed.collectLeaves()) if is_stream(leaf)]
+def sources(analyzed: Any) -> list[tuple[str, int]]:
+    """The streams of a plan, in the order of Spark's offset log: their names and their folders.
+
+    Spark makes one source, with one folder `sources/N`, of a relation that the plan has several times;
+    its offset log has a line for each time.
+    """
+    distinct: list[Any] = []
+    found = []
+    for leaf in sequence(analyzed.collectLeaves()):
+        if is_stream(leaf):
+            folder = next((n for n, one in enumerate(distinct) if one.equals(leaf)), len(distinct))
+            distinct += [leaf] if folder == len(distinct) else []
+            found.append((source(leaf), folder))
+    return found
 
 
 def is_stream(node: Any) -> bool:
@@ -202,6 +257,42 @@ def logical_below(node: Any) -> Iterator[Any]:
 def sequence(found: Any) -> list[Any]:
     """A sequence of Scala's as a list."""
     return [found.apply(number) for number in range(found.size())]
+
+
+def _resolved(text: str, columns: Mapping[str, str]) -> str:
+    """An expression's text with what each column is computed from, and without ids, chance and time."""
+    text = _ATTRIBUTE.sub(lambda found: columns.get(found[2], found[1]), text)
+    return _CHANCE.sub(r"\1()", _NOW.sub("now", text))
+
+
+def _windows(text: str) -> str:
+    """The same with windows as their author wrote them."""
+    text = _WINDOW_TIME.sub(lambda found: f"window_time({found['of']})", _WINDOW.sub(_window, text))
+    return _SESSION.sub(lambda found: f"session_window({found['of']}, {found['gap']})", text)
+
+
+def _window(found: re.Match[str]) -> str:
+    length, slide, shift = (int(found[name]) for name in ("length", "slide", "shift"))
+    said = [found["of"], _duration(length)]
+    if slide != length or shift:
+        said.append(_duration(slide))
+    if shift:
+        said.append(_duration(shift))
+    return f"window({', '.join(said)})"
+
+
+def _duration(microseconds: int) -> str:
+    for unit, size in _UNITS:
+        if microseconds and microseconds % size == 0:
+            count = microseconds // size
+            return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+    return f"{microseconds} microseconds"
+
+
+def _cut(text: str) -> str:
+    if len(text) <= _LONG:
+        return text
+    return f"{text[: _LONG // 2]}... {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def _aggregate_expressions(aggregate: Any) -> Iterator[Any]:

@@ -24,7 +24,7 @@ from weir.spark.closure import closure
 from weir.spark.fingerprints import Fingerprint, Texts, sequence
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter
 
 _RUNTIME = "org.apache.spark.sql.execution.streaming.runtime"
@@ -47,6 +47,8 @@ class Answer:
     """By operator id, in order."""
     sources: tuple[PlannedSource, ...]
     """In the order of Spark's offset log."""
+    older: Mapping[str, str]
+    """See `Shape.older`."""
 
 
 def ask(frame: DataFrame, output_mode: str, folder: Path, pinned: Mapping[str, str] | None = None) -> Answer:
@@ -59,12 +61,15 @@ def ask(frame: DataFrame, output_mode: str, folder: Path, pinned: Mapping[str, s
         found = _stateful(execution.executedPlan(), execution)
         texts = Texts(execution.optimizedPlan(), _jvm(frame))
         prints = {id: texts.fingerprint(found[id]) for id in sorted(found)}
-        names = fingerprints.sources(frame._jdf.queryExecution().analyzed())
+        streams = fingerprints.sources(frame._jdf.queryExecution().analyzed())
         used = list(texts.used(execution.optimizedPlan()))
-    if len(used) != len(names):  # Spark left one out that can't give a row
-        used = [()] * len(names)
-    sources = (PlannedSource(name=name, used=lines) for name, lines in zip(names, used, strict=True))
-    return Answer(prints, tuple(sources))
+    if len(used) != len(streams):  # Spark left one out that can't give a row
+        used = [()] * len(streams)
+    sources = (
+        PlannedSource(name=name, used=lines, folder=folder)
+        for (name, folder), lines in zip(streams, used, strict=True)
+    )
+    return Answer(prints, tuple(sources), texts.older)
 
 
 def refusal(frame: DataFrame, output_mode: str, root: Path, batch: BatchId) -> str:
@@ -91,6 +96,15 @@ def refusal(frame: DataFrame, output_mode: str, root: Path, batch: BatchId) -> s
     return ""
 
 
+def settings_of_a_new_query(spark: SparkSession) -> dict[str, Any]:
+    """What Spark writes in front of the first offsets of a query that is new in this session."""
+    session = _session(spark._jsparkSession)
+    log: Any = spark._jvm.org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata  # type: ignore[union-attr]
+    found: dict[str, Any] = json.loads(log.apply(0, 0, session.conf()).json())
+    found["conf"] = {key: value for key, value in found["conf"].items() if value is not None}
+    return found
+
+
 def output_mode_of(writer: DataStreamWriter) -> str:
     """The output mode that an unstarted writer of Spark's was given."""
     made = writer._jwrite
@@ -105,10 +119,7 @@ def _planning(
 ) -> Iterator[Any]:
     """A plan of the batch behind `last`, in a session of its own; it is made when it is asked for."""
     jvm = _jvm(frame)
-    session = frame._jdf.sparkSession().cloneSession()
-    for key, value in _AS_A_STREAM.items():
-        session.conf().set(key, value)
-    session.conf().set(_STATE_PARTITIONS, session.conf().get(_PARTITIONS))
+    session = _session(frame._jdf.sparkSession())
     log = jvm.org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata
     if pinned is not None:
         stored = {"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": dict(pinned)}
@@ -146,6 +157,15 @@ def _planning(
             sessions.setActiveSession(before.get())
         else:
             sessions.clearActiveSession()
+
+
+def _session(of: Any) -> Any:
+    """A session like this one, with the settings that Spark makes for every streaming query."""
+    session = of.cloneSession()
+    for key, value in _AS_A_STREAM.items():
+        session.conf().set(key, value)
+    session.conf().set(_STATE_PARTITIONS, session.conf().get(_PARTITIONS))
+    return session
 
 
 def _stateful(plan: Any, execution: Any) -> dict[int, Any]:

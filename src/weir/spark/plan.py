@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -48,6 +48,8 @@ class Stream:
     """The class of its table; of its source, when that is of Spark's older kind."""
     location: str
     """The option of this name, by which weir's own sources are told apart; or ""."""
+    cleans: str = ""
+    """What Spark is told to do with files that it has read: archive or delete; "" for nothing."""
 
     @property
     def replay(self) -> Replay:
@@ -73,5 +75,17 @@ def streams(frame: DataFrame) -> list[Stream]:
             location = leaf.extraOptions().get("location") or ""
             found.append(Stream(leaf.table().getClass().getName(), location))
         elif kind == _OLDER_RELATION:
-            found.append(Stream(leaf.dataSource().providingClass().getName(), ""))
+            source = leaf.dataSource()
+            found.append(Stream(source.providingClass().getName(), "", _cleans(source.options())))
     return found
+
+
+def _cleans(options: Any) -> str:
+    """The option cleanSource, whatever its case, as Spark looks for it."""
+    keys = options.keys().toSeq()
+    for number in range(keys.size()):
+        key = keys.apply(number)
+        if key.lower() == "cleansource":
+            value = str(options.apply(key)).lower()
+            return "" if value == "off" else value
+    return ""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from weir.protocol.offsets import FIRST, Choice, Kind, Position, Source, Word, log_entry
+from weir.protocol.offsets import FIRST, Choice, Kind, Position, Source, Word, fixed_position, log_entry
 from weir.spark import file_source, kafka_offsets
 from weir.spark.fingerprints import is_stream, sequence, source
 from weir.spark.kafka_client import kafka_stream
@@ -54,7 +54,8 @@ def streams(frame: DataFrame, named: Mapping[str, DataFrame]) -> list[Stream]:
 def position(frame: DataFrame, stream: Stream, choice: Choice) -> Position:
     """Where a source goes on that the choice was checked for; raises `BadOffsetsError`, `BrokerError`."""
     if choice.word is Word.INITIAL:
-        return Position("begins where its options say", log=b"")
+        note = "is read from its beginning, or where its options say, as you asked"
+        return Position(note, log=b"", only_new=fixed_position(stream.about))
     kafka = kafka_stream(stream.leaf)
     if kafka is not None:
         return kafka_offsets.position(frame.sparkSession, kafka, choice)

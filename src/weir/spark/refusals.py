@@ -74,11 +74,23 @@ def edit_refusal(operator: Operator, conf: Mapping[str, str]) -> Refusal | None:
 
 def conversion_refusal(old: Operator, new: Operator) -> Refusal | None:
     """Why the values of an aggregation can't be made those of another, whatever becomes of its columns."""
-    for schema in (old.stores[0].value_schema, new.stores[0].value_schema):
+    values = (old.stores[0].value_schema, new.stores[0].value_schema)
+    return _unreadable(old, "value", values, "leave what the aggregation computes as it is")
+
+
+def rekey_refusal(old: Operator, new: Operator) -> Refusal | None:
+    """Why the keys of an operator can't be made those of another, in another order or with other integers."""
+    keys = (old.stores[0].key_schema, new.stores[0].key_schema)
+    return _unreadable(old, "key", keys, "leave its keys as they were")
+
+
+def _unreadable(
+    operator: Operator, what: str, schemas: Sequence[dict[str, Any] | None], hint: str
+) -> Refusal | None:
+    for schema in schemas:
         unknown = "columns that are not known" if schema is None else rows.check(schema)
         if unknown:
-            why = f"weir can't take a value with {unknown} apart"
-            return _refusal(old, why, "leave what the aggregation computes as it is")
+            return _refusal(operator, f"weir can't take a {what} with {unknown} apart", hint)
     return None
 
 

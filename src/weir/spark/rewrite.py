@@ -114,10 +114,13 @@ def rewrite(
     partitions: int,
     backend: Backend,
     changes: Mapping[Place, Change] | None = None,
+    to: BatchId | None = None,
 ) -> Rewritten:
-    """The same, with changes to the rows of some stores."""
+    """The same, with changes to the rows of some stores; as the batch `to`, where that is given."""
     conf = cut.conf_of(read, batch)
-    refused = refusals(operators, conf, partitions=partitions, backend=backend)
+    # a new number takes as much as a new partition does
+    more = 0 if to is None or to == batch else 1
+    refused = refusals(operators, conf, partitions=partitions + more, backend=backend)
     if refused:
         raise not_rewritable(read.name, refused)
     begun = time.monotonic()
@@ -126,7 +129,8 @@ def rewrite(
     try:
         cut.lay_out(read, batch, scratch / "read")
         (scratch / "written").symlink_to(target)
-        work = _Work(spark, scratch, target, batch, operators, partitions, backend, changes or {})
+        to = batch if to is None else to
+        work = _Work(spark, scratch, target, batch, to, operators, partitions, backend, changes or {})
         stores = work.do()
         _name(target, write.absolute())
     except _Differs as error:
@@ -165,6 +169,7 @@ class _Work:
         scratch: Path,
         target: Path,
         batch: BatchId,
+        to: BatchId,
         operators: Sequence[Operator],
         partitions: int,
         backend: Backend,
@@ -172,11 +177,11 @@ class _Work:
     ) -> None:
         view = scratch / "read"
         conf = cut.conf_of(view, batch)
-        self._view, self._target, self._batch = view, target, batch
+        self._view, self._target, self._batch, self._to = view, target, batch, to
         self._written = scratch / "written"  # the target, under a name that Spark's reader finds
-        self._version = int(batch) + 1
+        self._version, self._new_version = int(batch) + 1, int(to) + 1
         self._files = closure(view, batch).files
-        stays = partitions == int(conf[PARTITIONS]) and backend == backend_of(conf)
+        stays = to == batch and partitions == int(conf[PARTITIONS]) and backend == backend_of(conf)
         changed = {operator for operator, _ in changes}
         self._carried = [one for one in operators if one.kind == LIMIT or (stays and one.id not in changed)]
         self._operators = {one.id: one for one in operators if one not in self._carried}
@@ -229,8 +234,21 @@ class _Work:
                 data = cut.with_conf(data.decode(), conf).encode()
             elif cut.is_operator(path):
                 data = cut.described(data.decode(), self._target, self._partitions).encode()
-            self._put(path, schemas.get(path, data))
+            self._put(self._renumbered(path), schemas.get(path, data))
+        before = f"offsets/{int(self._to) - 1}"
+        if self._to > 0 and not (self._target / before).exists():  # it had no batch before this one
+            self._put(before, (self._target / f"offsets/{self._to}").read_bytes())
         self._commit({})
+
+    def _renumbered(self, path: str) -> str:
+        """Where a file of the batch is in the new one: the logs count batches, and so do descriptions."""
+        kind, _, name = path.rpartition("/")
+        if self._to == self._batch or not name.isdigit():
+            return path
+        if kind in ("offsets", "commits"):
+            return f"{kind}/{max(0, int(name) + int(self._to) - int(self._batch))}"
+        is_operator = kind.startswith("state/") and kind.endswith("/_metadata/v2")
+        return f"{kind}/{min(int(name), int(self._to))}" if is_operator else path
 
     def _commit(self, ids: rewriter.Ids) -> None:
         version, commit = cut.commit_of(self._view, self._batch)
@@ -239,7 +257,7 @@ class _Work:
             commit["stateUniqueIds"] = ids
         if version in ("v1", "v2"):
             version = f"v{self._format}"
-        self._put(f"commits/{self._batch}", cut.commit_text(version, commit).encode())
+        self._put(f"commits/{self._to}", cut.commit_text(version, commit).encode())
 
     def _put(self, path: str, data: bytes) -> None:
         target = self._target / path
@@ -280,7 +298,7 @@ class _Work:
         if not self._operators:
             return {}, {}
         read = self._view if self._was_backend == "rocksdb" else self._written
-        ids = rewriter.rewrite(self._writing, read, self._target, self._batch, transform)
+        ids = rewriter.rewrite(self._writing, read, self._target, self._batch, transform, self._to)
         for place, frame in made.items():
             self._check_partitions(place, _partitions(frame))
         return {place: _observed(frame) for place, frame in made.items()}, ids or {}
@@ -291,7 +309,7 @@ class _Work:
             operator, store = place
             source = self._loaded(place) if self._was_backend == "hashmap" else self._bytes(place)
             frame = self._moved(place, source)
-            task = writing(self._target, operator, store, self._version, self._codec)
+            task = writing(self._target, operator, store, self._new_version, self._codec)
             written = frame.select("key_bytes", "value_bytes").mapInArrow(task, WRITTEN)
             rows = {row["partition"]: row["rows"] for row in written.collect()}
             expected[place] = _observed(written)
@@ -317,7 +335,8 @@ class _Work:
                 "columns": columns,
                 "partitions": self._count(place),
             }
-        task = loading(root, operator, store, self._version, self._codec, placing)
+        version = self._new_version if after else self._version
+        task = loading(root, operator, store, version, self._codec, placing)
         return self._writing.range(0, count, 1, count).mapInArrow(task, LOADED)
 
     def _moved(self, place: Place, frame: DataFrame) -> DataFrame:
@@ -356,11 +375,11 @@ class _Work:
         changed = place not in self._by_rows()
         columns: int | None = None
         if self._backend == "rocksdb" and changed:
-            frame = content.bytes_of(self._writing, self._written, self._batch, *place)
+            frame = content.bytes_of(self._writing, self._written, self._to, *place)
             frame = frame.withColumn("partition_id", F.spark_partition_id())
             measures = content.measures_of_bytes()
         else:
-            frame = content.typed(self._writing, self._written, self._batch, *place)
+            frame = content.typed(self._writing, self._written, self._to, *place)
             measures = content.measures_of_typed(frame)
             columns = partition_columns(self._operators[place[0]], self._stores[place])
         misplaced = content.misplaced(frame, columns, self._count(place)).alias("misplaced")

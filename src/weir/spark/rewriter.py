@@ -23,8 +23,10 @@ Transform = Callable[[int, str, DataFrame], DataFrame]
 """Gets operator, store and the frame of its state; gives a frame of the same schema."""
 
 
-def rewrite(spark: SparkSession, read: Path, write: Path, batch: BatchId, transform: Transform) -> Ids | None:
-    """Write the state of a batch at `read` as that of the same batch at `write`; format 2 gives ids.
+def rewrite(
+    spark: SparkSession, read: Path, write: Path, batch: BatchId, transform: Transform, to: BatchId
+) -> Ids | None:
+    """Write the state of a batch at `read` as that of the batch `to` at `write`; format 2 gives ids.
 
     `write` must have the batch in its offset log, with the settings to write with, and the metadata and
     schemas of its operators; what it has of state is not looked at.
@@ -37,7 +39,7 @@ def rewrite(spark: SparkSession, read: Path, write: Path, batch: BatchId, transf
     rewriter = jvm.org.apache.spark.sql.execution.streaming.state.StateRewriter(
         session,
         int(batch),
-        int(batch),
+        int(to),
         f"file:{write}",
         session.sessionState().newHadoopConf(),
         option.apply(f"file:{read}"),

@@ -66,6 +66,14 @@ class _Fixed(Type):
     def put(self, into: bytearray, at: int, tail: bytearray, value: Any) -> None:
         self._form.pack_into(into, at, value)
 
+    def get(self, row: memoryview, at: int) -> Any:
+        """The value whose eight bytes are at `at`."""
+        return self._form.unpack_from(row, at)[0]
+
+    def lies_like(self, other: Type) -> bool:
+        """Whether the bytes of both mean the same."""
+        return isinstance(other, _Fixed) and self._form.format == other._form.format
+
 
 class _Floating(_Fixed):
     """Hashed by its bits, but zero and NaN have one form each."""
@@ -247,7 +255,10 @@ def place_of(key: Mapping[str, Any], columns: int, partitions: int) -> Callable[
 
 
 def splice(row: bytes, old: Struct, fields: Sequence[int | None], new: Struct, fresh: Sequence[Any]) -> bytes:
-    """A row of the type `new`: each field is a field of the old row, or a fresh plain value."""
+    """A row of the type `new`: each field is a field of the old row, or a fresh plain value.
+
+    A number that the new row has with more bytes is written with those.
+    """
     view = memoryview(row)
     bits = -(-len(old.fields) // 64) * 8
     made_bits = -(-len(new.fields) // 64) * 8
@@ -263,6 +274,8 @@ def splice(row: bytes, old: Struct, fields: Sequence[int | None], new: Struct, f
         elif isinstance(type, _Elsewhere):
             (word,) = _WORD.unpack_from(view, bits + 8 * source)
             type.put_bytes(fixed, at, tail, bytes(view[word >> 32 : (word >> 32) + (word & _MASK)]))
+        elif isinstance(before := old.fields[source], _Fixed) and not before.lies_like(type):
+            type.put(fixed, at, tail, before.get(view, bits + 8 * source))
         else:
             fixed[at : at + 8] = view[bits + 8 * source : bits + 8 * source + 8]
     return bytes(fixed + tail)

@@ -3,8 +3,9 @@
 Spark finds state by an operator's number, and the position of a source by its place in the offset
 log. Both change when the query does. From the files of a cut a new folder is made in which each piece
 is where the changed query looks for it, at the same batch; state that is given up is left out, and an
-operator that is new begins there with nothing. The new folder appears under its name whole or not at
-all, and the files of the cut are never touched: they are linked, or written anew.
+operator that is new begins there with nothing. Pieces may come of other queries, too. The new folder
+appears under its name complete or not at all, and the files of the cut are never touched: they are
+linked, or written again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,7 @@ from weir.ids import BatchId
 from weir.protocol.operators import Operator
 from weir.spark import cut
 from weir.spark.closure import GoneError, closure
+from weir.spark.operators import settings_of_a_new_query
 from weir.spark.refusals import PROVIDER, backend_of, codec_of
 from weir.storage import files
 
@@ -36,11 +39,54 @@ _STATE = re.compile(r"state/(\d+)/(.+)")
 _SCHEMA = re.compile(r"(file:)?.*?/?state/\d+/(_stateSchema/.*)")
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _NOTHING = "n long"
+_WATERMARK = "nextBatchWatermarkMs"
+_LOGGED = '{"logOffset":'
+"""So begins the offset of a source that has a log of its own: one of files."""
 
 Ids = dict[str, list[list[str]]]
 """For each operator, for each partition: the unique ids of its stores, as `commits/<n>` has them."""
 Names = Mapping[str, str | None]
 """For each source that Spark finds by its name and that changes: its new name, None where it is left out."""
+
+
+@dataclass(frozen=True)
+class Other:
+    """What a query gets of another one."""
+
+    state: Path
+    """A checkpointLocation with its state, at the batch of the query that gets it."""
+    moves: Mapping[int, int]
+    """For each operator that is taken: its number there, and its new one."""
+    cut: Path
+    """The checkpointLocation with its offset log and the logs of its sources."""
+    batch: BatchId
+    """Its last batch there."""
+    sources: Mapping[int, int] = field(default_factory=dict)
+    """For each source of the changed query that begins where one of these stands: the number of that one."""
+    folders: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """For each of them the number of its folder there, and of the new one."""
+
+
+def begin(spark: SparkSession, folder: Path, sources: int) -> BatchId:
+    """Make `folder` a query that has run one batch over nothing, with the settings of a session; the batch.
+
+    From there `operate` gives a new query positions and operators. Raises `SurgeryError`.
+    """
+    try:
+        settings = json.dumps(settings_of_a_new_query(spark), separators=(",", ":"))
+        nowhere = ["-"] * sources
+        texts = {
+            "metadata": json.dumps({"id": str(uuid.uuid4())}),
+            "offsets/0": "\n".join(["v1", settings, *nowhere]),
+            "commits/0": cut.commit_text("v1", {"nextBatchWatermarkMs": 0}),
+        }
+        for path, text in texts.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text)
+    except (OSError, PySparkException, Py4JError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise SurgeryError(query=folder.name, batch=0, reason=reason) from error
+    return BatchId(0)
 
 
 def operate(
@@ -56,8 +102,10 @@ def operate(
     names: Names | None = None,
     ends: Mapping[int, str] | None = None,
     logs: Mapping[int, bytes] | None = None,
+    folders: Mapping[int, tuple[int, int]] | None = None,
+    others: Sequence[Other] = (),
 ) -> None:
-    """Make `write` what the changed query needs to go on behind a committed batch of `read`.
+    """Make `write` what the changed query needs to resume after a committed batch of `read`.
 
     `read` is a checkpointLocation with at least the files of that batch; `write` must not be there.
     `moves` has the old and new number of each operator that keeps its state: every other one is left
@@ -65,8 +113,10 @@ def operate(
     describes them. `sources` has for each source of the changed query the old one whose position it
     takes, None for one that begins anew; without it they stay as they are. `names` has the new names of
     those that Spark finds by a name, None for one whose position is left out. `ends` has other positions
-    for some of them, as Spark writes them, and `logs` the first entry of another log of what they have
-    read; an empty one for those that have read nothing.
+    for some of them, as Spark writes them, and `logs` by folder the first entry of another log of what they
+    have read; an empty one for those that have read nothing. `folders` has for each source its old folder
+    `sources/N` and its new one, where those are not numbered like the sources. `others` are queries that it
+    gets state and positions of.
 
     Raises `SurgeryError`; then `write` is not there.
     """
@@ -74,10 +124,13 @@ def operate(
     try:
         work = _Work(spark, read.absolute(), target, write.absolute(), batch)
         ids = work.carry(moves)
+        for other in others:
+            ids |= work.take(other)
         work.plant(added, descriptions or {}, ids)
-        work.commit(ids)
-        work.offsets(sources, names or {}, ends or {}, logs or {})
-        work.verify({*moves.values(), *(one.id for one in added)})
+        work.commit(ids, others)
+        work.offsets(sources, names or {}, ends or {}, logs or {}, folders or {}, others)
+        taken = {to for other in others for to in other.moves.values()}
+        work.verify({*moves.values(), *taken, *(one.id for one in added)})
         _name(target, write.absolute())
     except (GoneError, OSError, LookupError, ValueError, PySparkException, Py4JError) as error:
         reason = str(error).strip().partition("\n")[0]
@@ -100,20 +153,34 @@ class _Work:
 
     def carry(self, moves: Mapping[int, int]) -> Ids:
         """Bring what stays to its new place; the ids of its state."""
-        old: Ids = self._content.get("stateUniqueIds") or {}
         for path in self._files:
-            found = _STATE.fullmatch(path)
-            if found is None:
-                if not path.startswith(("offsets/", "commits/", "sources/")):
-                    self._link(path, path)
-            elif int(found[1]) in moves:
-                to = moves[int(found[1])]
-                if cut.is_operator(path):
-                    data = (self._read / path).read_bytes()
-                    self._put(f"state/{to}/{found[2]}", self._renumbered(data, to))
-                else:
-                    self._link(path, f"state/{to}/{found[2]}")
+            if _STATE.fullmatch(path) is None and not path.startswith(("offsets/", "commits/", "sources/")):
+                self._link(self._read / path, path)
+        self._bring(self._read, self._files, moves)
+        old: Ids = self._content.get("stateUniqueIds") or {}
         return {str(to): old[str(at)] for at, to in moves.items() if str(at) in old}
+
+    def take(self, other: Other) -> Ids:
+        """Bring what comes of another query; the ids of its state."""
+        if not other.moves:
+            return {}
+        root = other.state.absolute()
+        self._bring(root, closure(root, self._batch).files, other.moves)
+        old: Ids = cut.commit_of(root, self._batch)[1].get("stateUniqueIds") or {}
+        if bool(old) != (self._format == "2"):
+            raise ValueError(f"{root.name} keeps its state in another format than this query")
+        return {str(to): old[str(at)] for at, to in other.moves.items() if str(at) in old}
+
+    def _bring(self, root: Path, paths: Sequence[str], moves: Mapping[int, int]) -> None:
+        for path in paths:
+            found = _STATE.fullmatch(path)
+            if found is None or int(found[1]) not in moves:
+                continue
+            to = moves[int(found[1])]
+            if cut.is_operator(path):
+                self._put(f"state/{to}/{found[2]}", self._renumbered((root / path).read_bytes(), to))
+            else:
+                self._link(root / path, f"state/{to}/{found[2]}")
 
     def plant(self, added: Sequence[Operator], descriptions: Mapping[str, bytes], ids: Ids) -> None:
         """Describe the new operators, and give each an empty version behind the batch."""
@@ -126,8 +193,15 @@ class _Work:
             if all(made):
                 ids[str(operator.id)] = [list(stores) for stores in zip(*made, strict=True)]
 
-    def commit(self, ids: Ids) -> None:
+    def commit(self, ids: Ids, others: Sequence[Other] = ()) -> None:
+        """The commit log. Event time is as far as that of any query that gave a piece of its state.
+
+        With less, a dedup would let through what it has forgotten by that time.
+        """
         content = {key: value for key, value in self._content.items() if key != "stateUniqueIds"}
+        reached = [cut.commit_of(other.cut, other.batch)[1].get(_WATERMARK, 0) for other in others]
+        if reached:
+            content[_WATERMARK] = max(content.get(_WATERMARK, 0), *reached)
         version = self._version
         if ids:
             content["stateUniqueIds"] = ids
@@ -140,6 +214,8 @@ class _Work:
         names: Names,
         ends: Mapping[int, str],
         logs: Mapping[int, bytes],
+        folders: Mapping[int, tuple[int, int]],
+        others: Sequence[Other],
     ) -> None:
         """The offset log and the logs of the sources, each source in its new place."""
         for path in self._files:
@@ -147,17 +223,45 @@ class _Work:
                 text = (self._read / path).read_text()
                 text = text if order is None else _reordered(text, order)
                 text = _renamed(text, names) if names else text
-                self._put(path, _with_ends(text, ends).encode())
-            elif path.startswith("sources/"):
+                back = int(self._batch) - int(path.removeprefix("offsets/"))
+                taken = {place: end for other in others for place, end in _ends(other, back).items()}
+                self._put(path, _with_ends(text, {**taken, **ends}).encode())
+            elif path.startswith("sources/") and (order is None or not path.split("/")[1].isdigit()):
                 _, number, name = path.split("/", 2)
-                if order is None or not number.isdigit():
-                    if (to := names.get(number, number)) is not None:
-                        self._link(path, f"sources/{to}/{name}")
-                elif int(number) in order and order.index(int(number)) not in logs:
-                    self._link(path, f"sources/{order.index(int(number))}/{name}")
-        for place, data in logs.items():
+                if (to := names.get(number, number)) is not None:
+                    self._link(self._read / path, f"sources/{to}/{name}")
+        if order is not None:
+            own = {place: (at, place) for place, at in enumerate(order) if at is not None}
+            self._logs(self._read, self._batch, {**own, **folders}, own, logs)
+        for other in others:
+            own = {place: (at, place) for place, at in other.sources.items()}
+            self._logs(other.cut.absolute(), other.batch, {**own, **other.folders}, own, logs)
+        for folder, data in logs.items():
             if data:
-                self._put(f"sources/{place}/0", data)
+                self._put(f"sources/{folder}/0", data)
+
+    def _logs(
+        self,
+        root: Path,
+        batch: BatchId,
+        folders: Mapping[int, tuple[int, int]],
+        own: Mapping[int, tuple[int, int]],
+        logs: Mapping[int, bytes],
+    ) -> None:
+        """The logs of the sources at these places; all uses of one relation have one."""
+        lines = (root / f"offsets/{batch}").read_text().split("\n")[2:]
+        there = [path for path in closure(root, batch).files if path.startswith("sources/")]
+        for place, (at, _) in own.items():
+            was, now = folders[place]
+            if now in logs:
+                continue
+            mine = [path for path in there if path.startswith(f"sources/{was}/")]
+            if not mine and lines[at].startswith(_LOGGED):
+                raise ValueError(f"the log of source {at} is not in sources/{was}")
+            for path in mine:
+                to = f"sources/{now}/{path.split('/', 2)[2]}"
+                if not (self._target / to).exists():
+                    self._link(root / path, to)
 
     def verify(self, wanted: set[int]) -> None:
         """Look whether the new folder is whole, and has exactly these operators."""
@@ -230,8 +334,8 @@ class _Work:
     def _renumbered(self, operator_metadata: bytes, id: int) -> bytes:
         return _renumbered(operator_metadata.decode(), id, self._name).encode()
 
-    def _link(self, path: str, to: str) -> None:
-        source, target = self._read / path, self._target / to
+    def _link(self, source: Path, to: str) -> None:
+        target = self._target / to
         target.parent.mkdir(parents=True, exist_ok=True)
         files.link(source, target)
 
@@ -251,6 +355,19 @@ def _renumbered(operator_metadata: str, id: int, location: Path) -> str:
             found = [_SCHEMA.fullmatch(path) for path in store["stateSchemaFilePaths"]]
             store["stateSchemaFilePaths"] = [f"{m[1] or ''}{location}/state/{id}/{m[2]}" for m in found if m]
     return version + "\n" + json.dumps(metadata, separators=(",", ":"))
+
+
+def _ends(other: Other, back: int) -> dict[int, str]:
+    """Where the sources that come of another query stood so many batches ago; nowhere before its first."""
+    if not other.sources:
+        return {}
+    file = other.cut / f"offsets/{int(other.batch) - back}"
+    if not file.exists():
+        return dict.fromkeys(other.sources, "-")
+    version, _, *lines = file.read_text().split("\n")
+    if version != "v1":
+        raise ValueError("the sources of this query have names: Spark finds them by those")
+    return {place: lines[at] for place, at in other.sources.items()}
 
 
 def _reordered(offset_log_entry: str, order: Sequence[int | None]) -> str:

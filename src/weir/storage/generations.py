@@ -58,6 +58,8 @@ class Origin:
     """Whether the savepoint is weir's from now on: it is deleted when a checkpoint makes up for it."""
     forked_from: str = ""
     """The job that the savepoint was taken of, where this one is another."""
+    owners: Mapping[str, str] = field(default_factory=dict)
+    """Queries that had another name when their sinks were opened first: the name that the sinks know."""
 
     @property
     def checkpoint(self) -> CheckpointId | None:
