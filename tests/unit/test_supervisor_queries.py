@@ -14,7 +14,7 @@ from weir.protocol.states import JobState, QueryState
 REFUSED = m.Failure("the table does not take a row", domain=Domain.USER, error="RefusedRowError", exit_code=2)
 OUTAGE = m.Failure("the database is away", domain=Domain.EXTERNAL, error="DatabaseError", exit_code=3)
 DEAD = m.Failure("the JVM died", domain=Domain.EXTERNAL, error="JvmDiedError", exit_code=3, redeploy=True)
-INSIDE = m.Failure("JSONDecodeError inside weir", error="JSONDecodeError")
+INSIDE = m.Failure("JSONDecodeError inside weir", "Expecting value: line 1", error="JSONDecodeError")
 SOON = {
     "restart-strategy.exponential-delay.initial-backoff": "10 ms",
     "restart-strategy.exponential-delay.max-backoff": "10 ms",
@@ -192,9 +192,11 @@ def test_an_error_that_comes_back_at_every_start_ends_the_job_with_the_way_out(
             driver.heard(None)
 
     Driver.scripts = [first, fails]
-    state, failure = Run(tmp_path, {**SOON, "restart-strategy.crash-loop.attempts": "4"}).alone()
+    run = Run(tmp_path, {**SOON, "restart-strategy.crash-loop.attempts": "4"})
+    state, failure = run.alone()
     assert state is JobState.FAILED and len(drivers) == 5, "a death of the driver is an outage"
     assert failure is not None and "weir restore wordcount latest" in failure.hint
+    assert any("inside weir, because Expecting value" in note for note in run.told.notes), "with its reason"
 
 
 def test_a_committed_batch_ends_a_crash_loop(drivers: list[Driver], tmp_path: Path) -> None:
@@ -266,3 +268,31 @@ def test_a_new_driver_tries_a_failed_query_once_more(soon: Run, drivers: list[Dr
     Driver.scripts = [dies, refuses]
     assert soon(lambda client: client.wait_for(lambda: "DEGRADED 2" in soon.told.states)) is JobState.CANCELED
     assert drivers[1].heard_of(m.RestartQuery) == [], "it is the same batch again"
+
+
+def test_without_restarts_the_first_failure_of_a_query_ends_the_job(
+    drivers: list[Driver], tmp_path: Path
+) -> None:
+    def script(driver: Driver, message: m.Message) -> None:
+        if isinstance(message, m.Start):
+            starts(driver, "counts", "rows")
+            driver.heard(m.QueryFailed("rows", 1, 4, OUTAGE))
+
+    Driver.scripts = [script]
+    state, failure = Run(tmp_path, {"restart-strategy.type": "none"}).alone()
+    assert state is JobState.FAILED and failure == OUTAGE
+
+
+def test_a_query_that_has_used_up_its_restarts_fails_alone(drivers: list[Driver], tmp_path: Path) -> None:
+    def script(driver: Driver, message: m.Message) -> None:
+        if isinstance(message, m.Start):
+            starts(driver, "counts", "rows")
+            driver.heard(m.QueryFailed("rows", 1, 4, OUTAGE))
+        elif isinstance(message, m.RestartQuery):
+            driver.heard(m.QueryFailed("rows", 2, 4, OUTAGE, started=False))
+
+    Driver.scripts = [script]
+    settings = {"type": "fixed-delay", "fixed-delay.attempts": "2", "fixed-delay.delay": "10 ms"}
+    run = Run(tmp_path, {f"restart-strategy.{key}": value for key, value in settings.items()})
+    assert run(lambda client: client.wait_for(lambda: "DEGRADED 1" in run.told.states)) is JobState.CANCELED
+    assert len(drivers[0].heard_of(m.RestartQuery)) == 2

@@ -21,7 +21,7 @@ from weir.errors import DriverDiedError, ExternalError, FencedError, JobFileErro
 from weir.ids import NO_BATCH, BatchId, QueryName, job_name
 from weir.protocol import messages as m
 from weir.protocol.decide import FailedAt, GiveUp, Limits, Retry, after_failure
-from weir.protocol.restart import RestartStrategy
+from weir.protocol.restart import NoRestart, RestartStrategy
 from weir.protocol.states import JOB, JobEvent, JobState, move
 from weir.storage.attempts import AttemptRecord
 from weir.supervisor.backoff import strategy
@@ -407,11 +407,12 @@ class Supervisor:
         strategy = self._strategy_of(name)
         delay = strategy.delay(now, random.uniform(-1, 1))
         if delay is None:
-            self._give_up_on(where, GiveUp(strategy.describe(), repeated=True), whole)
+            never = isinstance(strategy, NoRestart)  # who wants no restart wants to hear of the failure
+            self._give_up_on(where, GiveUp(strategy.describe(), repeated=True), whole or never)
             return
-        self._note(
-            f"{failure.what}; {'the job' if whole else f'query {where.query}'} starts again in {delay:.1f} s"
-        )
+        because = f", because {failure.why}" if failure.why else ""
+        which = "the job" if whole else f"query {where.query}"
+        self._note(f"{failure.what}{because}; {which} starts again in {delay:.1f} s")
         same = not whole and self._queries.same_cause(name, failure)
         self._event("restart", {"delay": delay, "query": name, "same_cause": same}, name)
         self._recoveries.begin(name, failure.what, heard_at)
@@ -453,7 +454,7 @@ class Supervisor:
         name, reason = str(where.query), decision.reason
         early = not self._ran and not decision.repeated
         together = self._settings().sink_commit is SinkCommit.CHECKPOINT
-        if not whole:
+        if where.query is not None:
             self._queries.give_up(name, reason)
         if whole or early or together or self._queries.others_over(name):
             self._give_up(self._with_way_out(where.failure, decision), reason)
@@ -473,7 +474,8 @@ class Supervisor:
 
     def _give_up(self, failure: m.Failure, reason: str) -> None:
         """End the job as FAILED; its other queries may finish their batches first."""
-        self._note(f"{failure.what}; no restart: {reason}")
+        because = f", because {failure.why}" if failure.why else ""
+        self._note(f"{failure.what}{because}; no restart: {reason}")
         self._event("gave up", {"reason": reason})
         self._final = failure
         self._move(JobEvent.GIVE_UP)
