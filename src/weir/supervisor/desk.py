@@ -1,7 +1,7 @@
 """The supervisor's desk: requests from their arrival to their answer.
 
 Each request for this supervisor is taken once and answered once; one that was meant for an earlier
-supervisor is answered here, at once. A store that fails does not stop the job: what could not be
+supervisor, or that can't be read, is answered here, at once. A store that fails does not stop the job: what could not be
 read or written is tried again at the next look.
 """
 
@@ -30,7 +30,9 @@ class Desk:
         with suppress(ExternalError):
             self._write()
             for request in self._requests.pending():
-                if request.session != self._session:
+                if request.unreadable:
+                    self._requests.answer(request, done=False, reason=request.unreadable)
+                elif request.session != self._session:
                     reason = "it was meant for a supervisor that is gone"
                     self._requests.answer(request, done=False, gone=True, reason=reason)
                 elif request.id not in self._open and request.id not in self._answers:

@@ -627,7 +627,7 @@ class Supervisor:
 
     def _go_back(self, intended: Intended) -> None:
         """Where to go on is written down, or refused: let the driver end, and start another one at once."""
-        if isinstance(intended.outcome, Exception):
+        if isinstance(intended.outcome, BaseException):
             self._answer_restore(False, **words(intended.outcome))
             return
         intended.restore.intended = True

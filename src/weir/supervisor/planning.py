@@ -43,8 +43,8 @@ def make_plan(request: Request, inputs: Inputs, done: Callable[[Made], None]) ->
     def work() -> None:
         try:
             body, _ = ask_child(PLANNING, wanted, str(inputs.file), *inputs.arguments)
-        except OSError as refused:
-            what = f"no plan could be made: {refused.strerror or refused}"
+        except Exception as refused:  # whatever it is, who asked gets an answer
+            what = f"no plan could be made: {getattr(refused, 'strerror', None) or refused}"
             body = {"error": {"what": what, "why": "", "hint": "it is safe to try again"}}
         error = body.get("error")
         words = {key: error[key] for key in ("what", "why", "hint")} if error else body

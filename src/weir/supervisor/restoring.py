@@ -53,7 +53,7 @@ class Intended:
     """Step 1 is over."""
 
     restore: Restore
-    outcome: Generation | Exception
+    outcome: Generation | BaseException
     """The generation that it will be, or why it was refused."""
 
 
@@ -85,11 +85,11 @@ class Underway:
 def write_intention(
     home: Home, restore: Restore, settings: Settings, clock: Clock, done: Callable[[Intended], None]
 ) -> None:
-    """Step 1; returns at once, and calls `done` once, from another thread."""
+    """Step 1; returns at once, and calls `done` once, from another thread, whatever happens there."""
 
     def work() -> None:
-        wanted, saved_to = restore.wanted, settings.execution_checkpointing_savepoint_dir or ""
         try:
+            wanted, saved_to = restore.wanted, settings.execution_checkpointing_savepoint_dir or ""
             generation = intend(
                 home.store,
                 home.job,
@@ -100,7 +100,7 @@ def write_intention(
                 changes=_completed(wanted.changes, settings),
                 savepoint_dir=saved_to,
             )
-        except Exception as error:
+        except BaseException as error:  # not even SystemExit of somebody's code may leave it unanswered
             done(Intended(restore, error))
         else:
             done(Intended(restore, generation))
@@ -117,7 +117,7 @@ def _completed(changes: Changes, settings: Settings) -> Changes:
     )
 
 
-def words(error: Exception) -> dict[str, str]:
+def words(error: BaseException) -> dict[str, str]:
     """An error as it is answered: what, why, what to do."""
     if isinstance(error, WeirError):
         return {"what": error.what, "why": error.why, "hint": error.hint}
