@@ -19,6 +19,7 @@ from weir.protocol.messages import CheckpointAborted, CheckpointBegun, Checkpoin
 from weir.storage import paths
 from weir.supervisor.requests import Request
 from weir.web.app import application, guarded
+from weir.web.guard import Sessions
 from weir.web.serving import Server
 from weir.web.site import Site
 
@@ -30,13 +31,13 @@ EVIL = "<script>alert('x')</script><img src=x onerror=alert(1)>"
 
 def client(site: Site, token: str | None = None, address: str = "127.0.0.1") -> TestClient:
     """A client that talks to the application with its guard, without a port."""
-    app = guarded(application(site), token, address)
+    app = guarded(application(site), Sessions(token) if token else None, address)
     return TestClient(app, base_url=HERE, raise_server_exceptions=False, follow_redirects=False)
 
 
 @contextmanager
-def served(site: Site, token_file: str | None = None) -> Iterator[str]:
-    """A real server at a free port, as a supervisor has it; its address."""
+def served(site: Site, token_file: str | None = "off") -> Iterator[str]:
+    """A real server at a free port, as a supervisor has it; its address. By default it asks for no token."""
     server = Server(site, "127.0.0.1", Ports(0, 0), token_file)
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -184,9 +184,9 @@ def rest() -> Iterator[str]:
     yield "- **Operations**: what takes its time answers 202 with an operation; `GET /api/v1/operations/{id}`"
     yield "  tells its `status`: running, done or failed, with `result` or `error`. `?wait=30` waits for the"
     yield "  end: 200, or the error. To ask again for what is under way is the same operation."
-    yield f"- **Changes** carry the token, or the header `{HEADER}: 1` and no foreign `Origin`."
-    yield "- **Token**: with `rest.token-file` every call carries `Authorization: Bearer <token>`; any"
-    yield "  address but a loopback one needs it.\n"
+    yield "- **Token**: each call carries `Authorization: Bearer <token>`, the token of `rest.token-file`"
+    yield "  or else of `~/.local/state/weir/token`. A browser carries a cookie instead, and with changes the"
+    yield f"  header `{HEADER}: 1` and no foreign `Origin`. With `rest.token-file=off` that header is all.\n"
     yield "Keys are those of `--json` on the [command line](cli.md), where there is such a verb.\n"
     for path, methods in openapi()["paths"].items():
         for method, call in methods.items():

@@ -459,9 +459,9 @@ class NoOutputError(UserError):
 class TokenFileError(UserError):
     """A file that has no token for REST and pages."""
 
-    what_form = "the token of rest.token-file can't be read from {file}"
+    what_form = "the token for REST and pages can't be read from {file}"
     why_form = "{reason}"
-    hint_form = "write one line of at least 16 characters there: head -c 24 /dev/urandom | base64 > {file}"
+    hint_form = "{todo}"
 
 
 class NoTokenError(UserError):
@@ -469,7 +469,10 @@ class NoTokenError(UserError):
 
     what_form = "the request was refused"
     why_form = "{reason}"
-    hint_form = "send the token that rest.token-file holds: Authorization: Bearer <token>"
+    hint_form = (
+        "send the token of rest.token-file, by default ~/.local/state/weir/token: "
+        "Authorization: Bearer <token>"
+    )
 
 
 class ForeignRequestError(UserError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,9 +18,12 @@ from tests.fake_job import FakeJob
 from tests.unit.test_cli_savepoints import saved
 from tests.web_site import EVIL, Answering, checkpointed, described, failed, served, site
 from weir.checkpoint.restore import From
+from weir.config import Ports
 from weir.protocol.messages import BatchCommitted, CheckpointBegun
 from weir.supervisor.requests import Request
 from weir.web import doing
+from weir.web.serving import Server
+from weir.web.token import own_file
 
 INTERVAL = "execution.checkpointing.interval"
 TABS = (
@@ -279,3 +283,30 @@ def test_every_page_fits_its_window_and_runs_nothing_that_is_shown(
         page.screenshot(path=str(screenshots / f"{name}-{width}-{theme}.png"), full_page=True)
         assert page.evaluate("document.documentElement.scrollWidth") <= WIDTHS[width], path
         assert page.locator("img").count() == 0
+
+
+def test_a_link_logs_the_browser_in_the_buttons_work_and_logging_out_ends_it(
+    job: FakeJob, tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    server = Server(site(tmp_path), "127.0.0.1", Ports(0, 0), None)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    playing = Answering(job, lambda _: {"done": True, "id": 13, "seconds": 0.1})
+    try:
+        page = opened(server.link("/jobs/wordcount/checkpoints"))
+        expect(page.locator("#timeline tbody tr").first).to_contain_text("12")
+        assert "code" not in page.url
+        page.click("#checkpoint-now")
+        expect(page.locator(".toast").first).to_have_text("the checkpoint is complete")
+        page.click("text=log out")
+        expect(page.locator("input[name=token]")).to_be_visible()
+        page.goto(f"{server.url}/jobs/wordcount")
+        expect(page.locator("input[name=token]")).to_be_visible()
+        page.fill("input[name=token]", own_file().read_text().strip())
+        page.click("text=Enter")
+        expect(page.locator("body")).to_contain_text("wordcount")
+    finally:
+        playing.end()
+        server.stop()
+        thread.join(20)

@@ -24,6 +24,7 @@ def test_a_real_job_is_watched_saved_killed_changed_and_taken_back(
     settings = {
         **quick,
         "rest.port": "0",
+        "rest.token-file": "off",
         INTERVAL: "1 s",
         "execution.checkpointing.savepoint-dir": str(tmp_path / "saved"),
     }

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx2 as httpx
 import pytest
 from starlette.testclient import TestClient
 from starlette.types import Message
 
 from tests.fake_job import FakeJob
-from tests.web_site import ASKS, EVIL, HERE, checkpointed, client, described, failed, site
+from tests.web_site import ASKS, EVIL, HERE, checkpointed, client, described, failed, served, site
 from weir.clock import Clock
 from weir.config import Ports, resolve
 from weir.errors import BadValueError, PortTakenError, TokenFileError
@@ -20,9 +22,11 @@ from weir.ids import job_name
 from weir.storage.attempts import AttemptLock
 from weir.storage.local import LocalStore
 from weir.web.app import application, guarded
-from weir.web.guard import COOKIE, read_token
-from weir.web.serving import bind
+from weir.web.guard import SESSION_SECONDS, Sessions
+from weir.web.serving import Server, bind
+from weir.web.token import Token, own_file, read_token, token_for
 
+COOKIE = "weir-session-8081"
 TOKEN = "a-token-of-many-characters"
 JOBS = "/api/v1/jobs"
 CANCEL = "/api/v1/jobs/wordcount/cancel"
@@ -34,6 +38,14 @@ def job(tmp_path: Path) -> FakeJob:
     job = described(FakeJob(tmp_path).state("STARTING").state("RUNNING").batch(41))
     job.state("CANCELED").end()
     return job
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    return home
 
 
 @pytest.fixture
@@ -60,6 +72,8 @@ def test_with_a_token_nothing_is_served_without_it(path: str, closed_site: TestC
         bearer(""),
         {"Authorization": TOKEN},
         {"Cookie": f"{COOKIE}={TOKEN}"},
+        {"Cookie": f"{COOKIE}={Sessions('another token').begin()}"},
+        {"Cookie": f"{COOKIE}={9 * '9'}.x.{64 * '0'}"},
     ):
         answer = closed_site.get(path, headers=headers)
         assert answer.status_code == 401 and set(answer.json()["error"]) == {"what", "why", "hint"}
@@ -91,7 +105,7 @@ def test_a_browser_is_asked_for_the_token_and_keeps_something_made_of_it(closed_
 
 
 def test_what_a_stranger_sends_is_read_up_to_a_limit(tmp_path: Path) -> None:
-    app = guarded(application(site(tmp_path)), TOKEN, "0.0.0.0")
+    app = guarded(application(site(tmp_path)), Sessions(TOKEN), "0.0.0.0")
     said: list[Message] = []
     parts = iter(range(10))
 
@@ -217,6 +231,8 @@ def test_an_address_that_others_can_reach_needs_a_token(tmp_path: Path) -> None:
     for address in ("0.0.0.0", "10.0.0.7", "::", "example.com"):
         with pytest.raises(BadValueError, match=r"rest\.token-file"):
             resolve(file=None, overrides={"rest.address": address})
+        with pytest.raises(BadValueError, match=r"rest\.token-file"):
+            resolve(file=None, overrides={"rest.address": address, "rest.token-file": "off"})
         resolve(file=None, overrides={"rest.address": address, "rest.token-file": "/secret"})
     for address in ("127.0.0.1", "localhost", "::1"):
         resolve(file=None, overrides={"rest.address": address})
@@ -224,15 +240,136 @@ def test_an_address_that_others_can_reach_needs_a_token(tmp_path: Path) -> None:
 
 def test_a_token_is_read_from_its_file_or_refused_with_what_to_do(tmp_path: Path) -> None:
     file = tmp_path / "token"
-    assert read_token(None) is None
     with pytest.raises(TokenFileError, match="No such file"):
-        read_token(str(file))
+        read_token(file)
+    file.touch(0o600)
     for text in ("", "short", "\n" + TOKEN, "with\x00something" * 3):
         file.write_text(text)
         with pytest.raises(TokenFileError, match="16 plain characters"):
-            read_token(str(file))
+            read_token(file)
     file.write_text(f"  {TOKEN} \nmore\n")
-    assert read_token(str(file)) == TOKEN
+    assert read_token(file) == TOKEN
+    assert token_for(str(file)) == Token(TOKEN, chosen=True)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644])
+def test_a_token_that_others_could_read_is_refused_as_ssh_does(mode: int, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    file.chmod(mode)
+    with pytest.raises(TokenFileError, match=f"its mode is {mode:04o}") as refused:
+        read_token(file)
+    assert refused.value.hint == f"chmod 600 {file}"
+
+
+def test_without_a_file_the_users_own_token_is_made_once_and_is_the_users_alone(home: Path) -> None:
+    first = token_for(None)
+    assert first is not None and len(first.text) >= 32 and not first.chosen
+    assert own_file() == home / ".local/state/weir/token" and own_file().stat().st_mode & 0o777 == 0o600
+    assert own_file().parent.stat().st_mode & 0o077 == 0
+    with ThreadPoolExecutor(8) as pool:
+        own_file().unlink()
+        made = list(pool.map(lambda _: token_for(None), range(16)))
+    assert len(set(made)) == 1 and made[0] != first
+    assert [file.name for file in own_file().parent.iterdir()] == ["token"]
+
+
+def test_a_home_that_takes_no_token_is_told_with_a_way_out(home: Path) -> None:
+    (home / ".local").write_text("a file")
+    with pytest.raises(TokenFileError) as refused:
+        token_for(None)
+    assert "rest.token-file" in refused.value.hint
+
+
+def test_a_local_process_without_the_token_reads_and_changes_nothing(
+    tmp_path: Path, job: FakeJob, home: Path
+) -> None:
+    """As another user of the machine would ask: with the header, from a loopback address."""
+    with served(site(tmp_path), None) as url, httpx.Client(base_url=url, headers=ASKS) as stranger:
+        described = stranger.get("/api/v1/openapi.json", headers=bearer(own_file().read_text().strip()))
+        calls = [
+            (method, path.replace("{job}", "wordcount").replace("{id}", "3"))
+            for path, methods in described.json()["paths"].items()
+            for method in methods
+        ]
+        assert len([one for one in calls if one[0] != "get"]) >= 10 and len(calls) >= 25
+        for method, path in [*calls, ("get", "/"), ("get", "/jobs/wordcount"), ("post", "/logout")]:
+            answer = stranger.request(method, path, json={} if method != "get" else None)
+            assert answer.status_code == 401 and "wordcount" not in answer.text, path
+        assert job.requests.pending() == []
+        mine = stranger.get(JOBS, headers=bearer(own_file().read_text().strip()))
+        assert mine.status_code == 200
+
+
+def test_figures_can_be_scraped_on_this_machine_unless_a_token_was_chosen(
+    tmp_path: Path, job: FakeJob, home: Path
+) -> None:
+    with served(site(tmp_path), None) as url:
+        assert "weir_job_up" in httpx.get(f"{url}/metrics").text
+        assert httpx.post(f"{url}/metrics").status_code == 401
+        assert httpx.get(f"{url}/metrics", headers={"Host": "evil.example"}).status_code == 403
+    chosen = tmp_path / "chosen"
+    chosen.touch(0o600)
+    chosen.write_text(TOKEN)
+    with served(site(tmp_path), str(chosen)) as url:
+        assert httpx.get(f"{url}/metrics").status_code == 401
+        assert httpx.get(f"{url}/metrics", headers=bearer(TOKEN)).status_code == 200
+
+
+def test_a_link_logs_a_browser_in_once_and_leads_to_its_page(tmp_path: Path, job: FakeJob) -> None:
+    sessions = Sessions(TOKEN)
+    app = guarded(application(site(tmp_path)), sessions, "127.0.0.1")
+    link = f"/login?code={sessions.link()}&page=/jobs/wordcount"
+    with TestClient(app, base_url=HERE, follow_redirects=False) as browser:
+        entered = browser.get(link)
+        assert (entered.status_code, entered.headers["location"]) == (303, "/jobs/wordcount")
+        assert TOKEN not in str(entered.headers)
+        page = browser.get("/jobs/wordcount")
+        assert page.status_code == 200 and 'action="/logout"' in page.text
+        assert browser.get(link).headers["location"] == "/jobs/wordcount"  # by its cookie
+        stolen = dict(browser.cookies)
+        left = browser.post("/logout", headers={"Origin": HERE})
+        assert (left.status_code, left.headers["location"]) == (303, "/login")
+        assert browser.get(JOBS).status_code == 401
+    with TestClient(app, base_url=HERE, follow_redirects=False, cookies=stolen) as thief:
+        assert thief.get(JOBS).status_code == 401
+        assert thief.get(link).status_code == 401
+        for page in ("//evil.example", "http://evil.example", "/\\evil.example", "\\\\evil.example"):
+            entered = thief.get("/login", params={"code": sessions.link(), "page": page})
+            assert entered.headers["location"] == "/"
+
+
+def test_sessions_and_links_expire() -> None:
+    now = [1000.0]
+    sessions = Sessions(TOKEN, lambda: now[0])
+    cookie, code = sessions.begin(), sessions.link()
+    assert sessions.knows(cookie) and Sessions(TOKEN, lambda: now[0]).knows(cookie)
+    now[0] += 3601
+    assert not sessions.redeem(code)
+    now[0] += SESSION_SECONDS
+    assert not sessions.knows(cookie)
+
+
+def test_servers_on_one_host_have_cookies_of_their_own(closed_site: TestClient) -> None:
+    names = []
+    for port in (8081, 9000):
+        here = {"Host": f"127.0.0.1:{port}", "Origin": f"http://127.0.0.1:{port}"}
+        entered = closed_site.post("/login", data={"token": TOKEN}, headers=here)
+        names.append(entered.headers["set-cookie"].partition("=")[0])
+    assert names == ["weir-session-8081", "weir-session-9000"]
+
+
+def test_without_a_token_a_page_offers_no_logout(open_site: TestClient) -> None:
+    assert "/logout" not in open_site.get("/").text and open_site.get("/login").status_code == 404
+
+
+def test_a_servers_address_has_no_code_and_its_link_has(tmp_path: Path, home: Path) -> None:
+    server = Server(site(tmp_path), "127.0.0.1", Ports(0, 0), None)
+    try:
+        assert "code" not in server.url and "code=" in server.link("/jobs/x")
+        assert own_file().read_text().strip() not in server.link("/jobs/x")
+    finally:
+        server._socket.close()
 
 
 def test_of_a_range_the_first_free_port_is_taken() -> None:

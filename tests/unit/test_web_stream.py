@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -61,12 +62,16 @@ def test_events_and_batches_come_as_they_happen_and_none_is_missed(tmp_path: Pat
 def test_weir_dashboard_serves_a_storage_until_it_is_told_to_end(tmp_path: Path, job: FakeJob) -> None:
     job.state("FINISHED").end()
     command = [sys.executable, "-m", "weir", "dashboard", "--dir", str(tmp_path), "--port", "0", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         try:
             said = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
             assert said["dir"] == str(tmp_path)
-            page = httpx.get(f"{said['url']}/jobs/wordcount", timeout=20)
+            token = (tmp_path / ".local/state/weir/token").read_text().strip()
+            assert token not in str(said) and "code" not in said["url"]
+            carried = {"Authorization": f"Bearer {token}"}
+            page = httpx.get(f"{said['url']}/jobs/wordcount", timeout=20, headers=carried)
             assert page.status_code == 200 and "FINISHED" in page.text
         finally:
             process.send_signal(signal.SIGINT)

@@ -29,8 +29,9 @@ def dashboard(
     """Serve the pages of all jobs of a storage.
 
     Also of those that have ended, or whose supervisor is gone: everything is read from the storage,
-    and what is asked for goes through it. Serves until Ctrl-C. Only this machine can reach it; for
-    another address set rest.address and rest.token-file.
+    and what is asked for goes through it. Serves until Ctrl-C. On a terminal the address is a link that
+    logs a browser in, once; programs send the token, which is in ~/.local/state/weir/token. Only this
+    machine can reach it; for another address set rest.address and rest.token-file.
 
     \b
     Example: weir dashboard --dir /mnt/jobs --port 9000
@@ -49,5 +50,7 @@ def dashboard(
     if json:
         say.say_json({"url": server.url, "dir": place})
     else:
-        say.say(f"the jobs of {place}: {server.url}  (Ctrl-C ends it)")
+        say.say(
+            f"the jobs of {place}: {server.link() if say.out.is_terminal else server.url}  (Ctrl-C ends it)"
+        )
     server.run()

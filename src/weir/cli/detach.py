@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from weir.checkpoint.restore import From
 from weir.cli import say
-from weir.cli.face import serve
+from weir.cli.face import serve, where
 from weir.cli.options import command
 from weir.clock import Clock
 from weir.config import Config
@@ -76,7 +76,7 @@ class Ready(Watcher):
         for line in self._held:
             self._log.write(line.encode())
         self._held.clear()
-        serve(job, config, self.note)
+        serve(job, config, self.note, self._show_link)
 
     def state(self, job: str, state: JobState, attempt: int) -> None:
         self._keep(f"{job}: {state.value}, attempt {attempt}")
@@ -87,6 +87,11 @@ class Ready(Watcher):
     def note(self, text: str) -> None:
         self._keep(text)
         self._tell(note=text)
+
+    def _show_link(self, url: str, link: str) -> None:
+        """The address is kept; the link that logs a browser in goes to the starter alone."""
+        self._keep(where(url, link, to_a_person=False))
+        self._tell(note=where(url, link, to_a_person=False), link=where(url, link, to_a_person=True))
 
     def _keep(self, text: str) -> None:
         line = f"{self._clock.now().isoformat(timespec='seconds')} {text}\n"
@@ -171,7 +176,7 @@ def _wait(pipe: IO[bytes], inputs: Inputs) -> dict[str, Any] | None:
             body: dict[str, Any] = json.loads(line)
             if "note" not in body:
                 return body
-            say.note(body["note"])
+            say.note(body.get("link", body["note"]) if say.err.is_terminal else body["note"])
     return None
 
 

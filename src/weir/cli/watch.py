@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from weir.cli import say
-from weir.cli.face import serve
+from weir.cli.face import serve, where
 from weir.config import Config
 from weir.protocol.messages import BatchCommitted, CheckpointCompleted
 from weir.protocol.states import JobState
@@ -43,7 +43,7 @@ class Terminal(Watcher):
 
     def opened(self, job: str, config: Config) -> None:
         self.job = job
-        serve(job, config, self.note)
+        serve(job, config, self.note, self._show_link)
 
     def state(self, job: str, state: JobState, attempt: int) -> None:
         self.moved_to, self.attempt = state, attempt
@@ -55,6 +55,9 @@ class Terminal(Watcher):
     def note(self, text: str) -> None:
         with suppress(OSError):  # a terminal that is gone or a file without room does not stop the job
             say.note(text)
+
+    def _show_link(self, url: str, link: str) -> None:
+        self.note(where(url, link, to_a_person=say.err.is_terminal))
 
     def output(self, data: bytes) -> None:
         stream = sys.stderr if say.form is say.Form.JSON else sys.stdout

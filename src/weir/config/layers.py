@@ -218,7 +218,7 @@ def resolve(
     backoff = "restart-strategy.exponential-delay."
     _check_order(settings, merged, backoff + "initial-backoff", backoff + "max-backoff", strictly=False)
     _check_checkpointing(settings, merged)
-    if settings.rest_token_file is None and not is_loopback(settings.rest_address):
+    if settings.rest_token_file in (None, "off") and not is_loopback(settings.rest_address):
         raise merged["rest.address"].bad("who can reach it could command the job: set rest.token-file")
     return Config(
         settings=settings,

@@ -50,6 +50,13 @@ class CheckpointingMode(str, Enum):
     AT_LEAST_ONCE = "at_least_once"
 
 
+class DirAccess(str, Enum):
+    """Who may look into a job's directory."""
+
+    OWNER = "owner"
+    UMASK = "umask"
+
+
 class SinkCommit(str, Enum):
     """When output becomes visible."""
 
@@ -89,6 +96,12 @@ class Settings(BaseModel):
         "weir-data",
         alias="execution.checkpointing.dir",
         description="the directory (or URL) under which each job keeps <dir>/<job>/...",
+    )
+    execution_checkpointing_dir_access: Annotated[DirAccess, lenient()] = Field(
+        DirAccess.OWNER,
+        alias="execution.checkpointing.dir-access",
+        description="owner: the job's directory is closed to other users at each start; "
+        "umask: it is left as it is, for executors or colleagues that work under another user",
     )
     execution_checkpointing_interval: DurationOrOff = Field(
         timedelta(seconds=10),
@@ -328,7 +341,8 @@ class Settings(BaseModel):
         None,
         alias="rest.token-file",
         description="a file whose first line is the token that REST and pages ask for; "
-        "unset = none is asked for",
+        "unset = the user's own, ~/.local/state/weir/token, made at the first start; "
+        "off = none, on a loopback address: every local user may then command the job",
     )
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from weir.checkpoint.restore import LATEST, From, attempt_of, attempt_of_latest
 from weir.clock import Clock, Deadline
-from weir.config import Config, Settings, resolve
+from weir.config import Config, DirAccess, Settings, resolve
 from weir.driver.engine import Engine
 from weir.driver.table import run_table
 from weir.errors import (
@@ -32,7 +32,7 @@ from weir.ids import JobName
 from weir.lease import Lease
 from weir.protocol import messages as m
 from weir.spark import session
-from weir.storage import Store, open_store
+from weir.storage import Store, access, open_store
 from weir.storage.attempts import AttemptLock, AttemptRecord
 from weir.words import without_secrets
 
@@ -68,6 +68,9 @@ class Run:
         self._changed = threading.Condition()
         self._released = threading.Event()
         store = open_store(self._settings.execution_checkpointing_dir)
+        if self._settings.execution_checkpointing_dir_access is DirAccess.OWNER:
+            closed = access.close(self._settings.execution_checkpointing_dir, job.name)
+            self.notes += filter(None, [closed])
         self._lock = AttemptLock(store, job.name, self._clock)
         timeout = self._settings.heartbeat_timeout.total_seconds()
         highest = max(above, _attempt_of(wanted, store, job.name, self._settings))

@@ -8,8 +8,10 @@ from urllib.parse import quote
 from weir.storage.local import LocalStore
 from weir.storage.store import Store
 
-_LOCAL = Path.home() / ".local" / "state" / "weir"
-"""Where journals and output go when the job itself lives in an object store."""
+
+def local_state() -> Path:
+    """Where this user's weir keeps what is of this machine: the token, and beside jobs in object stores."""
+    return Path.home() / ".local" / "state" / "weir"
 
 
 def is_local(url: str) -> bool:
@@ -34,7 +36,7 @@ def spark_url(url: str) -> str:
 
 def beside(directory: str, key: str) -> Path:
     """The local path for a file that is kept beside a job: SQLite and logs need a file system."""
-    root = Path(local_path(directory)) if is_local(directory) else _LOCAL / quote(directory, safe="")
+    root = Path(local_path(directory)) if is_local(directory) else local_state() / quote(directory, safe="")
     return root / key
 
 

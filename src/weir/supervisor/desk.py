@@ -1,8 +1,8 @@
 """The supervisor's desk: requests from their arrival to their answer.
 
 Each request for this supervisor is taken once and answered once; one that was meant for an earlier
-supervisor, or that can't be read, is answered here, at once. A store that fails does not stop the job: what could not be
-read or written is tried again at the next look.
+supervisor, or that can't be read, is answered here, at once. A store that fails does not stop the job:
+what could not be read or written is tried again at the next look.
 """
 
 from __future__ import annotations

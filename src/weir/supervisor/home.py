@@ -12,10 +12,10 @@ from typing import Any
 
 from weir.checkpoint.restore import LATEST, attempt_of_latest
 from weir.clock import Clock
-from weir.config import Config
+from weir.config import Config, DirAccess
 from weir.errors import ExternalError, StorageError
 from weir.ids import Attempt, JobName
-from weir.storage import open_store, paths
+from weir.storage import access, open_store, paths
 from weir.storage.attempts import AttemptLock, AttemptRecord
 from weir.storage.open import beside
 from weir.supervisor.desk import Desk
@@ -42,6 +42,10 @@ class Home:
         self.session = session
         self._dir = config.settings.execution_checkpointing_dir
         self.store = open_store(self._dir)
+        self.notes: list[str] = []
+        """What there is to tell of its directory."""
+        if config.settings.execution_checkpointing_dir_access is DirAccess.OWNER:
+            self.notes += filter(None, [access.close(self._dir, job)])
         self.lock = AttemptLock(self.store, job, clock)
         if point == LATEST:
             saved_to = config.settings.execution_checkpointing_savepoint_dir or ""

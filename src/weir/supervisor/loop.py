@@ -230,6 +230,8 @@ class Supervisor:
             point = given.wanted.point if given.wanted else ""
             self._home = Home(name, self._config, session, self._clock, self._waiting, given.above, point)
             self._told.home = self._home
+            for text in self._home.notes:
+                self._note(text)
             self._progressed = self._home.journal.has_batches()
             self._watcher.opened(name, self._config)
         elif name == self._home.job:

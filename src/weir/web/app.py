@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from weir.web import acting, envelope, metrics, pages, reading, stream
-from weir.web.guard import Guard
+from weir.web.guard import FIGURES, Guard, Sessions
 from weir.web.site import Site
 
 API = "/api/v1"
@@ -42,7 +42,7 @@ def application(site: Site, over: Callable[[], bool] = lambda: False) -> FastAPI
     for routes in (reading.routes(site), acting.routes(site), stream.routes(site, over)):
         app.include_router(routes, prefix=API)
 
-    @app.get("/metrics", response_class=Response, include_in_schema=False)
+    @app.get(FIGURES, response_class=Response, include_in_schema=False)
     def prometheus() -> Response:
         return Response(metrics.exposed(site), media_type=CONTENT_TYPE_LATEST)
 
@@ -50,7 +50,7 @@ def application(site: Site, over: Callable[[], bool] = lambda: False) -> FastAPI
     return app
 
 
-def guarded(app: FastAPI, token: str | None, address: str) -> ASGIApp:
-    """The application with the guard in front of it."""
-    pages.install_login(app, token)
-    return Guard(app, token, address)
+def guarded(app: FastAPI, sessions: Sessions | None, address: str, open_figures: bool = False) -> ASGIApp:
+    """The application with the guard in front of it; without sessions no token is asked for."""
+    pages.install_login(app, sessions)
+    return Guard(app, sessions, address, open_figures)

@@ -1,15 +1,19 @@
 """Who may ask: in front of every call, before anything is read.
 
-With a token each call must carry it (a browser carries a cookie that was made of it at /login). Without
-one, which a loopback address alone allows, a call must be addressed to this machine by name, so that no
-foreign name can be pointed here. What changes something must come from our own pages or carry the token:
-a page of another site can neither set the header nor read an answer.
+Each call must carry the token; a browser carries a cookie instead, which it got at /login for the token
+or for a link that works once. What changes something must come from our own pages or carry the token
+itself: a page of another site can neither set the header nor read an answer.
+
+Where the token was turned off, which a loopback address alone allows, a call must be addressed to this
+machine by name, so that no foreign name can be pointed here; every local process may then command.
 """
 
 from __future__ import annotations
 
 import hmac
-from pathlib import Path
+import secrets
+import time
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -18,14 +22,14 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from weir.config import is_loopback
-from weir.errors import ForeignRequestError, NoTokenError, TokenFileError, WeirError
+from weir.errors import ForeignRequestError, NoTokenError, WeirError
 from weir.web.envelope import failed
 
 HEADER = "X-Weir-Request"
 """What a call that changes something carries when it has no token."""
-COOKIE = "weir-session"
-LOGIN = "/login"
-_SHORTEST = 16
+LOGIN, LOGOUT, FIGURES = "/login", "/logout", "/metrics"
+SESSION_SECONDS = 7 * 86400
+_LINK_SECONDS = 3600
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _OPEN = (LOGIN, "/static/")
 _PROTECTION = {
@@ -37,35 +41,79 @@ _PROTECTION = {
 """Not `no-referrer`: with that a browser says `Origin: null` for our own form, as for a foreign one."""
 
 
-def read_token(file: str | None) -> str | None:
-    """The token in the first line of a file; None without a file. Raises `TokenFileError`."""
-    if file is None:
-        return None
-    try:
-        token = (Path(file).read_text("utf-8").splitlines() or [""])[0].strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise TokenFileError(file=file, reason=getattr(error, "strerror", None) or str(error)) from error
-    if len(token) < _SHORTEST or not token.isascii() or not token.isprintable():
-        raise TokenFileError(file=file, reason=f"its first line has not {_SHORTEST} plain characters or more")
-    return token
+class Sessions:
+    """What takes the place of the token in a browser: links that work once, and cookies that expire.
+
+    A cookie is signed with the token, so that it outlives a restart of the server, and does not give the
+    token away. Any thread may call.
+    """
+
+    def __init__(self, token: str, now: Callable[[], float] = time.time) -> None:
+        self._token = token
+        self._now = now
+        self._links: dict[str, float] = {}
+        self._ended: set[str] = set()
+
+    def is_token(self, given: str) -> bool:
+        return _same(given, self._token)
+
+    def link(self) -> str:
+        """A code that logs a browser in, once, within the hour."""
+        code = secrets.token_urlsafe(24)
+        self._links[code] = self._now() + _LINK_SECONDS
+        return code
+
+    def redeem(self, code: str) -> bool:
+        """Whether it is such a code; it is none any more."""
+        until = self._links.pop(code, None)
+        return until is not None and self._now() < until
+
+    def begin(self) -> str:
+        """A new session: the cookie's value."""
+        about = f"{int(self._now()) + SESSION_SECONDS}.{secrets.token_hex(8)}"
+        return f"{about}.{self._signature(about)}"
+
+    def knows(self, cookie: str) -> bool:
+        """Whether it is the cookie of a session that has not ended."""
+        about, _, signature = cookie.rpartition(".")
+        until = about.partition(".")[0]
+        if not _same(signature, self._signature(about)) or cookie in self._ended:
+            return False
+        return until.isdecimal() and self._now() < int(until)
+
+    def end(self, cookie: str) -> None:
+        """Log out: the cookie is good for nothing here any more."""
+        if self.knows(cookie):  # what anybody could send is not kept
+            self._ended.add(cookie)
+
+    def _signature(self, about: str) -> str:
+        return hmac.new(self._token.encode(), f"weir session {about}".encode(), "sha256").hexdigest()
 
 
-def session_of(token: str) -> str:
-    """What a browser keeps: it proves that the token was known, and does not give it away."""
-    return hmac.new(token.encode(), b"weir session", "sha256").hexdigest()
+def cookie_name(headers: Headers) -> str:
+    """What the cookie is called: browsers share cookies over the ports of a host, so the port is in it."""
+    return f"weir-session-{_port(headers.get('host', ''))}"
 
 
-def same(one: str, other: str) -> bool:
-    return hmac.compare_digest(one.encode(), other.encode())
+def cookie_of(headers: Headers) -> str:
+    return cookie_parser(headers.get("cookie", "")).get(cookie_name(headers), "")
+
+
+def _same(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode(errors="replace"), other.encode())
 
 
 class Guard:
     """Lets through what may pass; the rest is answered here."""
 
-    def __init__(self, app: ASGIApp, token: str | None, address: str) -> None:
+    def __init__(
+        self, app: ASGIApp, sessions: Sessions | None, address: str, open_figures: bool = False
+    ) -> None:
+        """`open_figures`: /metrics needs no token when it is asked for by a name of this machine's own."""
         self._app = app
-        self._token = token
+        self._sessions = sessions
         self._address = address
+        self._open = (FIGURES,) if open_figures else ()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -79,30 +127,26 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers, path, method = Headers(scope=scope), scope["path"], scope["method"]
+        sessions = self._sessions
         try:
-            carries = self._token is not None and _bearer(headers, self._token)
-            if self._token is None:
+            carries = sessions is not None and _bearer(headers, sessions)
+            if sessions is None or (path in self._open and method in _SAFE):
                 self._check_host(headers)
-            elif not (carries or path.startswith(_OPEN) or self._known(headers)):
+            elif not (carries or path.startswith(_OPEN) or sessions.knows(cookie_of(headers))):
                 if method == "GET" and "text/html" in headers.get("accept", ""):
                     return RedirectResponse(LOGIN, 303)
                 raise NoTokenError(reason="it carries no token, or a wrong one")
             if method not in _SAFE and not carries:
-                _check_origin(headers, needs_header=path != LOGIN)
+                _check_origin(headers, needs_header=path not in (LOGIN, LOGOUT))
         except WeirError as error:
             return failed(error)
         return None
-
-    def _known(self, headers: Headers) -> bool:
-        assert self._token is not None
-        cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
-        return same(cookie, session_of(self._token))
 
     def _check_host(self, headers: Headers) -> None:
         name = _hostname(headers.get("host", ""))
         if not is_loopback(name) and name != self._address:
             reason = f"it is addressed to {name!r}, which is no name of this machine's own"
-            todo = f"use http://{self._address}, or set rest.token-file"
+            todo = f"use http://{self._address}"
             raise ForeignRequestError(reason=reason, todo=todo)
 
 
@@ -113,9 +157,16 @@ def _hostname(host: str) -> str:
         return ""
 
 
-def _bearer(headers: Headers, token: str) -> bool:
+def _port(host: str) -> int:
+    try:
+        return urlsplit(f"//{host}").port or 80
+    except ValueError:
+        return 80
+
+
+def _bearer(headers: Headers, sessions: Sessions) -> bool:
     kind, _, given = headers.get("authorization", "").partition(" ")
-    return kind.lower() == "bearer" and same(given.strip(), token)
+    return kind.lower() == "bearer" and sessions.is_token(given.strip())
 
 
 def _check_origin(headers: Headers, *, needs_header: bool) -> None:

@@ -7,7 +7,7 @@ something has happened.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2s
 from importlib.resources import files
 from typing import Annotated, Any
@@ -29,7 +29,7 @@ from weir.supervisor.recovery import PARTS
 from weir.supervisor.view import Report, report
 from weir.web import drawing
 from weir.web.envelope import status_of, words
-from weir.web.guard import COOKIE, LOGIN, same, session_of
+from weir.web.guard import LOGIN, LOGOUT, SESSION_SECONDS, Sessions, cookie_name, cookie_of
 from weir.web.reading import kept, settings, total
 from weir.web.site import SAVEPOINT_DIR, Site
 from weir.words import lasting, number, seconds_since, size, when
@@ -41,6 +41,8 @@ HISTORY = (
 )
 """The kinds of events on the page of history; batches and checkpoints have their own."""
 _UNKNOWN = "-"
+_OWN_PAGE = re.compile(r"/(?!/)[\w./-]*", re.ASCII)
+"""Where a login may lead: never to another site ("//")."""
 _LONGEST = 4096
 """So many bytes a form with a token may have."""
 _PAGE = 25
@@ -58,7 +60,7 @@ Before = Annotated[int | None, Query(ge=1, le=2**53)]
 
 def install(app: FastAPI, site: Site) -> None:
     """Add the pages to an application."""
-    pages = Pages(site)
+    pages = Pages(site, lambda: bool(getattr(app.state, "guarded", False)))
     app.mount("/static", StaticFiles(directory=str(files("weir.web") / "static")), name="static")
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
@@ -98,27 +100,49 @@ def install(app: FastAPI, site: Site) -> None:
         return pages.of(job, "history", lambda seen: pages.history(seen, before))
 
 
-def install_login(app: FastAPI, token: str | None) -> None:
-    """The page that asks a browser for the token; without a token there is none."""
-    if token is None:
+def install_login(app: FastAPI, sessions: Sessions | None) -> None:
+    """The page that asks a browser for the token, and the way out; without a token there is none."""
+    if sessions is None:
         return
+    app.state.guarded = True
     environment = _environment()
 
-    def asked(wrong: bool) -> Response:
-        text = environment.get_template("login.html").render(wrong=wrong)
-        return HTMLResponse(text, 401 if wrong else 200)
+    def asked(reason: str = "") -> Response:
+        text = environment.get_template("login.html").render(reason=reason, guarded=False)
+        return HTMLResponse(text, 401 if reason else 200)
+
+    def entered(request: Request, page: str) -> Response:
+        answer = RedirectResponse(page, 303)
+        answer.set_cookie(
+            cookie_name(request.headers),
+            sessions.begin(),
+            httponly=True,
+            samesite="strict",
+            max_age=SESSION_SECONDS,
+        )
+        return answer
 
     @app.get(LOGIN, response_class=HTMLResponse, include_in_schema=False)
-    def login() -> Response:
-        return asked(wrong=False)
+    def login(request: Request, code: str = "", page: str = "/") -> Response:
+        if not code:
+            return asked()
+        page = page if _OWN_PAGE.fullmatch(page) else "/"
+        if sessions.redeem(code):
+            return entered(request, page)
+        if sessions.knows(cookie_of(request.headers)):  # the link was opened again
+            return RedirectResponse(page, 303)
+        return asked("This link has been used or is too old.")
 
     @app.post(LOGIN, response_class=HTMLResponse, include_in_schema=False)
     async def enter(request: Request) -> Response:
         given = (parse_qs(await _form(request)).get("token") or [""])[0].strip()
-        if not same(given, token):
-            return asked(wrong=True)
-        answer = RedirectResponse("/", 303)
-        answer.set_cookie(COOKIE, session_of(token), httponly=True, samesite="strict", max_age=30 * 86400)
+        return entered(request, "/") if sessions.is_token(given) else asked("This is not the token.")
+
+    @app.post(LOGOUT, include_in_schema=False)
+    def leave(request: Request) -> Response:
+        sessions.end(cookie_of(request.headers))
+        answer = RedirectResponse(LOGIN, 303)
+        answer.delete_cookie(cookie_name(request.headers), httponly=True, samesite="strict")
         return answer
 
 
@@ -135,8 +159,10 @@ async def _form(request: Request) -> str:
 class Pages:
     """The pages of a site. Its methods are called from any thread."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, guarded: Callable[[], bool] = lambda: False) -> None:
+        """`guarded`: whether there is a session that one could log out of."""
         self._site = site
+        self._guarded = guarded
         self._environment = _environment()
 
     def jobs(self) -> Response:
@@ -287,7 +313,9 @@ class Pages:
     def _page(self, template: str, code: int = 200, /, **values: Any) -> Response:
         now = self._site.clock.now()
         served_by = self._site.job
-        text = self._environment.get_template(template).render(now=now, served_by=served_by, **values)
+        text = self._environment.get_template(template).render(
+            now=now, served_by=served_by, guarded=self._guarded(), **values
+        )
         return HTMLResponse(text, code)
 
 

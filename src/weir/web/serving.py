@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from urllib.parse import urlencode
 
 import uvicorn
 
@@ -15,19 +16,27 @@ from weir.clock import Clock
 from weir.config import Ports, Settings
 from weir.errors import PortTakenError, WeirError
 from weir.web.app import application, guarded
-from weir.web.guard import read_token
+from weir.web.guard import LOGIN, Sessions
 from weir.web.site import Site
+from weir.web.token import token_for
 
 
 class Server:
     """A server that is bound to its port, and serves when it is told to."""
 
     def __init__(self, site: Site, address: str, ports: Ports, token_file: str | None) -> None:
-        token = read_token(token_file)
+        """Raises `TokenFileError` and `PortTakenError`; makes the user's own token where there is none."""
+        token = token_for(token_file)
+        self._sessions = Sessions(token.text) if token else None
         self._socket = bind(address, ports)
         name = f"[{address}]" if ":" in address else address
         self.url = f"http://{name}:{self._socket.getsockname()[1]}"
-        app = guarded(application(site, lambda: self._server.should_exit), token, address)
+        app = guarded(
+            application(site, lambda: self._server.should_exit),
+            self._sessions,
+            address,
+            open_figures=token is not None and not token.chosen,
+        )
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -41,6 +50,12 @@ class Server:
             backlog=128,
         )
         self._server = uvicorn.Server(config)
+
+    def link(self, path: str = "/") -> str:
+        """An address that opens a page for whoever has it, once; never to be kept in a log."""
+        if self._sessions is None:
+            return f"{self.url}{path}"
+        return f"{self.url}{LOGIN}?{urlencode({'code': self._sessions.link(), 'page': path})}"
 
     def run(self) -> None:
         """Serve in this thread until a signal comes or `stop` is called."""
@@ -70,8 +85,13 @@ def bind(address: str, ports: Ports) -> socket.socket:
     raise PortTakenError(address=address, ports=str(ports), reason=reason)
 
 
-def serve_beside(job: str, settings: Settings, note: Callable[[str], None]) -> None:
-    """Serve a running job's storage from its supervisor, in this thread; does not raise."""
+def serve_beside(
+    job: str, settings: Settings, note: Callable[[str], None], show_link: Callable[[str, str], None]
+) -> None:
+    """Serve a running job's storage from its supervisor, in this thread; does not raise.
+
+    `show_link` gets the address of the job's page, and the link that logs a browser in there.
+    """
     ports = settings.rest_port
     assert ports is not None, "it is asked for"
     try:
@@ -80,5 +100,5 @@ def serve_beside(job: str, settings: Settings, note: Callable[[str], None]) -> N
     except WeirError as error:
         note(f"no pages are served: {error.text}")
         return
-    note(f"pages and REST: {server.url}/jobs/{job}")
+    show_link(f"{server.url}/jobs/{job}", server.link(f"/jobs/{job}"))
     server.run()
