@@ -89,6 +89,7 @@ JSON_FORMS = {
     "state edit": "`path`, `place` (of the new savepoint), `before` and `after` (rows)",
     "configure": "`job`, `settings` (by key)",
     "logs": "`job`, `attempt`, `supervisor`, `state`, `files`, `lines`",
+    "clean": "`job`, `deleted`, `leftovers` (`kind`, `path`, `bytes`, `key`)",
     "config": "`file`, `settings` (`key`, `value`, `origin`, `default`, `type`, `meaning`, `older`), `spark`"
     " (`key`, `value`, `origin`)",
     "doctor": "`dir`, `ok`, `checks` (`name`, `verdict`: ok, warning or failed, `found`, `todo`)",

@@ -8,9 +8,11 @@ from datetime import datetime, timezone
 from typing import Any
 
 _NAME = (
-    r"(?:password|passwd|passphrase|secret(?:[._-]?access)?(?:[._-]?key)?"
-    r"|(?:api|account|private)[._-]?key(?:\.[\w.-]+)?)"
+    r"(?:password|passwd|passphrase|passcode|secret(?:[._-]?access)?(?:[._-]?key)?"
+    r"|(?:api|account|private)[._-]?key(?:\.[\w.-]+)?|basic\.auth\.user\.info)"
 )
+_GIVEN = r"(?:token|credentials?|(?<![A-Za-z0-9])pwd)"
+"""Names that are ordinary words too: what follows them is a secret only in the form of a setting."""
 _QUOTED = (
     r"\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"  # "..." and '...'
     r"|(?P<within>\\+)(?P<quote>[\"'])(?:(?!(?<!\\)(?P=within)(?P=quote)).)*"  # the same inside of a string
@@ -18,19 +20,56 @@ _QUOTED = (
 )
 _BARE = r"\\*[\"']?[^\s&,;\"'\\)\]}]+"
 _END = r"\\*[\"']?"
+_USER = r"://[^\s:/@'\"]*:"
 _SECRETS = (
+    re.compile(r"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----)(?P<value>.*?)(?=-----END|\Z)", re.DOTALL),
     re.compile(r"(sasl\.jaas\.config" + _END + r"\s*[=:]\s*)(?P<value>\*{3}|[^;\n]+;?)", re.IGNORECASE),
-    re.compile(r"(://[^\s:/@'\"]*:)(?!\d+[/?#])(?P<value>[^\s'\"]{1,1000})(?=@)"),
+    re.compile(rf"({_USER})(?!\d+[/?#])(?P<value>[^\s'\"]{{1,1000}})(?=@)"),
+    # a password that begins like a port; in these schemes it would be one, with an @ in the path
+    re.compile(
+        rf"((?<!http)(?<!https)(?<!hdfs)(?<!spark)(?<!ws)(?<!wss){_USER})"
+        r"(?P<value>\d+/[^\s'\"?#]{0,1000})(?=@)"
+    ),
     re.compile(rf"({_NAME}{_END}\s*[=:]\s*)(?P<value>{_QUOTED}|{_BARE})", re.IGNORECASE),
-    re.compile(rf"(token{_END}\s*=\s*)(?P<value>{_QUOTED}|{_BARE})", re.IGNORECASE),
+    # .option("password", "x"), ("sasl.password", "x")
+    re.compile(rf"((?:{_NAME}|{_GIVEN})\\*[\"']\s*,\s*[bfru]{{0,2}})(?P<value>{_QUOTED})", re.IGNORECASE),
+    re.compile(
+        rf"((?<![\w-])--?[\w.-]{{0,40}}?(?:{_NAME}|token)\s+)(?P<value>{_QUOTED}|(?!-){_BARE})", re.IGNORECASE
+    ),
+    re.compile(rf"({_GIVEN}{_END}\s*=\s*)(?P<value>{_QUOTED}|(?!/){_BARE})", re.IGNORECASE),
     re.compile(rf"((?<=[._-])token\s*:\s*)(?P<value>{_QUOTED}|{_BARE})", re.IGNORECASE),
-    re.compile(rf"(token\\*[\"']\s*:\s*)(?P<value>{_QUOTED})", re.IGNORECASE),
+    re.compile(rf"({_GIVEN}\\*[\"']\s*:\s*)(?P<value>{_QUOTED})", re.IGNORECASE),
     re.compile(r"(\bBearer\s+|(?i:authorization\s*[:=]\s*\w+\s+))(?P<value>[\w.~+/=-]+)"),
+    # presigned URLs
+    re.compile(
+        r"((?<![\w-])(?:sig|signature|sharedaccesssignature|x-(?:amz|goog)-(?:signature|credential"
+        r"|security-token))=)(?P<value>[^\s&'\"\\<>]+)",
+        re.IGNORECASE,
+    ),
 )
 """Each: what stays, and the value that is taken out."""
-_SECRET_KEY = re.compile(rf"(?:{_NAME}|token|sasl\.jaas\.config)$", re.IGNORECASE)
+_MARKS = (
+    *(b"passw", b"passp", b"passc", b"pwd", b"secret", b"key", b"token", b"credential", b"sig", b"auth"),
+    *(b"bearer", b"jaas", b"://"),
+)
+"""One of these is in every text that one of them finds something in: looked for first, which is quick."""
+_KEY_BEGINS = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----(?!.*-----END)", re.DOTALL)
+_SECRET_KEY = re.compile(
+    rf"(?:{_NAME}|token|credentials?|(?:^|[._-])pwd|sasl\.jaas\.config|x-amz-signature)$", re.IGNORECASE
+)
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, moves of the cursor
+    r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)"  # titles, links, the clipboard
+    r"|\x1b[ -/]*[0-~]"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]",  # and what turns a line around
+    re.MULTILINE,
+)
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+_WHOLE_WORD, _ANYWHERE = 4, 8
+"""So long is a known secret that is taken out as a word of its own, and one that is taken out of words."""
+_LONGEST_LINE = 65536
 _HIDDEN = "***"
-_PLACEHOLDERS = ("password", "<password>", "<token>")
+_PLACEHOLDERS = ("password", "PASSWORD", "<password>", "<token>")
 """As a hint writes them."""
 
 
@@ -82,13 +121,81 @@ def moment_of(moment: str) -> datetime:
 
 
 def without_secrets(text: str) -> str:
-    """The same with what looks like a secret taken out: in a URL, behind `password=` and the like, `Bearer`.
+    """The same with what looks like a secret taken out: in a URL, after `password=` and the like, `Bearer`.
 
     Everything passes here that reaches a log, the journal, a page, an answer or an error. Safe to repeat.
     """
     for secret in _SECRETS:
         text = secret.sub(_masked, text)
     return text
+
+
+def without_this(text: str, secret: str) -> str:
+    """The same without a secret that is known. One of few characters is a word of its own or stays.
+
+    Else the password `p` would be taken out of every `port`.
+    """
+    if len(secret) < _WHOLE_WORD:
+        return text
+    within = len(secret) >= _ANYWHERE
+    return re.sub(re.escape(secret) if within else rf"(?<!\w){re.escape(secret)}(?!\w)", _HIDDEN, text)
+
+
+def without_escapes(text: str, *, colours: bool = False) -> str:
+    """The same without what a terminal would take for a command; line ends and tabs stay.
+
+    With `colours` what only changes the look of letters stays too.
+    """
+
+    def kept(found: re.Match[str]) -> str:
+        return found[0] if colours and _COLOUR.fullmatch(found[0]) else ""
+
+    return _ESCAPES.sub(kept, text)
+
+
+class Scrubber:
+    """`without_secrets` for a stream of bytes that comes in pieces: line by line, keys over several lines.
+
+    A line without an end is held back until it ends, or has grown too long.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._in_key = False
+
+    def feed(self, data: bytes) -> bytes:
+        """What can be passed on now."""
+        data = self._rest + data
+        end = data.rfind(b"\n") + 1
+        if len(data) - end > _LONGEST_LINE:
+            end = len(data)
+        self._rest = data[end:]
+        return self._scrubbed(data[:end])
+
+    def end(self) -> bytes:
+        """What was held back."""
+        rest, self._rest = self._rest, b""
+        return self._scrubbed(rest)
+
+    def _scrubbed(self, data: bytes) -> bytes:
+        lines = data.splitlines(keepends=True) if self._in_key or _marked(data) else []
+        return b"".join(map(self._line, lines)) if lines else data
+
+    def _line(self, line: bytes) -> bytes:
+        if self._in_key:
+            _, mark, after = line.partition(b"-----END")
+            self._in_key, line = not mark, mark + after
+        if not _marked(line):
+            return line
+        text = line.decode("utf-8", "surrogateescape")
+        self._in_key = _KEY_BEGINS.search(text) is not None
+        end = "\n" if self._in_key else ""
+        return (without_secrets(text) + end).encode("utf-8", "surrogateescape")
+
+
+def _marked(data: bytes) -> bool:
+    low = data.lower()
+    return any(mark in low for mark in _MARKS)
 
 
 def body_without_secrets(body: Any) -> Any:

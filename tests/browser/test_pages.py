@@ -98,6 +98,7 @@ def test_the_token_opens_the_pages_and_a_wrong_one_does_not(
     tmp_path: Path, job: FakeJob, opened: Open
 ) -> None:
     token = tmp_path / "token"
+    token.touch(0o600)
     token.write_text("a-token-of-many-characters")
     with served(site(tmp_path), str(token)) as url:
         page = opened(f"{url}/jobs/wordcount")

@@ -360,3 +360,16 @@ def test_what_an_earlier_life_said_of_the_queries_says_nothing_of_this_one(
     job.lock.release()
     FakeJob(tmp_path, session="second").state("STARTING")
     assert weir("list", "--json").json["jobs"][0]["query_states"] == {}
+
+
+def test_no_command_of_somebody_elses_reaches_the_terminal(job: FakeJob, weir: Weir) -> None:
+    evil = "\x1b[2J\x1b]0;owned\x07\x9b31mrm -rf\r\x08"
+    job.state("RUNNING").batch(41, query=f"counts{evil}")
+    failure = {"what": f"it broke{evil}", "why": evil, "hint": evil, "error": evil, "stack": "", "batch": 1}
+    job.event("failure", {**failure, "domain": "user", "retry": True, "exit_code": 2}, "counts")
+    job.event("restart", {"delay": 1.0, "query": "counts"}, "counts")
+    for verb in ("status", "list", "checkpoints"):
+        said = weir(verb, *([] if verb == "list" else ["wordcount"]), "--dir", str(job.dir))
+        shown = said.out + said.err
+        assert said.code == 0 and not set("\x1b\x07\x9b\r\x08") & set(shown), verb
+    assert "it broke" in weir("status", "wordcount", "--dir", str(job.dir)).out

@@ -11,7 +11,7 @@ from weir.clock import Clock
 from weir.errors import ExternalError, NoTokenError, UserCodeError
 from weir.spark.failure import from_exception
 from weir.supervisor.journal import History, Journal
-from weir.words import body_without_secrets, without_secrets
+from weir.words import Scrubber, body_without_secrets, without_escapes, without_secrets, without_this
 
 SECRET = "hunter2"
 JAAS = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="{SECRET}";'
@@ -45,6 +45,36 @@ FORMS = {
     f"Bearer {SECRET}": "Bearer ***",
     f"authorization: Basic {SECRET}": "authorization: Basic ***",
     f"sasl.jaas.config={JAAS} more": "sasl.jaas.config=*** more",
+    f'.option("password", "{SECRET}").load()': '.option("password", "***").load()',
+    f"('sasl.password', '{SECRET}'), ('a', 'b')": "('sasl.password', '***'), ('a', 'b')",
+    f'.option( "fs.s3a.secret.key" , f"{SECRET}" )': '.option( "fs.s3a.secret.key" , f"***" )',
+    f'.option("token", "{SECRET}")': '.option("token", "***")',
+    f"server=db;uid=me;pwd={SECRET};x=1": "server=db;uid=me;pwd=***;x=1",
+    f"PWD={SECRET}": "PWD=***",
+    f"https://a.blob.core.windows.net/c?sv=1&sig={SECRET}%3D&se=2": (
+        "https://a.blob.core.windows.net/c?sv=1&sig=***&se=2"
+    ),
+    f"https://b.s3.amazonaws.com/k?X-Amz-Date=1&X-Amz-Signature={SECRET}": (
+        "https://b.s3.amazonaws.com/k?X-Amz-Date=1&X-Amz-Signature=***"
+    ),
+    f"X-Amz-Security-Token={SECRET}&x=1": "X-Amz-Security-Token=***&x=1",
+    f"https://storage.googleapis.com/b/o?X-Goog-Signature={SECRET}": (
+        "https://storage.googleapis.com/b/o?X-Goog-Signature=***"
+    ),
+    f"https://cdn/x?Expires=1&Signature={SECRET}~&Key-Pair-Id=K": (
+        "https://cdn/x?Expires=1&Signature=***&Key-Pair-Id=K"
+    ),
+    f"basic.auth.user.info={SECRET}:{SECRET}": "basic.auth.user.info=***",
+    f"credentials={SECRET}": "credentials=***",
+    f'"credentials": "{SECRET}"': '"credentials": "***"',
+    f"psql --password {SECRET} -h db": "psql --password *** -h db",
+    f"run --db-password '{SECRET}' x": "run --db-password '***' x",
+    f"tool --api-key {SECRET}": "tool --api-key ***",
+    f"postgresql://me:123/{SECRET}@db/x": "postgresql://me:***@db/x",
+    f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\n{SECRET}\n-----END RSA PRIVATE KEY----- more": (
+        "-----BEGIN RSA PRIVATE KEY-----***-----END RSA PRIVATE KEY----- more"
+    ),
+    f"cut: -----BEGIN PRIVATE KEY-----\n{SECRET}\n": "cut: -----BEGIN PRIVATE KEY-----***",
     f'"kafka.sasl.jaas.config": {json.dumps(JAAS)}, "x": 1': '"kafka.sasl.jaas.config": ***", "x": 1',
 }
 
@@ -59,6 +89,13 @@ ORDINARY = (
     "write postgresql://user:password@host:port/database",
     "http://localhost:8080/jobs?query=a@b",
     "s3://bucket/key, key=[word], partition_by=secretary",
+    "hdfs://nn:8020/user/ada@example.com/data",
+    "PWD=/home/me/jobs",
+    "bad credentials: ask the owner of the database",
+    "weir run job.py --password",
+    "the signature of the function does not fit; sig. 7",
+    "a design=big, resig=nation",
+    "-----BEGIN CERTIFICATE-----\\nMIIB\\n-----END CERTIFICATE-----",
     'File "/home/me/job.py", line 3, in <module>',
     "KeyError: 'no such column'",
 )
@@ -106,6 +143,38 @@ def test_no_error_failure_or_line_of_the_journal_has_it(given: str, tmp_path: Pa
 def test_numbers_and_names_in_a_body_stay(tmp_path: Path) -> None:
     body = {"batch": 3, "token": [1, 2], "password": 5, "rest.token-file": "/x", "last": None, "on": True}
     assert body_without_secrets(body) == body
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 10_000])
+def test_a_stream_in_any_pieces_loses_its_secrets_and_nothing_else(size: int) -> None:
+    given = "".join(f"{form}\n" for form in FORMS if "PRIVATE KEY" not in form).encode() + b"bytes \xff\x00\n"
+    given += f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n{SECRET}\n-----END PRIVATE KEY-----\nlast".encode()
+    scrubber = Scrubber()
+    pieces = [scrubber.feed(given[at : at + size]) for at in range(0, len(given), size)]
+    passed = b"".join(pieces) + scrubber.end()
+    assert SECRET.encode() not in passed
+    assert passed.endswith(b"-----END PRIVATE KEY-----\nlast") and b"bytes \xff\x00\n" in passed
+    assert b"connect(password=***, user=u)\n" in passed
+
+
+def test_a_line_without_an_end_is_not_held_for_ever() -> None:
+    assert Scrubber().feed(b"x" * 100_000) == b"x" * 100_000
+    scrubber = Scrubber()
+    assert scrubber.feed(b"50 %") == b"" and scrubber.end() == b"50 %"
+
+
+def test_a_short_secret_is_never_taken_out_of_words() -> None:
+    text = "connection to server at port 5999, user pg, failed: abcd abcde"
+    for secret in ("p", "pg", "999", ""):
+        assert without_this(text, secret) == text
+    assert without_this(text, "abcd").endswith("failed: *** abcde")
+    assert without_this("xhunter22x", "hunter22") == "x***x"
+
+
+def test_no_command_reaches_a_terminal_and_colours_only_where_they_may() -> None:
+    evil = "a\x1b[2J\x1b]0;title\x07b\x1b]8;;http://evil\x1b\\c\x9b31md\x07\x08e\x1bc\u202ef\tg\n\x1b[31mred\x1b[0m"
+    assert without_escapes(evil) == "abc31mdef\tg\nred"
+    assert without_escapes(evil, colours=True) == "abc31mdef\tg\n\x1b[31mred\x1b[0m"
 
 
 def test_what_an_error_tells_to_do_can_be_read() -> None:

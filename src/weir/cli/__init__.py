@@ -45,6 +45,7 @@ VERBS = {
     "state edit": "edit",
     "configure": "configure",
     "logs": "logs",
+    "clean": "clean",
     "config": "config",
     "doctor": "doctor",
 }

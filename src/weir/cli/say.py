@@ -13,9 +13,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
-from weir.words import lasting, number, seconds_since, size, when
+from weir.words import lasting, number, seconds_since, size, when, without_escapes
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -40,8 +41,17 @@ __all__ = [
     "when",
 ]
 
-err = Console(stderr=True, highlight=False, soft_wrap=True)
-out = Console(highlight=False)
+
+class _Console(Console):
+    """A console that prints no text of somebody else's as a command to the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else without_escapes(text), style, control)
+
+
+err = _Console(stderr=True, highlight=False, soft_wrap=True)
+out = _Console(highlight=False)
 
 
 class Form(Enum):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from weir.cli import say
+from weir.words import without_escapes
 
 _PAUSE = 0.2
 
@@ -124,6 +125,11 @@ def _grown(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _print(pieces: Iterable[bytes]) -> None:
+    """To a file or a program as they are; to a terminal only with their colours."""
     for piece in pieces:
-        sys.stdout.buffer.write(piece)
+        if sys.stdout.isatty():
+            text = without_escapes(piece.decode(errors="replace"), colours=True)
+            sys.stdout.buffer.write(text.encode(errors="replace"))
+        else:
+            sys.stdout.buffer.write(piece)
     sys.stdout.buffer.flush()

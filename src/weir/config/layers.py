@@ -35,7 +35,7 @@ from weir.errors import BadValueError, SettingsFileError, UnknownKeyError
 if TYPE_CHECKING:
     import yaml
 
-OWN_VARIABLES = ("WEIR_LINK_FD", "WEIR_READY_FD", "WEIR_FAULTS", "WEIR_FAULTS_DIR")
+OWN_VARIABLES = ("WEIR_LINK_FD", "WEIR_READY_FD", "WEIR_SCRATCH", "WEIR_FAULTS", "WEIR_FAULTS_DIR")
 """Variables with which weir's processes talk to each other and to tests; they are not settings."""
 
 _PREFIX = "WEIR_"

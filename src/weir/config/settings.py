@@ -326,6 +326,24 @@ class Settings(BaseModel):
         alias="sink.max-pending-batches",
         description="staged batches that may wait for the sink's commit before the query waits",
     )
+    history_retain_logs: KeepOrAll = Field(
+        Keep(count=20),
+        alias="history.retain-logs",
+        description="the output of how many attempts is kept for 'weir logs', or for how long, "
+        "or both (20, 30 d); that of the newest always is",
+    )
+    history_retain_attempts: Annotated[Count, Field(ge=1000)] = Field(
+        1000,
+        alias="history.retain-attempts",
+        description="how many records of attempts are kept; 1000 or more, "
+        "because they tell an old writer from a new one",
+    )
+    history_retain_generations: CountOrZero = Field(
+        2,
+        alias="history.retain-generations",
+        description="of how many generations before the live one the files stay, "
+        "besides those that a retained checkpoint is of",
+    )
     rest_address: Text = Field(
         "127.0.0.1",
         alias="rest.address",

@@ -7,17 +7,22 @@ the number of cores is known. The driver keeps the JVM's process, so that it can
 from __future__ import annotations
 
 import os
+import re
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weir.config import Config
 from weir.errors import JvmNotStartedError
 from weir.spark import hadoop, local_files
 from weir.spark.defaults import state_defaults
+from weir.storage import scratch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_LOCAL_DIR = "spark.local.dir"
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _BASE = {
     "spark.master": "local[*]",
@@ -46,6 +51,7 @@ def build(config: Config, app: str, output: str = "what it said is above") -> Sp
             os.environ.pop(name, None)  # a JVM of spark-submit's would outlive this driver
         local_files.ensure()
         os.environ.update(local_files.environment())
+        os.environ.update(scratch_environment(config))
     settings = builder_settings(config)
     if local_files.environment():  # the job file has started a JVM, which does not know the classes
         ours = local_files.settings(_master(config)).items()
@@ -67,6 +73,39 @@ def builder_settings(config: Config) -> dict[str, str]:
     """Everything that is known before the session is there."""
     local = local_files.settings(_master(config))
     return {**_BASE, **_loopback(config), **local, **state_settings(config, None), **config.spark}
+
+
+def scratch_environment(config: Config) -> dict[str, str]:
+    """Where the JVM keeps what need not survive: in the scratch directory that goes with this driver.
+
+    Disks that the user has chosen for that are used: each gets a directory of its own for this driver.
+    Nothing where nobody gave a scratch directory (a notebook).
+    """
+    given = os.environ.get(scratch.VARIABLE)
+    if not given:
+        return {}
+    path = Path(given)
+    chosen = os.environ.get("SPARK_LOCAL_DIRS") or config.spark.get(_LOCAL_DIR) or _default(_LOCAL_DIR)
+    folders = [path / "local"]
+    if chosen:
+        folders = [Path(disk.strip()).absolute() / f"weir-{path.name}" for disk in chosen.split(",")]
+        scratch.note_elsewhere(path, folders)
+        for folder in folders:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    options = f"-Djava.io.tmpdir={path / 'tmp'} {os.environ.get('SPARK_SUBMIT_OPTS', '')}".strip()
+    return {"SPARK_LOCAL_DIRS": ",".join(map(str, folders)), "SPARK_SUBMIT_OPTS": options}
+
+
+def _default(key: str) -> str | None:
+    """What spark-defaults.conf says, which an environment variable would win over."""
+    home = os.environ.get("SPARK_HOME")
+    place = os.environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else "")
+    with suppress(OSError):
+        for line in (Path(place) / "spark-defaults.conf").read_text().splitlines() if place else ():
+            found = re.fullmatch(rf"\s*{re.escape(key)}[\s=:]+(\S.*?)\s*", line)
+            if found:
+                return found[1]
+    return None
 
 
 def asked_parallelism(config: Config) -> int | None:

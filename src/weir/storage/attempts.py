@@ -147,7 +147,7 @@ class AttemptLock:
             os.getpid(),
             _started(os.getpid()),
             socket.gethostname(),
-            _boot(),
+            boot(),
             _user(),
             self._clock.now().isoformat(),
             session,
@@ -173,14 +173,19 @@ def _unknown(key: str) -> AttemptRecord:
 
 def gone(record: AttemptRecord, beat: Beat) -> bool:
     """Whether owner and driver are known to be dead: only the owner's own machine can tell."""
-    if not visible(record) or (beat.group and _answers(lambda: os.killpg(beat.group, 0))):
+    if not visible(record) or (beat.group and group_lives(beat.group)):
         return False
     return _started(record.pid) != record.started or not _answers(lambda: os.kill(record.pid, 0))
 
 
 def visible(record: AttemptRecord) -> bool:
     """Whether the owner's processes can be seen from here: its machine, boot and process namespace."""
-    return record.host == socket.gethostname() and record.boot == _boot()
+    return record.host == socket.gethostname() and record.boot == boot()
+
+
+def group_lives(group: int) -> bool:
+    """Whether any process of the group is there, as far as this process namespace shows."""
+    return _answers(lambda: os.killpg(group, 0))
 
 
 def _answers(signal_nothing: Callable[[], None]) -> bool:
@@ -193,7 +198,8 @@ def _answers(signal_nothing: Callable[[], None]) -> bool:
     return True
 
 
-def _boot() -> str:
+def boot() -> str:
+    """Names this machine since its last start, and the process namespace; "" where that is unknown."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")
     return ""

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from weir.storage.scratch import Scratch
+
 
 def ask_child(module: str, request: Mapping[str, Any], *arguments: str) -> tuple[dict[str, Any], str]:
     """What `python -m MODULE RESULT ARGUMENTS` answers, `error` when it failed; and what it printed.
@@ -25,11 +27,21 @@ def ask_child(module: str, request: Mapping[str, Any], *arguments: str) -> tuple
         result, log = Path(folder) / "result.json", Path(folder) / "log"
         command = [sys.executable, "-m", module, str(result), *arguments]
         environment = os.environ | {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
+        held = Scratch.make()
         given = json.dumps(request).encode()
-        with log.open("wb") as output:
-            done = subprocess.run(
-                command, input=given, stdout=output, stderr=output, env=environment, check=False
-            )
+        try:
+            with log.open("wb") as output:
+                done = subprocess.run(
+                    command,
+                    input=given,
+                    stdout=output,
+                    stderr=output,
+                    env=environment | held.environment(),
+                    pass_fds=(held.handle,),
+                    check=False,
+                )
+        finally:
+            held.delete()
         body: dict[str, Any] = json.loads(result.read_text()) if result.exists() else {}
         said = log.read_text(errors="replace")
     if not body:

@@ -18,6 +18,7 @@ from weir.ids import Attempt, JobName
 from weir.storage import access, open_store, paths
 from weir.storage.attempts import AttemptLock, AttemptRecord
 from weir.storage.open import beside
+from weir.supervisor import leftovers
 from weir.supervisor.desk import Desk
 from weir.supervisor.journal import Journal
 from weir.supervisor.process import OutputFile
@@ -60,6 +61,7 @@ class Home:
             if isinstance(error, (OSError, sqlite3.Error)):
                 raise StorageError(verb="open", path=path, reason=str(error), root=self._dir) from error
             raise
+        leftovers.delete_beside(self._dir, job, config.settings, clock)
 
     @property
     def attempt(self) -> Attempt:

@@ -21,6 +21,8 @@ from typing import IO
 from weir.link import Link
 from weir.protocol.messages import Message
 from weir.storage.files import write_all
+from weir.storage.scratch import Scratch
+from weir.words import Scrubber
 
 JOB_NAME = "WEIR_JOB_NAME"
 """Tells a driver that its job is called otherwise than in its file."""
@@ -30,7 +32,7 @@ Heard = Callable[["Message | None"], None]
 
 
 class OutputFile:
-    """What the driver prints, in files of bounded size: the newest, and a few older ones.
+    """What the driver prints, without secrets, in files of bounded size: the newest, and a few older ones.
 
     Nothing here raises for a file system that refuses (a full disk): what can't be kept is left out, and
     that is said once there is room again. Whoever prints must not wait, and no supervisor end, for that.
@@ -87,16 +89,19 @@ class DriverProcess:
         environment = os.environ | {"WEIR_LINK_FD": str(theirs.fileno()), "PYTHONUNBUFFERED": "1"}
         environment |= {JOB_NAME: name} if name else {}
         environment.setdefault("PYSPARK_PYTHON", sys.executable)
-        with theirs:
+        self._scratch = Scratch.make()
+        environment |= self._scratch.environment()
+        with theirs, self._scratch.unless_started():
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "weir.driver", str(file), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=environment,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(theirs.fileno(), self._scratch.handle),
                 start_new_session=True,
             )
+        self._scratch.belongs_to(self.group)
         assert self._process.stdout is not None and self._process.stderr is not None
         self._readers = [
             threading.Thread(target=self._read, args=(self._process.stdout, True), daemon=True),
@@ -133,7 +138,10 @@ class DriverProcess:
             return None
 
     def end(self) -> int:
-        """Kill the whole group; returns its exit code when every process of it is gone."""
+        """Kill the whole group; returns its exit code when every process of it is gone.
+
+        What it has left in its scratch directory is deleted, in a thread: it may be much.
+        """
         with suppress(ProcessLookupError):
             os.killpg(self.group, signal.SIGKILL)
         code = self._process.wait()
@@ -142,6 +150,7 @@ class DriverProcess:
         self._link.close()
         for reader in self._readers:
             reader.join(timeout=1)
+        self._scratch.delete()
         return code
 
     def _listen(self, heard: Heard) -> None:
@@ -150,15 +159,19 @@ class DriverProcess:
         heard(None)
 
     def _read(self, stream: IO[bytes], shown: bool) -> None:
-        handle = stream.fileno()
+        handle, scrubber = stream.fileno(), Scrubber()
         while data := os.read(handle, 65536):
-            if self._output is not None:
-                self._output.write(data)
-            elif sum(map(len, self._early)) < 2**20:
-                self._early.append(data)
+            self._keep(scrubber.feed(data))
             if shown:
                 with suppress(OSError):  # as above: the pipe must be drained, or the driver blocks
                     self._show(data)
+        self._keep(scrubber.end())
+
+    def _keep(self, data: bytes) -> None:
+        if self._output is not None:
+            self._output.write(data)
+        elif data and sum(map(len, self._early)) < 2**20:
+            self._early.append(data)
 
 
 def _members(group: int) -> bool:

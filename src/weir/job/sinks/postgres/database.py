@@ -23,6 +23,7 @@ from weir.errors import (
     SinkMismatchError,
     WeirError,
 )
+from weir.words import without_secrets, without_this
 
 if TYPE_CHECKING:
     import psycopg
@@ -165,7 +166,8 @@ def scrubbed(text: str, address: Address) -> str:
     line = next((line.strip() for line in text.splitlines() if line.strip()), "no reason was given")
     with suppress(Exception):
         word = _psycopg().conninfo.conninfo_to_dict(address.url).get("password")
-        line = line.replace(str(word), "***") if word else line
+        line = without_this(line, str(word or ""))
+    line = without_secrets(line)
     return line if len(line) <= _SHOWN else line[:_SHOWN] + "..."
 
 

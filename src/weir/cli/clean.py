@@ -1,0 +1,80 @@
+"""`weir clean`: what a job has left behind and nothing needs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from weir.cli import say
+from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, command, overrides, settings_file
+from weir.clock import Clock
+from weir.config import resolve
+from weir.ids import job_name
+from weir.supervisor import leftovers
+from weir.supervisor.leftovers import Leftover
+from weir.supervisor.view import look
+
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Delete it; without this it is only shown.")]
+_KINDS = {
+    "log": "output of old attempts",
+    "attempt": "records of old attempts",
+    "answer": "answers that nobody fetched",
+    "shape": "shapes of old starts",
+    "generation": "files of old generations",
+    "scratch": "scratch directories of drivers that have ended, of any job",
+}
+
+
+def clean(
+    job: JobOf,
+    yes: Yes = False,
+    dir: Directory = None,
+    config: SettingsFile = None,
+    define: Define = None,
+    json: AsJson = False,
+) -> None:
+    """Show, or delete, what a job has left behind.
+
+    That is what history.retain-logs, history.retain-attempts and history.retain-generations do not
+    keep, and the scratch directories that killed drivers of any job of yours left in the temporary
+    directory. Each start of the job deletes the same. Nothing goes that a checkpoint, a restore or a
+    driver that lives needs; savepoints are yours.
+
+    \b
+    Example: weir clean wordcount -D history.retain-logs=3 -y
+    """
+    given = overrides(define, dir=dir)
+    settings = resolve(file=settings_file(config), environ=os.environ, overrides=given).settings
+    place, clock = settings.execution_checkpointing_dir, Clock()
+    look(place, job, clock)
+    found = leftovers.leftovers(place, job_name(job), settings, clock)
+    if yes:
+        leftovers.delete(place, found)
+    if json:
+        say.say_json({"job": job, "deleted": yes, "leftovers": [asdict(one) for one in found]})
+        return
+    for kind, text in _KINDS.items():
+        of_kind = [one for one in found if one.kind == kind]
+        if of_kind:
+            say.say(f"{len(of_kind):6d}  {_size(of_kind):>8}  {text}")
+            _show(of_kind)
+    if not found:
+        say.say("nothing is left over")
+    elif yes:
+        say.say(f"deleted: {_size(found)}")
+    else:
+        say.say(f"nothing is deleted yet: '{command('clean', job, place, ' -y')}' does it")
+
+
+def _show(found: list[Leftover]) -> None:
+    for one in found[:3]:
+        say.say(f"                  {one.path}")
+    if len(found) > 3:
+        say.say(f"                  and {len(found) - 3} more (--json shows them all)")
+
+
+def _size(found: list[Leftover]) -> str:
+    return say.size(sum(one.bytes or 0 for one in found))
