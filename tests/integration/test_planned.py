@@ -163,6 +163,19 @@ def test_a_longer_window_is_another_key(lines: Lines) -> None:
         return operator(frame, "append")
 
     assert windowed("5 seconds") == windowed("5 seconds")
+    assert windowed("30 seconds").keys == ("window(ts, 30 seconds)",)
+    assert session("5 seconds").keys == ("k", "session_window(ts, 5 seconds)")
+    sliding = operator(lines.frame().groupBy(F.window("ts", "10 minutes", "4 minutes")).count())
+    assert sliding.keys == ("window(ts, 10 minutes, 4 minutes)",)
+    assert not [line for line in sliding.reads if line.startswith("Expand")]
+    twice = lines.frame().withWatermark("ts", "1 minute").groupBy(F.window("ts", "5 seconds"), "k").count()
+    twice = twice.groupBy(F.window(F.window_time("window"), "1 minute")).count()
+    outer, inner = planned(twice, "append").shape.operators
+    assert inner.keys == ("window(ts, 5 seconds)", "k")
+    assert outer.keys == ("window(window_time(window(ts, 5 seconds)), 1 minute)",)
+    older = planned(lines.frame().groupBy(F.window("ts", "5 seconds")).count(), "update").shape.older
+    (before,) = (text for text, now in older.items() if now == "window(ts, 5 seconds)")
+    assert before.startswith("named_struct(start, knownnullable(precisetimestamp"), "as it was written once"
     assert windowed("5 seconds").keys != windowed("10 seconds").keys
     assert session("5 seconds").keys != session("10 seconds").keys
 
@@ -201,6 +214,17 @@ def test_sources_of_one_name_are_told_apart_by_what_is_done_with_them(lines: Lin
     first, second = planned(small.union(large), "append").shape.sources
     assert first.name == second.name
     assert (first.used, second.used) == (("where (v < 8)",), ("where (v >= 8)",))
+    assert (first.folder, second.folder) == (0, 1), "two frames, each with a log of its own"
+
+
+def test_uses_of_one_frame_share_a_folder(lines: Lines, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    rows, other = lines.frame(), lines.frame("other")
+    union = rows.where("v < 8").union(rows.where("v >= 8")).union(other)
+    assert [one.folder for one in planned(union, "append").shape.sources] == [0, 0, 1]
+    location = lines.run(union, "append")
+    assert sorted(path.name for path in (location / "sources").iterdir()) == ["0"], "the other has no file"
+    assert len((location / "offsets/0").read_text().split("\n")) == 5
 
 
 def test_the_output_mode_of_a_writer_is_known(lines: Lines) -> None:

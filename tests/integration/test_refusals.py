@@ -142,3 +142,24 @@ def test_output_that_is_seen_at_once_can_not_wait_for_a_checkpoint(
         with pytest.raises(PipelineError, match="shows the rows of a batch at once") as refused:
             job.start(spark)
         assert "leave sink.commit at 'batch'" in refused.value.hint
+
+
+@pytest.mark.parametrize("option", ["cleanSource", "CLEANSOURCE"])
+def test_files_that_spark_takes_away_are_refused_on_any_frame(
+    spark: SparkSession, tmp_path: Path, option: str
+) -> None:
+    (tmp_path / "in").mkdir()
+    name = job_name("job")
+
+    def learnt(value: str) -> Graph:
+        def pipeline(env: Env) -> None:
+            reader = env.spark.readStream.schema("k string").option(option, value)
+            rows = reader.json(str(tmp_path / "in")).where("k > 'a'")
+            env.sink("q", rows.union(rows), weir.sinks.files(str(tmp_path / "out")))
+
+        return learn(name, pipeline, spark, Live(open_store(str(tmp_path)), name, Generation(1)))
+
+    assert learnt("OFF").queries == ["q"]
+    with pytest.raises(PipelineError, match="can't be run") as refused:
+        learnt("delete")
+    assert "with Spark's option cleanSource" in refused.value.why

@@ -152,7 +152,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Started:
             supervised=supervised,
         )
         engine._graph = graph.Graph([run.name for run in runs], [], {run.name: () for run in runs})
-        engine._origin = cast(Any, SimpleNamespace(lineage="one", forked_from=""))
+        engine._origin = cast(Any, SimpleNamespace(lineage="one", forked_from="", owners={}))
         engine.start(again=again)
         return engine, told
 
