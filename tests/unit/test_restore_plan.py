@@ -373,8 +373,7 @@ def test_the_plan_as_people_and_programs_read_it() -> None:
             "      given up: 1200 rows of state",
             "  sink              files /out                               kept",
             "",
-            "fits with loss: counts operator 1 (1200 rows of state); to allow all of that:",
-            "  -n",
+            "fits with loss: counts operator 1 (1200 rows of state); to allow all of that: -n",
         ]
     )
     body = json.loads(found.model_dump_json())

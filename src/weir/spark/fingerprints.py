@@ -17,6 +17,8 @@ from typing import Any
 from weir.protocol.shapes import Computed
 
 _ATTRIBUTE = re.compile(r"([^\s(),\[\]#]*)#(\d+)L?(?:-T\d+ms)?")
+_COLUMN = re.compile(r"([\w.]+\([^()]*\)|[^\s(),\[\]#]*)#(\d+)L?(?:-T\d+ms)?")
+"""The same with names such as `count(1)`, which Spark makes up; older texts had those names twice."""
 _CHANCE = re.compile(r"\b(rand|randn|uuid)\((Some\()?-?\d+\)+")
 """Spark draws a new seed for every batch."""
 _NOW = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{4,6}")
@@ -132,8 +134,8 @@ class Texts:
     def _both(self, expression: Any) -> tuple[str, str]:
         """The text of an expression, now and as an older weir wrote it."""
         written = expression.toString()
-        text = _cut(_windows(_resolved(written, self._columns)))
-        older = _cut(_resolved(written, self._older_columns))
+        text = _cut(_windows(_resolved(written, self._columns, _COLUMN)))
+        older = _cut(_resolved(written, self._older_columns, _ATTRIBUTE))
         if text != older:
             self.older[older] = text
         return text, older
@@ -259,9 +261,9 @@ def sequence(found: Any) -> list[Any]:
     return [found.apply(number) for number in range(found.size())]
 
 
-def _resolved(text: str, columns: Mapping[str, str]) -> str:
+def _resolved(text: str, columns: Mapping[str, str], column: re.Pattern[str]) -> str:
     """An expression's text with what each column is computed from, and without ids, chance and time."""
-    text = _ATTRIBUTE.sub(lambda found: columns.get(found[2], found[1]), text)
+    text = column.sub(lambda found: columns.get(found[2], found[1]), text)
     return _CHANCE.sub(r"\1()", _NOW.sub("now", text))
 
 
