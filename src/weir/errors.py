@@ -62,6 +62,7 @@
     `-- InternalError               weir's or Spark's own fault
         |-- SupervisorDiedError     a detached supervisor ended without a word
         |-- FencedError             a newer attempt or run exists: this one may no longer write
+        |-- LedgerWentBackError     a sink's ledger is older than what this run has seen of it
         |-- IllegalMoveError        an event that a state machine does not know in its state
         |-- DamagedError            live files are lost or torn, and no checkpoint is whole
         |-- DamagedCheckpointError  files of a checkpoint are gone or changed
@@ -259,10 +260,12 @@ class SinkTakenError(UserError):
 
     what_form = "the sink of query {query!r} was taken by attempt {attempt} of this job: {path}"
     why_form = (
-        "this directory knows of attempts up to {own} only, so the job has run elsewhere, and may still do so"
+        "that attempt is not one of this directory's (this start is attempt {own}): the job has run in"
+        " another directory, from the same savepoint or from a copy of this one, and may still do so"
     )
     hint_form = (
-        "make sure that it has ended there for good, then: weir run FILE -s POINT --take-over {attempt}"
+        "let only one of them run. To go on here, end the other for good, then: weir run FILE -s POINT"
+        " --take-over {attempt}, with a savepoint or checkpoint from before the other began"
     )
 
 
@@ -644,6 +647,22 @@ class FencedError(InternalError):
     what_form = "{who} may no longer write"
     why_form = "{by} has taken over"
     hint_form = "nothing to do: the newer one goes on"
+
+
+class LedgerWentBackError(InternalError):
+    """The ledger of a sink is older than what this run has seen of it."""
+
+    retry = True
+    redeploy = True
+    what_form = "the ledger of {path} went back: it ends with batch {last} of attempt {fence}"
+    why_form = (
+        "attempt {own} had entered batches up to {known}: the place was put back to an older state while the"
+        " job ran, by a failover to a standby that lagged or from a backup"
+    )
+    hint_form = (
+        "bring the newer state back if you can; the next start delivers what is still staged, and says what"
+        " is missing"
+    )
 
 
 class IllegalMoveError(InternalError):

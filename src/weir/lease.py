@@ -17,8 +17,10 @@ from weir.ids import Attempt
 class Lease:
     """One attempt's lease. Any thread may call `check`; one thread renews."""
 
-    def __init__(self, attempt: Attempt, timeout: float, clock: Clock) -> None:
+    def __init__(self, attempt: Attempt, timeout: float, clock: Clock, session: str = "") -> None:
         self.attempt = attempt
+        self.session = session
+        """The attempt's, as its record has it; "" where it is not known."""
         self._timeout = timeout
         self._clock = clock
         self._asked_at = clock.monotonic()

@@ -29,7 +29,7 @@ from weir.job.sinks.kafka_sending import Record
 from weir.job.sinks.postgres.sink import PostgresSink
 from weir.job.together import HeldCommitter, Permit, Together
 from weir.lease import Lease
-from weir.protocol.ledger import Staged
+from weir.protocol.ledger import Ledger, Staged
 from weir.spark.layout import QueryFiles
 from weir.storage.local import LocalStore
 
@@ -65,8 +65,8 @@ class Job:
     def start(self, name: QueryName, run: int = 1) -> None:
         sink = sinks.postgres(self.url, name, "value" if name == "right" else None, create=True)
         sink.expect(SCHEMA)
-        sink.open(f"job/{name}", "lineage", Token(self.token.attempt, Run(run)))
-        held = HeldCommitter(sink, cast(QueryFiles, Decided()), sink.staged())
+        ledger = sink.open(f"job/{name}", "lineage", Token(self.token.attempt, Run(run)))
+        held = held_by(sink, ledger)
         self.sinks[name], self.held[name] = sink, held
         self.together.add(name, held)
 
@@ -81,6 +81,13 @@ class Job:
         cuts = dict(zip(NAMES, (BatchId(left), BatchId(right)), strict=True))
         self.together.permit(Permit(CheckpointId(id), cuts, {}))
         assert self.together.settle(60)
+
+
+def held_by(sink: StagingSink, ledger: Ledger) -> HeldCommitter:
+    """As a start makes it, for which Spark has decided for everything that is staged."""
+    staged = sink.staged()
+    last = max([ledger.last, *(one.batch for one in staged)])
+    return HeldCommitter(sink, cast(QueryFiles, Decided()), staged, last)
 
 
 def seen(connection: psycopg.Connection[Any]) -> list[Any]:
@@ -212,8 +219,7 @@ class Alone:
 
     def start(self, attempt: int) -> None:
         self.token = Token(Attempt(attempt), Run(1))
-        self.sink.open("job/left", "lineage", self.token)
-        self.held = HeldCommitter(self.sink, cast(QueryFiles, Decided()), self.sink.staged())
+        self.held = held_by(self.sink, self.sink.open("job/left", "lineage", self.token))
         self.together.add(NAMES[0], self.held)
 
     def batches(self, *numbers: int) -> None:

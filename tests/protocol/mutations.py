@@ -162,7 +162,7 @@ def barriers_are_appended_twice() -> Iterable[Patch]:
             self._enter_barrier(joint)
 
     def barrier(self: writer.ChannelWriter, id: CheckpointId) -> Barrier:
-        return Barrier(id, self._tail.last, self._token)
+        return Barrier(id, self._tail.last, self._fence.token)
 
     def append(self: writer.ChannelWriter, make: Callable[[], Entry]) -> bool:
         with self._lock:
@@ -360,7 +360,7 @@ def a_manifest_wins_over_an_abort() -> Iterable[Patch]:
 @mutation
 def no_fence_is_written() -> Iterable[Patch]:
     def mutated(self: writer.ChannelWriter, owner: str, lineage: str, token: Token) -> Ledger:
-        self._token = token
+        self._fence.token = token
         self._catch_up()
         return Ledger(owner, lineage, self._tail.fence, self._tail.last)
 

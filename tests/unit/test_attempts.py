@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from weir.clock import Clock, ManualClock
-from weir.errors import FencedError, JobRunningError
-from weir.ids import Attempt, job_name
+from weir.errors import FencedError, JobRunningError, OutcomeUnknownError
+from weir.ids import Attempt, Run, Token, job_name
 from weir.lease import Lease
 from weir.storage import paths
-from weir.storage.attempts import AttemptLock, AttemptRecord, Beat, gone
+from weir.storage.attempts import AttemptLock, AttemptRecord, Beat, KnownAttempts, gone
 from weir.storage.local import LocalStore
+from weir.storage.store import Created
 
 JOB = job_name("job")
 
@@ -220,3 +221,146 @@ def test_a_lease_that_was_lost_to_a_newer_attempt_is_over_for_good() -> None:
     lease.renewed(clock.monotonic())
     with pytest.raises(FencedError):
         lease.check()
+
+
+def numbers(store: LocalStore) -> list[int]:
+    return sorted(int(key[-11:-5]) for key in store.list(paths.attempts(JOB)) if key.endswith(".json"))
+
+
+def test_attempts_that_begin_above_those_of_another_directory_take_the_same_lock(
+    store: LocalStore, holder: AttemptLock
+) -> None:
+    holder.release()
+    taker = AttemptLock(store, JOB, Clock())
+    assert taker.acquire("taker", 50, lambda *_: None, above=57) == 58
+    assert numbers(store) == [1, 2, 58]
+    for step in (holder.beat, lambda: holder.advance("holder", 50)):
+        with pytest.raises(FencedError):
+            step()
+    taker.beat()
+    assert taker.advance("taker", 50) == 59
+
+
+def test_of_two_starters_one_gets_the_job_also_when_one_begins_far_above(store: LocalStore) -> None:
+    other = AttemptLock(store, JOB, Clock())
+    first = AttemptLock(_Between(store, lambda: other.acquire("other", 50, lambda *_: None)), JOB, Clock())
+
+    def waiting(holder: AttemptRecord, seconds: float) -> None:
+        assert holder.session == "other"
+        other.beat()
+
+    with pytest.raises(JobRunningError):
+        first.acquire("first", 50, waiting, above=500)
+    assert numbers(store) == [1]
+
+
+class _Between:
+    """A store on which something happens before the first record is created."""
+
+    def __init__(self, inner: LocalStore, happens: Callable[[], object]) -> None:
+        self._inner, self._happens = inner, happens
+        self.url, self.put, self.get = inner.url, inner.put, inner.get
+        self.exists, self.list, self.delete = inner.exists, inner.list, inner.delete
+
+    def create(self, key: str, data: bytes) -> Created:
+        happens, self._happens = self._happens, lambda: None
+        happens()
+        return self._inner.create(key, data)
+
+
+def test_what_happened_while_a_holder_was_waited_out_counts(store: LocalStore, holder: AttemptLock) -> None:
+    """The holder is silent; meanwhile two others come and go, and records of old attempts are deleted."""
+    taker = Taker(store)
+
+    def others() -> None:
+        taker.while_waiting = lambda: None
+        lock = AttemptLock(store, JOB, Clock())
+        holder.release()
+        lock.acquire("quick", 50, lambda *_: None)
+        lock.advance("quick", 50)
+        lock.release()
+        for attempt in (1, 2):
+            store.delete(paths.attempt(JOB, Attempt(attempt)))
+
+    taker.while_waiting = others
+    assert taker.take() == 4
+
+
+def test_attempts_are_compared_as_numbers(store: LocalStore) -> None:
+    lock = AttemptLock(store, JOB, Clock())
+    assert lock.acquire("one", 50, lambda *_: None, above=999_998) == 999_999
+    assert lock.advance("one", 50) == 1_000_000
+    lock.release()
+    newest = lock.newest()
+    assert newest is not None and newest.attempt == 1_000_000
+    assert AttemptLock(store, JOB, Clock()).acquire("two", 50, lambda *_: None) == 1_000_001
+
+
+def test_what_was_over_elsewhere_is_remembered_by_every_later_attempt(store: LocalStore) -> None:
+    lock = AttemptLock(store, JOB, Clock())
+    lock.acquire("one", 50, lambda *_: None, above=7)
+    lock.advance("one", 50)
+    newest = lock.newest()
+    assert newest is not None and (newest.attempt, newest.above) == (9, 7)
+
+
+@pytest.mark.parametrize("answer", ["it exists", "nobody knows"])
+def test_a_record_that_was_created_without_a_good_answer_is_ones_own(
+    store: LocalStore, holder: AttemptLock, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    create = store.create
+
+    def badly_answered(key: str, data: bytes) -> Created:
+        create(key, data)
+        if answer == "it exists":
+            return Created.EXISTS
+        raise OutcomeUnknownError(verb="create", path=key, reason="no answer")
+
+    monkeypatch.setattr(store, "create", badly_answered)
+    assert holder.advance("holder", 50) == 2
+    holder.beat()
+    stranger = AttemptLock(store, JOB, Clock())
+    assert not stranger._take(AttemptRecord(Attempt(1), 0, "", "", "", "", "", ""), "stranger", 50, 0)
+
+
+def test_without_a_number_of_the_boot_no_process_is_known_to_be_gone(
+    holder: AttemptLock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = holder.newest()
+    assert record is not None
+    monkeypatch.setattr("weir.storage.attempts.boot", lambda: "")
+    assert not gone(dataclasses.replace(record, pid=0, boot=""), Beat())
+
+
+def fence(attempt: int, session: str) -> Token:
+    return Token(Attempt(attempt), Run(1), session)
+
+
+def test_a_directory_knows_its_own_attempts_and_those_that_are_over_elsewhere(store: LocalStore) -> None:
+    lock = AttemptLock(store, JOB, Clock())
+    lock.acquire("here", 50, lambda *_: None, above=7)
+    lock.advance("here", 50)
+    known = KnownAttempts(store, JOB)
+    assert known(fence(8, "here")) and known(fence(9, "here"))
+    assert known(fence(7, "elsewhere")), "a savepoint brought it along"
+    assert known(fence(8, "")), "of an earlier weir"
+    assert not known(fence(8, "elsewhere")), "another directory came to the same number"
+    assert not known(fence(10, "elsewhere")), "this directory has never had that one"
+
+
+def test_records_that_were_deleted_are_of_attempts_that_are_known(store: LocalStore) -> None:
+    lock = AttemptLock(store, JOB, Clock())
+    lock.acquire("here", 50, lambda *_: None)
+    for _ in range(3):
+        lock.advance("here", 50)
+    for attempt in (1, 2):
+        store.delete(paths.attempt(JOB, Attempt(attempt)))
+    known = KnownAttempts(store, JOB)
+    assert known(fence(2, "before")) and known(fence(3, "here"))
+    assert not known(fence(3, "elsewhere"))
+    store.put(paths.attempt(JOB, Attempt(3)), b'{"att')
+    assert known(fence(3, "elsewhere")), "whose it was can't be read any more"
+
+
+def test_a_directory_without_any_attempt_knows_them_all(store: LocalStore) -> None:
+    assert KnownAttempts(store, JOB)(fence(3, "anybody"))

@@ -14,7 +14,7 @@ from weir.checkpoint.manifest import Manifest, QueryCut
 from weir.clock import Clock
 from weir.driver.delivered import Delivered
 from weir.errors import NoSavepointError
-from weir.ids import BatchId, JobName
+from weir.ids import NO_BATCH, BatchId, JobName
 from weir.job.together import HeldCommitter
 from weir.savepoint.take import HaltedError
 
@@ -103,7 +103,7 @@ def test_a_run_that_failed_is_waited_for_until_the_next_one_has_delivered(
 
 
 def test_what_is_held_for_a_checkpoint_is_missing_until_that_permits_it(played: Played) -> None:
-    held = HeldCommitter(played.sink, played.run.files, [])
+    held = HeldCommitter(played.sink, played.run.files, [], NO_BATCH)
     committer = played.run._committer
     assert committer is not None
     for staged in list(committer._pending):  # type: ignore[union-attr]

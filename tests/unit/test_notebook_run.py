@@ -69,7 +69,7 @@ def started(folder: Path, timeout: str) -> tuple[notebook.Run, Engine]:
 def test_a_newer_attempt_stops_every_query(engines: None, tmp_path: Path) -> None:
     run, engine = started(tmp_path, "1 h")
     other = AttemptLock(open_store(str(tmp_path)), job_name("clicks"), Clock())
-    assert other._create(other.newest().attempt + 1, "successor", 1.0)  # type: ignore[union-attr,arg-type]
+    assert other._take(other.newest(), "successor", 1.0, 0)
     assert engine.lost.wait(LIMIT)
     assert isinstance(engine.error, FencedError)
     assert engine.error.why == "attempt 2 has taken over"

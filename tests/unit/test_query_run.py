@@ -19,6 +19,7 @@ from weir.job.committer import Committer
 from weir.job.graph import QuerySpec
 from weir.job.query import QueryRun
 from weir.job.sinks import Outcome
+from weir.job.sinks.fence import Knows, anyone
 from weir.lease import Lease
 from weir.protocol.ledger import Ledger, Staged
 from weir.spark.layout import QueryFiles
@@ -96,7 +97,7 @@ class SlowSink:
     def describe(self) -> str:
         return "slow"
 
-    def open(self, owner: str, lineage: str, token: Token) -> Ledger:
+    def open(self, owner: str, lineage: str, token: Token, knows: Knows = anyone) -> Ledger:
         return Ledger()
 
     def stage(self, frame: object, batch: BatchId, token: Token) -> None:

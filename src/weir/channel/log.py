@@ -2,12 +2,12 @@
 
     <channel>/schema.json               the frame's schema, written once
     <channel>/log/<entry>.json          segments, barriers and fences, in one dense order
-    <channel>/data/<batch>-<attempt>-<run>/part-*   the rows of segments, written once, never moved
+    <channel>/data/<batch>-<attempt>-<run>-<session>/part-*   the rows of segments, written once, never moved
 
 Every entry carries the token of its appender, the newest batch and the highest barrier, so that one
 entry that counts tells the state of the channel behind it: a reader may start anywhere, and the head
-of the log may be deleted (`trim`). An entry behind a fence that is higher than its token does not
-count, wherever it comes from.
+of the log may be deleted (`trim`). An entry after a fence that is higher than its token, or of another
+session, does not count, wherever it comes from.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from weir.errors import LostSegmentError
-from weir.ids import NO_BATCH, Attempt, BatchId, CheckpointId, Run, Token
+from weir.ids import NO_BATCH, NOBODY, BatchId, CheckpointId, Token
+from weir.protocol.ledger import by, token_of
 from weir.storage import DenseLog, Store
 from weir.storage.open import is_local, local_path
 
@@ -33,7 +34,6 @@ TORN = "can't be read"
 LOG = "log"
 SCHEMA = "schema.json"
 _KINDS = ("segment", "barrier", "fence")
-_NO_TOKEN = Token(Attempt(0), Run(0))
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ Entry = Segment | Barrier | Fence
 class Tail:
     """The state of a channel behind one of its entries."""
 
-    fence: Token = _NO_TOKEN
+    fence: Token = NOBODY
     last: BatchId = NO_BATCH
     """The newest batch that counts."""
     barrier: CheckpointId = NO_CHECKPOINT
@@ -110,7 +110,7 @@ class Tail:
 
 def encode(entry: Entry) -> dict[str, Any]:
     """The entry as it is stored."""
-    said = {"batch": entry.batch, "attempt": entry.token.attempt, "run": entry.token.run}
+    said = {"batch": entry.batch, **by(entry.token)}
     if isinstance(entry, Barrier):
         return {"kind": "barrier", "checkpoint": entry.checkpoint, **said}
     said["barrier"] = entry.barrier
@@ -126,7 +126,7 @@ def decode(stored: Mapping[str, Any]) -> Entry:
     kind = stored["kind"]
     if kind not in _KINDS:
         raise ValueError(f"a channel has no entries of kind {kind!r}; a newer weir wrote it")
-    batch, token = BatchId(stored["batch"]), Token(Attempt(stored["attempt"]), Run(stored["run"]))
+    batch, token = BatchId(stored["batch"]), token_of(stored)
     if kind == "barrier":
         return Barrier(CheckpointId(stored["checkpoint"]), batch, token)
     if kind == "fence":
@@ -139,7 +139,7 @@ def decode(stored: Mapping[str, Any]) -> Entry:
 
 def counts(tail: Tail, entry: Entry) -> bool:
     """Whether the entry means anything behind this tail."""
-    if entry.token < tail.fence:
+    if not entry.token.counts_after(tail.fence):
         return False
     if isinstance(entry, Segment):
         return entry.batch > tail.last

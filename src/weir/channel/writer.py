@@ -40,8 +40,9 @@ from weir.errors import (
     OutcomeUnknownError,
     SinkMismatchError,
 )
-from weir.ids import NO_BATCH, Attempt, BatchId, CheckpointId, Run, Token
+from weir.ids import NO_BATCH, BatchId, CheckpointId, Token
 from weir.job.sinks.contract import Outcome
+from weir.job.sinks.fence import Knows, SinkFence, anyone
 from weir.job.sinks.staging import StagedFiles, folder_of
 from weir.protocol.ledger import Ledger, Staged
 from weir.storage import Store, open_store
@@ -79,7 +80,7 @@ class ChannelWriter:
         self._cuts: dict[CheckpointId, Cut] = {}
         self._joints: dict[BatchId, CheckpointId | None] = {}
         """The joint barriers of the batches that are staged and not yet entered."""
-        self._token = Token(Attempt(0), Run(0))
+        self._fence = SinkFence(self.describe)
 
     def describe(self) -> str:
         return f"channel {self.name} in {self._location}"
@@ -89,11 +90,12 @@ class ChannelWriter:
         """The number that the next entry will get, as far as this object has read or written."""
         return self._log.next_number if self._log is not None else 0
 
-    def open(self, owner: str, lineage: str, token: Token) -> Ledger:
-        self._token = token
+    def open(self, owner: str, lineage: str, token: Token, knows: Knows = anyone) -> Ledger:
+        self._fence.begin(owner, token, knows)
         self._catch_up()
         self._check_owner(owner, lineage)
         self._append(lambda: Fence(token, self._tail.last, owner, lineage, self._tail.barrier))
+        self._fence.announced(self._tail.last)
         return Ledger(owner, lineage, self._tail.fence, self._tail.last)
 
     def stage(self, frame: DataFrame, batch: BatchId, token: Token) -> None:
@@ -195,7 +197,7 @@ class ChannelWriter:
         entries = (decode(stored) for stored in ChannelLog(self._store).read_new())
         named = {segment.folder for segment in segments(Tail(), entries)}
         kept = named | {folder_of(one.batch, one.token) for one in keep}
-        self._staging.discard(upto, self._token, kept)
+        self._staging.discard(upto, self._fence.token, kept)
 
     def rewind(self, to: BatchId) -> Outcome:
         """Nothing can be rewound for readers: a rollback restores the log in a new generation.
@@ -242,7 +244,7 @@ class ChannelWriter:
             return Outcome.ALREADY_DONE
         if self._tail.last < staged.batch - 1:  # the next start finds its staging and enters it
             missing = f"batch {self._tail.last + 1}, decided by another run after this one had begun, which"
-            raise FencedError(who=f"run {self._token}", by=missing)
+            raise FencedError(who=f"run {self._fence.token}", by=missing)
         segment = self._segment(staged)
 
         def make() -> Segment | None:
@@ -256,7 +258,9 @@ class ChannelWriter:
         recorded = self._staging.files_of(staged, self._tail.owner, self.describe())
         files = tuple(SegmentFile(**file) for file in recorded)
         watermark = carried_watermark(self._query, staged.batch)
-        return Segment(staged.batch, self._token, folder_of(staged.batch, staged.token), files, watermark)
+        return Segment(
+            staged.batch, self._fence.token, folder_of(staged.batch, staged.token), files, watermark
+        )
 
     def _enter_reached_barrier(self, batch: BatchId) -> None:
         if self._tail.last != batch:
@@ -278,7 +282,7 @@ class ChannelWriter:
     def _barrier(self, checkpoint: CheckpointId) -> Barrier | None:
         if checkpoint <= self._tail.barrier:
             return None
-        return Barrier(checkpoint, self._tail.last, self._token)
+        return Barrier(checkpoint, self._tail.last, self._fence.token)
 
     def _catch_up(self) -> None:
         with self._lock:
@@ -296,6 +300,7 @@ class ChannelWriter:
                 stored = encode(entry)
                 if self._log.append(stored, partial(self._still, self._tail)):
                     self._take(stored)
+                    self._fence.entered(self._tail.last)
                     return True
                 self._check_fence()
             return False
@@ -315,9 +320,7 @@ class ChannelWriter:
         self._tail = apply(self._tail, entry)
 
     def _check_fence(self) -> None:
-        if self._tail.fence > self._token:
-            fence = self._tail.fence
-            raise FencedError(who=f"attempt {self._token}", by=f"attempt {fence}", attempt=fence.attempt)
+        self._fence.check(Ledger(fence=self._tail.fence, last=self._tail.last))
 
     def _check_owner(self, owner: str, lineage: str) -> None:
         if not self._tail.owner or (self._tail.owner, self._tail.lineage) == (owner, lineage):

@@ -62,7 +62,7 @@ from weir.spark.failure import from_exception
 from weir.spark.kafka_groups import GroupCommits, groups_of
 from weir.spark.kafka_lost import check_records
 from weir.storage import Store, generations, open_store
-from weir.storage.attempts import AttemptLock
+from weir.storage.attempts import AttemptLock, KnownAttempts
 from weir.storage.generations import Origin, open_origin
 from weir.storage.open import local_path
 
@@ -235,8 +235,11 @@ class Engine:
     def _ends_the_start(self, run: QueryRun, error: Exception, again: bool) -> bool:
         """Whether what went wrong with one query ends the start of all of them.
 
-        A channel is in the job's own directory, which all of them need.
+        A channel is in the job's own directory, which all of them need. A sink that another directory's job
+        has taken means that this whole job runs elsewhere.
         """
+        if isinstance(error, SinkTakenError):
+            return True
         failure = from_exception(error, self._name, planning=True)
         return run.spec.channel is not None or failure.redeploy or (not failure.retry and not again)
 
@@ -510,7 +513,7 @@ class Engine:
         return QueryRun(
             spec,
             self._live.files(name),
-            Token(self._lease.attempt, number),
+            Token(self._lease.attempt, number, self._lease.session),
             self._lease,
             self._config.settings.sink_max_pending_batches,
             self._hold_of(spec),
@@ -657,7 +660,8 @@ class Engine:
         began_as = self._origin.forked_from if run.spec.channel is not None else ""
         try:
             owner = self._origin.owners.get(run.name, run.name)  # it may have had another name
-            return run.open(f"{began_as or self._name}/{owner}", self._origin.lineage)
+            knows = KnownAttempts(self._store, self._name)
+            return run.open(f"{began_as or self._name}/{owner}", self._origin.lineage, knows)
         except FencedError as error:
             newest, own = AttemptLock(self._store, self._name, self._clock).newest(), self._lease.attempt
             taken = error.fields.get("attempt", 0)

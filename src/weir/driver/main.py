@@ -132,16 +132,17 @@ class _Driver:
                 if message.wanted:
                     self._wanted = From.from_wire(message.wanted)
                 self._again = message.again
-                self._hold(Attempt(message.attempt))
+                self._hold(Attempt(message.attempt), message.session)
             else:
                 self._inbox.put(message)
         _end(1, "the supervisor is gone, so this driver ends")
 
-    def _hold(self, attempt: Attempt) -> None:
+    def _hold(self, attempt: Attempt, session: str) -> None:
         """The attempt is ours from now on, whether the session is up or not: keep its lease."""
         assert self._config is not None, "Prepare comes before Start"
         settings = self._config.settings
-        lease = self._lease = Lease(attempt, settings.heartbeat_timeout.total_seconds(), self._clock)
+        timeout = settings.heartbeat_timeout.total_seconds()
+        lease = self._lease = Lease(attempt, timeout, self._clock, session)
         interval = settings.heartbeat_interval.total_seconds()
         threading.Thread(target=self._heart, args=(interval,), name="weir-heart", daemon=True).start()
         threading.Thread(target=self._watch, args=(lease,), name="weir-lease", daemon=True).start()

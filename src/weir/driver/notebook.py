@@ -74,8 +74,9 @@ class Run:
         self._lock = AttemptLock(store, job.name, self._clock)
         timeout = self._settings.heartbeat_timeout.total_seconds()
         highest = max(above, _attempt_of(wanted, store, job.name, self._settings))
-        attempt = self._lock.acquire(uuid.uuid4().hex, timeout, self._waiting, highest)
-        self._lease = lease = Lease(attempt, timeout, self._clock)
+        name = uuid.uuid4().hex
+        attempt = self._lock.acquire(name, timeout, self._waiting, highest)
+        self._lease = lease = Lease(attempt, timeout, self._clock, name)
         own = spark.newSession()
         self.notes += [
             f"{key} is {config.spark[key]} in the settings of the job, and can't be changed in this session: "
@@ -267,7 +268,8 @@ class Run:
     def _watch(self, lease: Lease) -> None:
         """Stop every query when the lease is over, whatever holds the beat up: a successor may be there."""
         while (left := lease.left) > 0:
-            if self._released.wait(left):
+            # A wait does not count the time for which the machine was suspended: none is long.
+            if self._released.wait(min(left, 1.0)):
                 return
         try:
             lease.check()

@@ -27,7 +27,7 @@ class Receivers:
         retained: Callable[[QueryName], list[str] | None],
     ) -> None:
         """Listen; `retained` gives the offsets of a query in every retained checkpoint."""
-        token = Token(lease.attempt, Run(1))
+        token = Token(lease.attempt, Run(1), lease.session)
         for one in learnt.receiving:
             readers = [ReadingQuery(name, live.files(name), retained) for name in one.readers]
             receiver = one.source.receiver(live.place(one.name), token, lease, readers)

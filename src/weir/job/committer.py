@@ -2,7 +2,8 @@
 
 One thread a query. It waits for `commits/<n>`, then has the sink commit; the next batch may already
 run, and a bound holds it when the sink falls behind. What is not committed when the query ends is
-left as it is: the next start decides about it from what is stored.
+left as it is: the next start decides about it from what is stored. Batches are dense, for every sink: one
+that does not follow the last one is refused before Spark decides for it.
 """
 
 from __future__ import annotations
@@ -19,12 +20,19 @@ from weir.ids import NO_BATCH, BatchId
 from weir.job.sinks import Outcome, StagingSink
 from weir.job.sinks.contract import ForgettingSink
 from weir.lease import Lease
-from weir.protocol.ledger import Staged, decided_by
+from weir.protocol.ledger import Dense, Staged, decided_by
 from weir.spark.layout import QueryFiles
 
 _LOOK_FIRST, _LOOK_LAST = 0.002, 0.1
 """How often to look for the decision record: at first, and after a while."""
 _TRIES = 8
+
+
+def check_dense(dense: Dense, batch: BatchId) -> None:
+    """Raise `FencedError` unless the batch follows the last one; the next start delivers what is missing."""
+    if (missing := dense.missing(batch)) is not None:
+        by = f"batch {missing} was decided by another run after this one had begun; that run"
+        raise FencedError(who=f"the run that is at batch {batch}", by=by)
 
 
 class Committer:
@@ -37,6 +45,7 @@ class Committer:
         lease: Lease,
         max_pending: int,
         failed: Callable[[Exception], None],
+        last: BatchId,
         oldest: Callable[[], BatchId | None] = lambda: None,
         committed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -45,6 +54,7 @@ class Committer:
         self._lease = lease
         self._max_pending = max_pending
         self._failed = failed
+        self._dense = Dense(last)
         self._oldest = oldest
         self._committed = committed
         self._forgotten = NO_BATCH
@@ -61,9 +71,15 @@ class Committer:
         with self._changed:
             self._changed.wait_for(lambda: self._closed or len(self._pending) < self._max_pending)
 
+    def check_next(self, batch: BatchId) -> None:
+        """Raise `FencedError` unless this batch follows the last one: another run has decided for that."""
+        check_dense(self._dense, batch)
+
     def submit(self, staged: Staged) -> None:
-        """Take over a recorded staging; Spark is about to decide for it."""
+        """Take over a recorded staging; Spark is about to decide for it. Raises as `check_next` does."""
         with self._changed:
+            self.check_next(staged.batch)
+            self._dense = self._dense.then(staged.batch)
             self._pending.append(staged)
             self._changed.notify_all()
 

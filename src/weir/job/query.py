@@ -24,6 +24,7 @@ from weir.job.committer import Committer
 from weir.job.graph import QuerySpec, alone
 from weir.job.sinks import CountingSink, NativeSink, Outcome, StagingSink
 from weir.job.sinks.contract import FittedSink, SkippingSink
+from weir.job.sinks.fence import Knows, anyone
 from weir.job.together import HeldCommitter, Together
 from weir.lease import Lease
 from weir.protocol.ledger import Staged, plan_start
@@ -103,15 +104,20 @@ class QueryRun:
         self._delivered = NO_BATCH
         self._delivering: BatchId | None = None
         """The batch that `recover` is about to deliver."""
+        self._recovered = NO_BATCH
+        """The last batch that Spark had committed when this start looked: all up to it are delivered."""
 
-    def open(self, owner: str, lineage: str) -> BatchId:
-        """Fence the sink; the newest batch that it holds, -1 without one. First of all, safe to repeat."""
+    def open(self, owner: str, lineage: str, knows: Knows = anyone) -> BatchId:
+        """Fence the sink; the newest batch that it holds, -1 without one. First of all, safe to repeat.
+
+        `knows` says of a fence that is found there whether it is of an attempt of this job's directory.
+        """
         sink, state = self.spec.sink, self.spec.user_state
         if isinstance(sink, StagingSink):
             inner = state.inner if state is not None else sink
             if isinstance(inner, FittedSink):
                 inner.expect(self.spec.plan.schema)
-            ledger = sink.open(owner, lineage, self.token)
+            ledger = sink.open(owner, lineage, self.token, knows)
             self._delivered, self.floor = ledger.last, ledger.floor
             faults.point("start.fenced")
         return self._delivered
@@ -174,7 +180,7 @@ class QueryRun:
             log.fit(self.files.last_planned(), self.files.last_committed())
         if not isinstance(sink, StagingSink):
             return 0
-        last = self.files.last_committed()
+        self._recovered = last = self.files.last_committed()
         if self._delivered > last:
             raise SinkMismatchError(
                 query=self.name,
@@ -193,7 +199,7 @@ class QueryRun:
             raise LostStagingError(batch=plan.lost[0], query=self.name, path=sink.describe())
         sink.discard(last, plan.commit)
         if self._together is not None:
-            self._committer = HeldCommitter(sink, self.files, plan.commit)
+            self._committer = HeldCommitter(sink, self.files, plan.commit, last)
             self._together.add(self.name, self._committer)
             return 0
         for one in plan.commit:
@@ -215,7 +221,14 @@ class QueryRun:
         sink = self.spec.sink
         if isinstance(sink, StagingSink) and self._committer is None:
             self._committer = Committer(
-                sink, self.files, self._lease, self._max_pending, self.fail, self._oldest, self._committed
+                sink,
+                self.files,
+                self._lease,
+                self._max_pending,
+                self.fail,
+                self._recovered,
+                self._oldest,
+                self._committed,
             )
         self._begin(began)
         faults.point("start.query")
@@ -376,6 +389,7 @@ class QueryRun:
             if self._gate_closed.is_set():
                 raise StoppingError(f"batch {batch} was planned after the end was asked for")
             self._inside = True
+        committer.check_next(batch)  # before user state is read, which would be that of an older batch
         committer.wait_for_room()
         self._hold(batch, self._ending.is_set)
         self._lease.check()

@@ -1,7 +1,7 @@
 """Small user state of one query: `env.state(name, query)`.
 
-    <generation>/user-state/<query>/staged/<batch>-<attempt>-<run>.json   values, as a run left them
-    <generation>/user-state/<query>/values/<batch>-<attempt>-<run>.json   values of a batch that counts
+    <generation>/user-state/<query>/staged/<batch>-<token>.json   values, as a run left them
+    <generation>/user-state/<query>/values/<batch>-<token>.json   values of a batch that counts
 
 A wrapper round the query's sink takes the values along the path of the batch: staged before the
 staging is recorded, and made the values of the batch, by the run that delivers it, before the sink's
@@ -18,8 +18,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from weir.errors import ExternalError, UserStateError
-from weir.ids import Attempt, BatchId, QueryName, Run, Token, query_name
+from weir.ids import NOBODY, BatchId, QueryName, Token, query_name
 from weir.job.sinks.contract import Outcome, StagingSink
+from weir.job.sinks.fence import Knows, anyone
+from weir.job.sinks.staging import name_of, parse_name
 from weir.protocol.ledger import Ledger, Staged
 from weir.spark.closure import GoneError
 from weir.storage import Store
@@ -235,12 +237,11 @@ class Values:
 
 
 def _key(folder: str, batch: BatchId, token: Token) -> str:
-    return f"{folder}/{batch:09d}-{token.attempt}-{token.run}.json"
+    return f"{folder}/{name_of(batch, token)}.json"
 
 
 def _parse(key: str) -> tuple[BatchId, Token]:
-    batch, attempt, run = map(int, key.rsplit("/", 1)[1].removesuffix(".json").split("-"))
-    return BatchId(batch), Token(Attempt(attempt), Run(run))
+    return parse_name(key.rsplit("/", 1)[1].removesuffix(".json"))
 
 
 class UserStateSink:
@@ -253,7 +254,7 @@ class UserStateSink:
         self._inner = inner
         self._values = values
         self._states = states
-        self._token = Token(Attempt(0), Run(0))
+        self._token = NOBODY
         self._last: tuple[BatchId, bytes] | None = None
         """The batch that this run staged last, and the values behind it."""
         self._undelivered: set[BatchId] = set()
@@ -272,9 +273,9 @@ class UserStateSink:
     def describe(self) -> str:
         return self._inner.describe()
 
-    def open(self, owner: str, lineage: str, token: Token) -> Ledger:
+    def open(self, owner: str, lineage: str, token: Token, knows: Knows = anyone) -> Ledger:
         self._token = token
-        return self._inner.open(owner, lineage, token)
+        return self._inner.open(owner, lineage, token, knows)
 
     def stage(self, frame: DataFrame, batch: BatchId, token: Token) -> None:
         before: dict[str, Any] = json.loads(self._before(batch))

@@ -20,6 +20,7 @@ from weir import faults
 from weir.clock import Deadline
 from weir.errors import ExternalError, FencedError, RefusedRowError
 from weir.ids import BatchId, CheckpointId, QueryName
+from weir.job.committer import check_dense
 from weir.job.sinks.contract import (
     CheckpointedSink,
     ForgettingSink,
@@ -29,7 +30,7 @@ from weir.job.sinks.contract import (
     StagingSink,
 )
 from weir.lease import Lease
-from weir.protocol.ledger import Staged, decided_by
+from weir.protocol.ledger import Dense, Staged, decided_by
 from weir.spark.layout import QueryFiles
 
 _TRIES = 8
@@ -38,7 +39,10 @@ _TRIES = 8
 class HeldCommitter:
     """The staged batches of one run of one query, until a checkpoint permits their commit."""
 
-    def __init__(self, sink: StagingSink, files: QueryFiles, adopted: Sequence[Staged]) -> None:
+    def __init__(
+        self, sink: StagingSink, files: QueryFiles, adopted: Sequence[Staged], last: BatchId
+    ) -> None:
+        """`last` is the last batch that Spark has committed; those that are `adopted` end with it."""
         self.sink = sink
         self.closed = False
         """Its run is over with an error: the next one takes over what is held."""
@@ -46,15 +50,22 @@ class HeldCommitter:
         """The first of the batches that its sink did not take."""
         self._files = files
         self._held = deque(adopted)
+        self._dense = Dense(last)
         self._own: set[BatchId] = set()
         self._lock = threading.Lock()
 
     def wait_for_room(self) -> None:
         """Nothing to wait for: the checkpoint comes when it comes."""
 
+    def check_next(self, batch: BatchId) -> None:
+        """Raise `FencedError` unless this batch follows the last one: another run has decided for that."""
+        check_dense(self._dense, batch)
+
     def submit(self, staged: Staged) -> None:
-        """Take over a recorded staging; Spark is about to decide for it."""
+        """Take over a recorded staging; Spark is about to decide for it. Raises as `check_next` does."""
         with self._lock:
+            self.check_next(staged.batch)
+            self._dense = self._dense.then(staged.batch)
             self._held.append(staged)
             self._own.add(staged.batch)
 

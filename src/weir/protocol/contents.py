@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from weir.ids import Attempt, BatchId, CheckpointId, Run, Token
+from weir.ids import BatchId, CheckpointId, Token
 from weir.protocol import ledger
 from weir.protocol.ledger import Entry, Ledger
 
@@ -77,8 +77,7 @@ class Contents:
         return {
             "owner": now.owner,
             "lineage": now.lineage,
-            "attempt": now.fence.attempt,
-            "run": now.fence.run,
+            **ledger.by(now.fence),
             "last": now.last,
             "floor": now.floor,
             "files": [[name, span.first, span.last] for name, span in self.files.items()],
@@ -91,7 +90,7 @@ class Contents:
         now = Ledger(
             body["owner"],
             body["lineage"],
-            Token(Attempt(body["attempt"]), Run(body["run"])),
+            ledger.token_of(body),
             BatchId(body["last"]),
             BatchId(body["floor"]),
         )
@@ -101,8 +100,8 @@ class Contents:
 
     def _merge(self, entry: Entry) -> None:
         """Never by halves: of a merge of files that are not all there nothing counts."""
-        token = Token(Attempt(entry["attempt"]), Run(entry["run"]))
-        if token < self.ledger.fence or any(name not in self.files for name in entry["replaces"]):
+        counts = ledger.token_of(entry).counts_after(self.ledger.fence)
+        if not counts or any(name not in self.files for name in entry["replaces"]):
             return
         spans = [self.files.pop(name) for name in entry["replaces"]]
         span = Span(min(one.first for one in spans), max(one.last for one in spans))
@@ -119,8 +118,7 @@ def merged(
     """From here on `files` count in the place of `replaces`; those that are `swept` are deleted by now."""
     return {
         "kind": "merged",
-        "attempt": token.attempt,
-        "run": token.run,
+        **ledger.by(token),
         "files": list(files),
         "replaces": list(replaces),
         "at": at,

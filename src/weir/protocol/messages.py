@@ -323,6 +323,8 @@ class Start:
     """The checkpoint or savepoint to go on from, and how; nothing: from the live files."""
     again: bool = False
     """The job has run under this supervisor before: no query is worth the end of the others."""
+    session: str = ""
+    """The attempt's, as its record has it."""
 
 
 @dataclass(frozen=True)

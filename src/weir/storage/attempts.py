@@ -1,9 +1,13 @@
 """One driver at a time: attempts and their beats.
 
-Creating `attempts/<N+1>.json` if absent is the lock. Only its owner writes `attempts/<N>.beat`, a
-counter; a taker must see it unchanged for the timeout (its own or the owner's, whichever is longer) on
-its own monotonic clock. Wall clocks are shown, never compared. On the owner's own machine a taker need
-not wait when every process of the owner is known to be gone.
+Creating `attempts/<N+1>.json` if absent is the lock, where N is the newest; also for a job whose attempts
+must be higher than that, because it has run in another directory: its owner then steps up itself. So the
+attempt after one's own exists for everybody who was taken over. Only its owner writes
+`attempts/<N>.beat`, a counter; a taker must see it unchanged for the timeout (its own or the owner's,
+whichever is longer) on its own monotonic clock. Wall clocks are shown, never compared. On the owner's own
+machine a taker need not wait when every process of the owner is known to be gone.
+
+The records also tell whose fences are in a sink: `KnownAttempts`.
 """
 
 from __future__ import annotations
@@ -14,13 +18,14 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from weir.clock import Clock
-from weir.errors import FencedError, JobRunningError
-from weir.ids import Attempt, JobName
+from weir.errors import FencedError, JobRunningError, OutcomeUnknownError
+from weir.ids import Attempt, JobName, Token
 from weir.protocol.decide import Holder, Take, may_take
+from weir.protocol.ledger import is_known
 from weir.storage import paths
 from weir.storage.store import Created, Store
 
@@ -43,6 +48,11 @@ class AttemptRecord:
     """Names the supervisor over its attempts; requests are addressed to it."""
     timeout: float = 0.0
     """So long, in seconds, the lease of its driver may last without a beat; 0 from an earlier weir."""
+    above: int = 0
+    """Up to this one, attempts of other directories are over: a savepoint or the user says so."""
+
+
+_FIELDS = frozenset(field.name for field in fields(AttemptRecord))
 
 
 @dataclass(frozen=True)
@@ -87,16 +97,19 @@ class AttemptLock:
             newest = self.newest()
             if newest is not None:
                 self._wait_out(newest, timeout, waiting)
-            number = Attempt(max(newest.attempt if newest else 0, above) + 1)
-            if self._create(number, session, timeout):
-                return number
+                if self.newest() != newest:  # somebody was quicker, and is to be waited out next
+                    continue
+            if self._take(newest, session, timeout, above):
+                return self.held
 
-    def advance(self, session: str, timeout: float) -> Attempt:
-        """Open the attempt after the one that this object holds; the owner restarts its driver."""
-        number = Attempt(self.held + 1)
-        if not self._create(number, session, timeout):
-            raise FencedError(who=f"attempt {self.held}", by=f"attempt {number}")
-        return number
+    def advance(self, session: str, timeout: float, above: int = 0) -> Attempt:
+        """Open the attempt after the one that this object holds; the owner restarts its driver.
+
+        The attempt is higher than `above`. Raises `FencedError` when somebody else has taken the job.
+        """
+        if not self._take(self._held, session, timeout, above):
+            raise FencedError(who=f"attempt {self.held}", by=f"attempt {self.held + 1}")
+        return self.held
 
     def beat(self, group: int = 0) -> None:
         """Show that the owner lives; raises `FencedError` when a newer attempt exists."""
@@ -110,13 +123,11 @@ class AttemptLock:
 
     def newest(self) -> AttemptRecord | None:
         """The newest attempt of the job, or None. One whose record is torn has a holder, nobody knows who."""
-        keys = [k for k in self._store.list(paths.attempts(self._job)) if k.endswith(".json")]
-        if not keys:
+        number = max(_numbers(self._store, self._job), default=None)
+        if number is None:
             return None
-        try:
-            return AttemptRecord(**json.loads(self._store.get(keys[-1]) or b""))
-        except (ValueError, TypeError):
-            return _unknown(keys[-1])
+        key = paths.attempt(self._job, number)
+        return _decoded(self._store.get(key)) or _unknown(key)
 
     def last_beat(self, attempt: Attempt) -> Beat:
         """What the owner has shown last; a torn beat is none, and a living owner writes the next."""
@@ -141,7 +152,17 @@ class AttemptLock:
                 return
             waiting(newest, decision.seconds)
 
-    def _create(self, number: Attempt, session: str, timeout: float) -> bool:
+    def _take(self, newest: AttemptRecord | None, session: str, timeout: float, above: int) -> bool:
+        """Lock the job with the attempt after the newest, then step up; False when somebody else has it."""
+        above = max(above, newest.above if newest else 0)
+        first = Attempt(newest.attempt + 1 if newest else 1)
+        if not self._create(first, session, timeout, above):
+            return False
+        if first <= above and not self._create(Attempt(above + 1), session, timeout, above):
+            raise FencedError(who=f"attempt {first}", by=f"attempt {above + 1}")
+        return True
+
+    def _create(self, number: Attempt, session: str, timeout: float, above: int) -> bool:
         record = AttemptRecord(
             number,
             os.getpid(),
@@ -152,20 +173,69 @@ class AttemptLock:
             self._clock.now().isoformat(),
             session,
             timeout,
+            above,
         )
         key = paths.attempt(self._job, number)
-        if self._store.create(key, json.dumps(asdict(record)).encode()) is not Created.NOW:
+        if not self._is_created(key, record):
             return False
         self._held, self._beat = record, Beat()
         return True
+
+    def _is_created(self, key: str, record: AttemptRecord) -> bool:
+        """Create the record. One of our own session is ours: the answer to its creation was lost."""
+        try:
+            if self._store.create(key, json.dumps(asdict(record)).encode()) is Created.NOW:
+                return True
+        except OutcomeUnknownError:
+            if self._store.get(key) is None:
+                raise
+        found = _decoded(self._store.get(key))
+        return found is not None and found.session == record.session
 
     def _write(self, beat: Beat) -> None:
         self._beat = beat
         self._store.put(paths.beat(self._job, self.held), json.dumps(asdict(beat)).encode())
 
 
+class KnownAttempts:
+    """What a job's directory knows of the attempts whose fences are found in sinks."""
+
+    def __init__(self, store: Store, job: JobName) -> None:
+        self._store = store
+        self._job = job
+
+    def __call__(self, fence: Token) -> bool:
+        """Whether a fence is of an attempt of this directory, or of one that is over elsewhere."""
+        numbers = _numbers(self._store, self._job)
+        newest = self._record(max(numbers)) if numbers else None
+        above = newest.above if newest is not None else 0
+        session = None
+        if fence.attempt in numbers:
+            record = self._record(fence.attempt)
+            session = record.session if record is not None else ""
+        return is_known(fence, session, min(numbers, default=0), above)
+
+    def _record(self, number: Attempt) -> AttemptRecord | None:
+        return _decoded(self._store.get(paths.attempt(self._job, number)))
+
+
+def _numbers(store: Store, job: JobName) -> list[Attempt]:
+    """The attempts that have a record. As numbers: their names are not in order beyond six digits."""
+    names = (key.rsplit("/", 1)[1] for key in store.list(paths.attempts(job)))
+    return [Attempt(int(name.removesuffix(".json"))) for name in names if name.endswith(".json")]
+
+
+def _decoded(data: bytes | None) -> AttemptRecord | None:
+    """What a record says; None when it is damaged. What a newer weir adds to it is passed over."""
+    try:
+        content = json.loads(data or b"")
+        return AttemptRecord(**{name: content[name] for name in content if name in _FIELDS})
+    except (ValueError, TypeError):
+        return None
+
+
 def _unknown(key: str) -> AttemptRecord:
-    """The attempt at this key, whose record is torn: of no known machine, so only its beat can tell."""
+    """The attempt at this key, whose record is damaged: of no known machine, so only its beat can tell."""
     number = Attempt(int(key.rsplit("/", 1)[1].removesuffix(".json")))
     host = f"an unknown machine ({key} can't be read)"
     return AttemptRecord(number, 0, "", host, "", "", _UNKNOWN_SINCE, "")
@@ -180,7 +250,8 @@ def gone(record: AttemptRecord, beat: Beat) -> bool:
 
 def visible(record: AttemptRecord) -> bool:
     """Whether the owner's processes can be seen from here: its machine, boot and process namespace."""
-    return record.host == socket.gethostname() and record.boot == boot()
+    own = boot()  # without one, two machines of one name would be the same
+    return bool(own) and record.host == socket.gethostname() and record.boot == own
 
 
 def group_lives(group: int) -> bool:

@@ -2,7 +2,8 @@
 
 Every write is: temporary file beside the target, fsync, link (create) or rename (put), fsync of the
 folder. The link makes create-if-absent atomic on every POSIX file system, NFS included, and a crash
-leaves either nothing or the whole value. Temporary files start with a dot and are never listed.
+leaves either nothing or the whole value. What goes wrong after the link or the rename has happened is an
+`OutcomeUnknownError`. Temporary files start with a dot and are never listed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from weir.errors import StorageError
+from weir.errors import OutcomeUnknownError, StorageError
 from weir.storage.store import Created
 
 
@@ -33,25 +34,43 @@ class LocalStore:
         path = self._path(key)
         try:
             temporary = self._write_beside(path, data)
-            try:
-                os.link(temporary, path)
-            except FileExistsError:
-                return Created.EXISTS
-            finally:
-                os.unlink(temporary)
-            sync_folder(os.path.dirname(path))
         except OSError as error:
             raise self._failed("create", key, error) from error
+        try:
+            os.link(temporary, path)
+        except FileExistsError as error:
+            if not self._is_linked(temporary, key, error):
+                return Created.EXISTS
+        except OSError as error:
+            if not self._is_linked(temporary, key, error):
+                raise self._failed("create", key, error) from error
+        finally:
+            with suppress(OSError):  # a file that starts with a dot is never listed
+                os.unlink(temporary)
+        try:
+            sync_folder(os.path.dirname(path))
+        except OSError as error:
+            raise self._unknown("create", key, error) from error
         return Created.NOW
+
+    def _is_linked(self, temporary: str, key: str, refused: OSError) -> bool:
+        """Whether a link that was refused is there all the same: NFS asks again when an answer is lost."""
+        try:
+            return os.stat(temporary).st_nlink > 1
+        except OSError:
+            raise self._unknown("create", key, refused) from refused
 
     def put(self, key: str, data: bytes) -> None:
         path = self._path(key)
         try:
             temporary = self._write_beside(path, data)
             os.replace(temporary, path)
-            sync_folder(os.path.dirname(path))
         except OSError as error:
             raise self._failed("write", key, error) from error
+        try:
+            sync_folder(os.path.dirname(path))
+        except OSError as error:
+            raise self._unknown("write", key, error) from error
 
     def get(self, key: str) -> bytes | None:
         try:
@@ -112,6 +131,9 @@ class LocalStore:
                 os.unlink(temporary)
             raise
         return temporary
+
+    def _unknown(self, verb: str, key: str, error: OSError) -> OutcomeUnknownError:
+        return OutcomeUnknownError(verb=verb, path=f"{self._root}/{key}", reason=reason(error))
 
     def _failed(self, verb: str, key: str, error: OSError) -> StorageError:
         return StorageError(verb=verb, path=f"{self._root}/{key}", reason=reason(error), root=self.url)

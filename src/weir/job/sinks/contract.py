@@ -1,6 +1,6 @@
 """The contract that each exactly-once sink keeps (design section 9).
 
-Inside a batch a sink only stages, under (attempt, run, batch). When Spark's `commits/<n>` exists, and
+Inside a batch a sink only stages, under its token and the batch. When Spark's `commits/<n>` exists, and
 never before, the staging of the run that wrote it is committed, in batch order, with a ledger entry
 in the same step. Every verb is safe to repeat. The one contract suite for all sinks is
 `tests/contract/test_sink.py`.
@@ -14,6 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from weir.ids import BatchId, CheckpointId, QueryName, Token
+from weir.job.sinks.fence import Knows, anyone
 from weir.protocol.ledger import Ledger, Staged
 from weir.spark.layout import QueryFiles
 
@@ -44,12 +45,14 @@ class StagingSink(Protocol):
     def describe(self) -> str:
         """Where it writes, for people; without secrets."""
 
-    def open(self, owner: str, lineage: str, token: Token) -> Ledger:
+    def open(self, owner: str, lineage: str, token: Token, knows: Knows = anyone) -> Ledger:
         """Announce the token in the ledger; from then on no lower token can commit.
 
-        Returns the ledger as it stands behind the announcement. Raises `SinkMismatchError` when
-        the output belongs to another owner or to live files of another lineage, and `FencedError`
-        when a higher token is there.
+        Returns the ledger as it stands after the announcement. Raises `SinkMismatchError` when
+        the output belongs to another owner or to live files of another lineage, `FencedError`
+        when a higher token is there, and `SinkTakenError` when the fence that is there is of an attempt
+        that this job's directory does not know (`knows`), or of an equal token of another session. Then
+        nothing was announced.
         """
 
     def stage(self, frame: DataFrame, batch: BatchId, token: Token) -> None:
@@ -58,22 +61,20 @@ class StagingSink(Protocol):
     def record(self, staged: Staged) -> None:
         """Make the staging durable as a whole; only what is recorded can ever be committed.
 
-        Raises `FencedError` when a higher token than the opener's was announced.
+        Raises `FencedError` when the newest fence is not the opener's own, and `LedgerWentBackError` when
+        the ledger is older than what the opener has seen of it. So does `commit`.
         """
 
     def staged(self) -> Sequence[Staged]:
         """Everything that is recorded and was not discarded, by any run, delivered or not."""
 
     def commit(self, staged: Staged) -> Outcome:
-        """Make the batch visible, and enter it in the ledger, in one step.
-
-        Raises `FencedError` when a higher token than the opener's was announced.
-        """
+        """Make the batch visible, and enter it in the ledger, in one step."""
 
     def discard(self, upto: BatchId, keep: Sequence[Staged]) -> None:
         """Remove every staging, recorded or not, up to this batch, neither delivered nor to be kept.
 
-        Called at a start, behind `open`, with the last batch that Spark has committed. Stagings of
+        Called at a start, after `open`, with the last batch that Spark has committed. Stagings of
         later batches stay: a zombie may still decide for one of them, and then it is the true one.
         So do those of newer runs: this one may be a zombie itself by now.
         """

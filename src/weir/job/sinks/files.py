@@ -5,11 +5,11 @@
     <path>/_weir/staged/<batch>-<token>.json  stagings that are recorded
     <path>/_weir/about.json                   format, options, partition columns and schema, for readers
     <path>/data/<batch>-<token>/part-*        the files themselves, written once, never moved
-    <path>/merged/<token>-<number>/part-*     small files made into large ones; see `upkeep.py`
+    <path>/merged/<...>/part-*                small files made into large ones; see `upkeep.py`
 
-Spark writes the files straight to where they stay; the ledger entry makes them visible. Paths in
-the ledger are relative, so the folder can be moved. Read it with `read_files` or `committed_files`: a
-reader that lists `data/` would see stagings too.
+A token is `<attempt>-<run>-<session>` in names. Spark writes the files straight to where they stay; the
+ledger entry makes them visible. Paths in the ledger are relative, so the folder can be moved. Read it with
+`read_files` or `committed_files`: a reader that lists `data/` would see stagings too.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from weir import faults
 from weir.errors import OutcomeUnknownError, SinkMismatchError
 from weir.ids import BatchId, CheckpointId, QueryName, Token
 from weir.job.sinks.contract import Outcome
+from weir.job.sinks.fence import Knows, anyone
 from weir.job.sinks.files_ledger import FilesLedger, log_of
 from weir.job.sinks.staging import StagedFiles, folder_of
 from weir.job.sinks.upkeep import Merger, SparkMerger, Upkeep
@@ -98,7 +99,7 @@ class FilesSink:
         """What readers need to know, and is not written yet."""
         self._store = store or open_store(path)
         self._staging = StagedFiles(self._store, _STAGED)
-        self._ledger = FilesLedger(self._store)
+        self._ledger = FilesLedger(self._store, self.describe)
         self._spark = SparkMerger(self._store.url, format, options)
         self._upkeep = Upkeep(self._ledger, self._store, merger or self._spark, compact)
 
@@ -108,16 +109,15 @@ class FilesSink:
     def expect(self, schema: StructType) -> None:
         self._schema = schema
 
-    def open(self, owner: str, lineage: str, token: Token) -> Ledger:
-        self._ledger.token = token
-        now = self._ledger.read()
-        if not now.owner:
-            now = self._ledger.append(ledger.opened(owner, lineage))
-        self._check_owner(now, owner, lineage)
+    def open(self, owner: str, lineage: str, token: Token, knows: Knows = anyone) -> Ledger:
         about = self._store.get(ABOUT)
-        if about is not None and self._schema is not None:
-            self._check_columns(json.loads(about), self._schema, owner)
-        opened = self._ledger.append(ledger.fence(token))
+
+        def check(now: Ledger) -> None:
+            self._check_owner(now, owner, lineage)
+            if about is not None and self._schema is not None:
+                self._check_columns(json.loads(about), self._schema, owner)
+
+        opened = self._ledger.open(owner, lineage, token, knows, check)
         if about is None and self._schema is not None:
             # A reader of a query that has had no rows yet finds no rows, and not an error.
             self._store.put(ABOUT, self._describe_files(self._schema))
@@ -163,6 +163,7 @@ class FilesSink:
         if self._about is not None and self._store.get(ABOUT) != self._about:
             self._store.put(ABOUT, self._about)
         self._about = None
+        self._staging.sync(staged)  # its entry in the ledger will be durable, so its rows must be
         self._staging.record(staged, self._staging.written(staged))
 
     def staged(self) -> Sequence[Staged]:
@@ -201,7 +202,7 @@ class FilesSink:
         if self._ledger.read().last <= to:
             return Outcome.ALREADY_DONE
         try:
-            self._ledger.append(ledger.rewound(to, self._ledger.token))
+            self._ledger.rewind(to)
         except OutcomeUnknownError:
             return Outcome.UNKNOWN
         return Outcome.DONE_NOW

@@ -1,7 +1,7 @@
 """A function of the author's as a sink: `weir.sinks.function(fn)`.
 
     <job>/sinks/<query>/log/<number>.json                        the ledger, dense, its head deleted
-    <job>/sinks/<query>/staged/<batch>-<attempt>-<run>.json      calls that returned, and are recorded
+    <job>/sinks/<query>/staged/<batch>-<token>.json              calls that returned, and are recorded
     <job>/sinks/<query>/marks/<batch>-<digest>.json              parts that are done: `function_ledger.py`
 
 The function is called inside the batch, so what it does has happened before Spark decides: at least
@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from weir import faults
 from weir.errors import (
-    FencedError,
     LostStagingError,
     OutcomeUnknownError,
     PipelineError,
@@ -30,11 +29,12 @@ from weir.errors import (
     UserCodeError,
     WeirError,
 )
-from weir.ids import Attempt, BatchId, Run, Token
+from weir.ids import BatchId, Token
 from weir.job.sinks.contract import Outcome
+from weir.job.sinks.fence import Knows, SinkFence, anyone
 from weir.job.sinks.function_ledger import BatchLedger, forget_marks
 from weir.job.sinks.staging import StagedFiles, folder_of
-from weir.protocol.ledger import Ledger, Staged
+from weir.protocol.ledger import Ledger, Staged, by, token_of
 from weir.spark.layout import QueryFiles
 from weir.storage import DenseLog, Store, open_store
 
@@ -106,18 +106,19 @@ class FunctionSink:
         self._lock = threading.RLock()  # the batch records in one thread, the committer commits in another
         self._log = DenseLog(self._store, _LOG)
         self._ledger = Ledger()
-        self._token = Token(Attempt(0), Run(0))
+        self._fence = SinkFence(self.describe)
         self._skipped: BatchId | None = None
 
     def describe(self) -> str:
         return f"function {getattr(self._fn, '__qualname__', repr(self._fn))}"
 
-    def open(self, owner: str, lineage: str, token: Token) -> Ledger:
-        self._token = token
+    def open(self, owner: str, lineage: str, token: Token, knows: Knows = anyone) -> Ledger:
         with self._lock:
+            self._fence.begin(owner, token, knows)
             self._catch_up()
             self._check_owner(owner, lineage)
             self._append(lambda now: replace(now, owner=owner, lineage=lineage, fence=token))
+            self._fence.announced(self._ledger.last)
             self._forget()
             return self._ledger
 
@@ -162,21 +163,22 @@ class FunctionSink:
             faults.point("sink.committed")
         self._staging.forget(staged)
         if self._with_ledger:
-            forget_marks(self._store, self._token, staged.batch)
+            forget_marks(self._store, self._fence.token, staged.batch)
         self._forget()
         return outcome
 
     def discard(self, upto: BatchId, keep: Sequence[Staged]) -> None:
         kept = {folder_of(one.batch, one.token) for one in keep}
-        self._staging.discard(upto, self._token, kept)
-        forget_marks(self._store, self._token, upto)
+        self._staging.discard(upto, self._fence.token, kept)
+        forget_marks(self._store, self._fence.token, upto)
 
     def rewind(self, to: BatchId) -> Outcome:
         """Enter that the batches above `to` come again; what the function did stays done."""
         self._catch_up()
-        forget_marks(self._store, self._token)
+        forget_marks(self._store, self._fence.token)
         if self._ledger.last <= to:
             return Outcome.ALREADY_DONE
+        self._fence.rewinds(to)
         try:
             self._append(lambda now: replace(now, last=min(now.last, to)))
         except OutcomeUnknownError:
@@ -205,7 +207,7 @@ class FunctionSink:
             while self._is_behind():
                 for entry in self._log.read_new():
                     self._ledger = _decode(entry)
-            self._check_fence()
+            self._fence.check(self._ledger)
 
     def _is_behind(self) -> bool:
         """Whether entries are there that were not read; then the newest is read next, which tells all.
@@ -225,11 +227,12 @@ class FunctionSink:
                 new = make(self._ledger)
                 if self._log.append(_encode(new), partial(self._still, self._ledger)):
                     self._ledger = new
+                    self._fence.entered(new.last)
                     if not self._is_behind():
                         return
                     # Others were quicker, or we slept, and took a number that was free again: it is void.
                     self._catch_up()
-                self._check_fence()
+                self._fence.check(self._ledger)
 
     def _still(self, before: Ledger, entry: dict[str, Any]) -> bool:
         """Take an entry of another into account; False when the ledger is another for it."""
@@ -243,11 +246,6 @@ class FunctionSink:
             while number >= 0 and self._store.exists(_key(number)):
                 self._store.delete(_key(number))
                 number -= 1
-
-    def _check_fence(self) -> None:
-        if self._ledger.fence > self._token:
-            fence = self._ledger.fence
-            raise FencedError(who=f"attempt {self._token}", by=f"attempt {fence}", attempt=fence.attempt)
 
     def _check_owner(self, owner: str, lineage: str) -> None:
         if not self._ledger.owner or (self._ledger.owner, self._ledger.lineage) == (owner, lineage):
@@ -280,16 +278,8 @@ def _number(key: str) -> int:
 
 
 def _encode(ledger: Ledger) -> dict[str, Any]:
-    attempt, run = ledger.fence
-    return {
-        "owner": ledger.owner,
-        "lineage": ledger.lineage,
-        "attempt": attempt,
-        "run": run,
-        "last": ledger.last,
-    }
+    return {"owner": ledger.owner, "lineage": ledger.lineage, **by(ledger.fence), "last": ledger.last}
 
 
 def _decode(entry: dict[str, Any]) -> Ledger:
-    token = Token(Attempt(entry["attempt"]), Run(entry["run"]))
-    return Ledger(entry["owner"], entry["lineage"], token, BatchId(entry["last"]))
+    return Ledger(entry["owner"], entry["lineage"], token_of(entry), BatchId(entry["last"]))

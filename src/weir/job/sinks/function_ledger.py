@@ -13,7 +13,8 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from weir.ids import Attempt, BatchId, Run, Token
+from weir.ids import BatchId, Token
+from weir.protocol.ledger import by, token_of
 from weir.storage import Store
 
 _MARKS = "marks"
@@ -44,7 +45,7 @@ class BatchLedger:
         was replaced by another.
         """
         self._check()
-        body = {"key": self.key, "part": part, "attempt": self.token.attempt, "run": self.token.run}
+        body = {"key": self.key, "part": part, **by(self.token)}
         self._store.create(self._mark(part), json.dumps(body).encode())
 
     def _mark(self, part: str) -> str:
@@ -57,7 +58,5 @@ def forget_marks(store: Store, token: Token, upto: BatchId | None = None) -> Non
     for key in list(store.list(_MARKS)):
         batch = int(key.removeprefix(f"{_MARKS}/").partition("-")[0])
         data = store.get(key) if upto is None or batch <= upto else None
-        if data is not None:
-            body = json.loads(data)
-            if Token(Attempt(body["attempt"]), Run(body["run"])) <= token:
-                store.delete(key)
+        if data is not None and token_of(json.loads(data)) <= token:
+            store.delete(key)

@@ -24,11 +24,12 @@ from weir.errors import FencedError, LostStagingError, OutcomeUnknownError, Sink
 from weir.ids import Attempt, BatchId, CheckpointId, QueryName, Run, Token
 from weir.job.sinks import kafka_records
 from weir.job.sinks.contract import Outcome
+from weir.job.sinks.fence import Knows, SinkFence, anyone
 from weir.job.sinks.kafka_broker import OWN, Broker, Entry, KafkaBroker, ProducerFencedError, check_installed
 from weir.job.sinks.kafka_direct import Direct
 from weir.job.sinks.kafka_records import Columns, NotBytesError
 from weir.job.sinks.staging import StagedFiles, folder_of
-from weir.protocol.ledger import Ledger, Staged
+from weir.protocol.ledger import Ledger, Staged, by, token_of
 from weir.spark.layout import QueryFiles
 from weir.storage import Store, open_store
 
@@ -143,8 +144,7 @@ class Sent:
         state = {
             "owner": ledger.owner,
             "lineage": ledger.lineage,
-            "attempt": ledger.fence.attempt,
-            "run": ledger.fence.run,
+            **by(ledger.fence),
             "last": ledger.last,
             "records": self.records,
             "checkpoint": self.checkpoint,
@@ -155,8 +155,7 @@ class Sent:
     @classmethod
     def decode(cls, entry: Entry) -> Sent:
         state = json.loads(entry.state)
-        token = Token(Attempt(state["attempt"]), Run(state["run"]))
-        ledger = Ledger(state["owner"], state["lineage"], token, BatchId(state["last"]))
+        ledger = Ledger(state["owner"], state["lineage"], token_of(state), BatchId(state["last"]))
         return cls(ledger, state["records"], state.get("checkpoint"))
 
 
@@ -175,7 +174,7 @@ class KafkaSink:
         self._broker = broker
         self._store = store
         self._staging = StagedFiles(store, _STAGED)
-        self._token = Token(Attempt(0), Run(0))
+        self._fence = SinkFence(self.describe)
         self._sent: Sent | None = None
         """What the ledger says; None when it must be read first, because something went wrong."""
 
@@ -187,14 +186,16 @@ class KafkaSink:
     def describe(self) -> str:
         return self._described
 
-    def open(self, owner: str, lineage: str, token: Token) -> Ledger:
-        self._token, self._sent = token, None
+    def open(self, owner: str, lineage: str, token: Token, knows: Knows = anyone) -> Ledger:
+        self._fence.begin(owner, token, knows)
+        self._sent = None
         self._broker.prepare()
         for _ in range(_TRIES):
             sent = self._certain(owner, lineage)
             announced = replace(sent.ledger, owner=owner, lineage=lineage, fence=token)
             with suppress(ProducerFencedError):  # by a lower token; it will see ours
                 self._send([], replace(sent, ledger=announced))
+                self._fence.announced(announced.last)
                 self._announce_staging(token)
                 return announced
         raise FencedError(who=f"attempt {token}", by="somebody who writes the same ledger")
@@ -206,9 +207,7 @@ class KafkaSink:
         self._staging.write(self._columns.choose(frame), kafka_records.FORMAT, {}, batch, token)
 
     def record(self, staged: Staged) -> None:
-        newest = max(map(_token, self._store.list(_FENCES)), default=self._token)
-        if newest > self._token:
-            raise self._fenced(newest)
+        self._fence.check_fence(max(map(_token, self._store.list(_FENCES)), default=self._fence.token))
         if self._direct is None:
             self._staging.sync(staged)
         self._staging.record(staged, self._staging.written(staged))
@@ -242,13 +241,14 @@ class KafkaSink:
 
     def discard(self, upto: BatchId, keep: Sequence[Staged]) -> None:
         kept = {folder_of(one.batch, one.token) for one in keep}
-        self._staging.discard(upto, self._token, kept)
+        self._staging.discard(upto, self._fence.token, kept)
 
     def rewind(self, to: BatchId) -> Outcome:
         """Enter that the batches above `to` come again; what was sent stays sent."""
         sent = self._certain()
         if sent.ledger.last <= to:
             return Outcome.ALREADY_DONE
+        self._fence.rewinds(to)
         try:
             self._send([], replace(sent, ledger=replace(sent.ledger, last=to), checkpoint=None))
         except (OutcomeUnknownError, ProducerFencedError):
@@ -268,10 +268,13 @@ class KafkaSink:
     def _certain(self, owner: str = "", lineage: str = "") -> Sent:
         """What the ledger says, and we alone may write it; raise `FencedError` when that is not so."""
         if self._sent is None:
-            self._check(self._look(), owner, lineage)  # who is fenced already disturbs nobody
+            before = self._look().ledger  # its end may be missing, but who is fenced already disturbs nobody
+            self._fence.check_fence(before.fence)
+            self._check_owner(before, owner, lineage)
             self._broker.fence()
             found = self._look()
-            self._check(found, owner, lineage)
+            self._fence.check(found.ledger)
+            self._check_owner(found.ledger, owner, lineage)
             self._check_not_emptied(found, owner)
             self._sent = found
         return self._sent
@@ -284,11 +287,9 @@ class KafkaSink:
         self._sent = None
         self._broker.send(kafka_records.records(urls), after.encode())
         self._sent = after
+        self._fence.entered(after.ledger.last)
 
-    def _check(self, sent: Sent, owner: str, lineage: str) -> None:
-        there = sent.ledger
-        if there.fence > self._token:
-            raise self._fenced(there.fence)
+    def _check_owner(self, there: Ledger, owner: str, lineage: str) -> None:
         if not there.owner or not owner or (there.owner, there.lineage) == (owner, lineage):
             return
         if there.owner != owner:
@@ -310,9 +311,6 @@ class KafkaSink:
                 todo="bring the ledger back, or give this query a new name to start afresh",
             )
 
-    def _fenced(self, by: Token) -> FencedError:
-        return FencedError(who=f"attempt {self._token}", by=f"attempt {by}", attempt=by.attempt)
-
     # the staging
 
     def _files(self, staged: Staged, sent: Sent) -> tuple[list[str], int]:
@@ -326,12 +324,13 @@ class KafkaSink:
 
     def _announce_staging(self, token: Token) -> None:
         """Tell those who only stage; they need not ask Kafka, which may be down, in every batch."""
-        self._store.create(f"{_FENCES}/{token.attempt}-{token.run}", b"")
+        session = f"-{token.session}" if token.session else ""
+        self._store.create(f"{_FENCES}/{token.attempt}-{token.run}{session}", b"")
         for key in list(self._store.list(_FENCES)):
             if _token(key) < token:
                 self._store.delete(key)
 
 
 def _token(key: str) -> Token:
-    attempt, run = key.rsplit("/", 1)[1].split("-")
-    return Token(Attempt(int(attempt)), Run(int(run)))
+    attempt, run, *session = key.rsplit("/", 1)[1].split("-", 2)
+    return Token(Attempt(int(attempt)), Run(int(run)), *session)

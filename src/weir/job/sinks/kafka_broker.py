@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -29,6 +30,8 @@ OWN = frozenset(
 
 _TRANSACTION: Mapping[str, Any] = {"transaction.timeout.ms": 300_000}
 _LOOK_BACK = 100
+_ABORT = 5.0
+"""Seconds that the end of a failed transaction is waited for."""
 Client = TypeVar("Client")
 
 
@@ -184,18 +187,33 @@ class KafkaBroker:
             sending.put(self._ledger, [Record(entry.key, entry.state, None)])
             sending.flush()
         except KafkaException as error:
+            self._abort(producer)
             raise self._not_sent(error) from error
+        except BaseException:
+            self._abort(producer)
+            raise
         faults.point("kafka.sent")
         try:
             producer.commit_transaction(self._patience)
         except KafkaException as error:
             kind: KafkaError = error.args[0]
             if kind.txn_requires_abort() or _fenced(kind):
+                self._abort(producer)
                 raise self._not_sent(error) from error
             raise OutcomeUnknownError(
                 verb="commit to", path=f"topic {self._topic}", reason=self._why(kind)
             ) from error
         self._producer = producer
+
+    def _abort(self, producer: Producer) -> None:
+        """End a transaction that failed: readers of committed records wait for its end.
+
+        Where that fails as well, its timeout or the next `fence` ends it.
+        """
+        from confluent_kafka import KafkaException  # noqa: PLC0415
+
+        with suppress(KafkaException):
+            producer.abort_transaction(min(self._patience, _ABORT))
 
     # the client
 

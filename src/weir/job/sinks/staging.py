@@ -1,7 +1,9 @@
 """Files that Spark writes inside a batch, where they stay; they count only once a log names them.
 
-    data/<batch>-<attempt>-<run>/part-*        the files
-    <records>/<batch>-<attempt>-<run>.json     stagings that are recorded: whole and durable
+    data/<batch>-<attempt>-<run>-<session>/part-*        the files
+    <records>/<batch>-<attempt>-<run>-<session>.json     stagings that are recorded: complete and durable
+
+Those of an earlier weir have no session in their names.
 
 The core that `files.py` and the channels share. Every step is safe to repeat.
 """
@@ -83,7 +85,7 @@ class StagedFiles:
         for key in self._store.list(self._records):
             record = read_record(self._store.get(key) or b"")
             ids = record.state_ids if record is not None else ()
-            found.append(Staged(*_parse(key.rsplit("/", 1)[1].removesuffix(".json")), ids))
+            found.append(Staged(*parse_name(key.rsplit("/", 1)[1].removesuffix(".json")), ids))
         return found
 
     def is_recorded(self, staged: Staged) -> bool:
@@ -123,7 +125,7 @@ class StagedFiles:
         """
 
         def dead(folder: str) -> bool:
-            batch, by = _parse(folder.removeprefix("data/"))
+            batch, by = parse_name(folder.removeprefix("data/"))
             return folder not in kept and batch <= upto and by <= token
 
         for key in list(self._store.list("data")):
@@ -134,7 +136,7 @@ class StagedFiles:
                 self._store.delete(key)
 
     def _key(self, staged: Staged) -> str:
-        return f"{self._records}/{_name(staged.batch, staged.token)}.json"
+        return f"{self._records}/{name_of(staged.batch, staged.token)}.json"
 
 
 def read_record(data: bytes) -> Record | None:
@@ -151,13 +153,16 @@ def sync_files(store: Store, folder: str) -> None:
     if not is_local(store.url):
         return
     root = Path(local_path(store.url))
+    folders = set[Path]()
     try:
         for inner, names in walk(root / folder):
             parts = [Path(inner) / name for name in names if name.startswith("part-")]
             for path in parts:
-                sync_folder(path)
-                for above in path.relative_to(root).parents:
-                    sync_folder(root / above)
+                sync_folder(path)  # a file is forced as a folder is
+            folders.update(Path(inner).relative_to(root).parents if parts else ())
+            folders.update([Path(inner).relative_to(root)] if parts else ())
+        for one in folders:
+            sync_folder(root / one)
     except OSError as error:
         raise StorageError(verb="sync", path=folder, reason=reason(error), root=store.url) from error
 
@@ -185,13 +190,16 @@ def remove_files(store: Store, keys: Sequence[str]) -> None:
 
 def folder_of(batch: BatchId, token: Token) -> str:
     """Where the run with this token stages the batch."""
-    return f"data/{_name(batch, token)}"
+    return f"data/{name_of(batch, token)}"
 
 
-def _name(batch: BatchId, token: Token) -> str:
-    return f"{batch:09d}-{token.attempt}-{token.run}"
+def name_of(batch: BatchId, token: Token) -> str:
+    """The name of what a run has of a batch."""
+    session = f"-{token.session}" if token.session else ""
+    return f"{batch:09d}-{token.attempt}-{token.run}{session}"
 
 
-def _parse(name: str) -> tuple[BatchId, Token]:
-    batch, attempt, run = map(int, name.split("-"))
-    return BatchId(batch), Token(Attempt(attempt), Run(run))
+def parse_name(name: str) -> tuple[BatchId, Token]:
+    """The batch and the run of such a name."""
+    batch, attempt, run, *session = name.split("-", 3)
+    return BatchId(int(batch)), Token(Attempt(int(attempt)), Run(int(run)), *session)

@@ -1,6 +1,6 @@
 """What a files sink does beside its batches: it keeps its ledger short, and merges small files.
 
-    <path>/merged/<attempt>-<run>-<number>/...   files that hold the rows of several batches
+    <path>/merged/<attempt>-<run>-<number>-<session>/...   files that hold the rows of several batches
 
 In a thread of its own, which runs only while there is something to do: no batch and no commit waits for it.
 It may be killed at any step, be fenced, or fail: then files stay small and the ledger long, and whoever is
@@ -145,7 +145,8 @@ class Upkeep:
     def _merge(self, names: Sequence[str]) -> None:
         self._number += 1
         token = self._ledger.token
-        folder = f"{MERGED}/{token.attempt}-{token.run}-{self._number:06d}"
+        session = f"-{token.session}" if token.session else ""
+        folder = f"{MERGED}/{token.attempt}-{token.run}-{self._number:06d}{session}"
         inside = f"{folder}/{partition_of(names[0])}".rstrip("/")
         try:
             self._merger.merge(names, inside)
@@ -232,8 +233,8 @@ def _folder(name: str) -> str:
 
 def _token(key: str) -> Token:
     """Who has merged into this file."""
-    attempt, run, _ = key.split("/")[1].split("-")
-    return Token(Attempt(int(attempt)), Run(int(run)))
+    attempt, run, _, *session = key.split("/")[1].split("-", 3)
+    return Token(Attempt(int(attempt)), Run(int(run)), *session)
 
 
 def _words(error: Exception) -> str:

@@ -3,10 +3,11 @@
     <place>/log/<number>.json
 
 Entries are `lines` (a group: one write, one fsync) and `fence` (a driver begins to receive). An entry
-behind a fence that is higher than its token does not count: it is a zombie's. Every entry carries its
-token, so the last entry that counts tells the fence in force, and the head of the log may be deleted;
-and the bytes of all entries up to it, so that a distance in bytes needs two entries and no listing.
-Before it on the path is the receiver (`socket.py`), behind it the reader (`reader.py`).
+after a fence that is higher than its token, or of another session, does not count: it is a zombie's.
+Every entry carries its token, so the last entry that counts tells the fence in force, and the head of
+the log may be deleted; and the bytes of all entries up to it, so that a distance in bytes needs two
+entries and no listing. Before it on the path is the receiver (`socket.py`), after it the reader
+(`reader.py`).
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from weir.errors import FencedError, LostInputError
-from weir.ids import Attempt, Run, Token
+from weir.ids import NOBODY, Token
 from weir.job.sources.contract import Place, ReadingQuery
 from weir.lease import Lease
+from weir.protocol.ledger import by, token_of
 from weir.storage import DenseLog, Store
 
 LOG = "log"
@@ -27,7 +29,6 @@ KEPT = 100
 """So many entries stay behind the slowest reader. One is needed: it tells the reader the fence."""
 SMALLEST = 4096
 """What an entry counts at least, in bytes: a file takes a block, and many small ones are slow."""
-NOBODY = Token(Attempt(0), Run(0))
 
 
 @dataclass(frozen=True)
@@ -41,19 +42,18 @@ class Header:
     """Whether it has lines; otherwise it is a fence."""
 
     def counts(self, fence: Token) -> bool:
-        return self.token >= fence
+        return self.token.counts_after(fence)
 
 
 def fence(token: Token, total: int) -> dict[str, Any]:
-    return {"kind": "fence", "attempt": token.attempt, "run": token.run, "total": total}
+    return {"kind": "fence", **by(token), "total": total}
 
 
 def lines(token: Token, group: int, total: int, text: str) -> dict[str, Any]:
     """A group of lines; `group` makes it unlike any other, so that a repeated append finds its own."""
     return {
         "kind": "lines",
-        "attempt": token.attempt,
-        "run": token.run,
+        **by(token),
         "group": group,
         "total": total,
         "text": text,
@@ -65,8 +65,7 @@ def header(entry: dict[str, Any]) -> Header:
         raise ValueError(
             f"a source's journal has no entries of kind {entry['kind']!r}; a newer weir wrote it"
         )
-    token = Token(Attempt(entry["attempt"]), Run(entry["run"]))
-    return Header(token, int(entry["total"]), entry["kind"] == "lines")
+    return Header(token_of(entry), int(entry["total"]), entry["kind"] == "lines")
 
 
 def dense_tail(numbers: Iterable[int]) -> range:
@@ -119,7 +118,7 @@ class Journal:
         self._log = DenseLog(store, f"{prefix}/{LOG}", first=max(tail.start, tail.stop - 1))
         for entry in self._log.read_new():
             self._seen(entry)
-        if self._newest > self._token:
+        if not self._token.counts_after(self._newest):
             raise self._fenced()
         self._append(fence(self._token, self._total), self._total)
 
@@ -155,9 +154,9 @@ class Journal:
     def _seen(self, entry: dict[str, Any]) -> bool:
         """Take an entry of another into account; False once it fences us."""
         other = header(entry)
-        self._newest = max(self._newest, other.token)
+        self._newest = other.token if other.counts(self._newest) else self._newest
         self._total = self._totals[self._log.next_number - 1] = other.total
-        return other.token <= self._token
+        return self._token.counts_after(self._newest)
 
     def _behind(self, position: int) -> int:
         """Bytes up to the entry in front of the position; of what is deleted, as much as is known.

@@ -24,7 +24,8 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from weir.job.sources.journal import NOBODY, Header, dense_tail, header, key, numbers
+from weir.ids import NOBODY
+from weir.job.sources.journal import Header, dense_tail, header, key, numbers
 from weir.storage import Store, open_store
 
 if TYPE_CHECKING:

@@ -28,8 +28,9 @@ from weir.errors import (
     SinkMismatchError,
     WeirError,
 )
-from weir.ids import NO_BATCH, Attempt, BatchId, CheckpointId, Run, Token
+from weir.ids import NO_BATCH, BatchId, CheckpointId, Token
 from weir.job.sinks.contract import Outcome, Part
+from weir.job.sinks.fence import Knows, SinkFence, anyone
 from weir.job.sinks.postgres import catalogue
 from weir.job.sinks.postgres.catalogue import Name, Target, Wanted
 from weir.job.sinks.postgres.copying import DONE, Refusal, Staging
@@ -90,7 +91,7 @@ class PostgresSink:
         self._target: Target | None = None
         self._written: dict[tuple[BatchId, Token], Recorded] = {}
         self._ledger = Ledger()
-        self._token = Token(Attempt(0), Run(0))
+        self._fence = SinkFence(self.describe)
 
     @property
     def rewindable(self) -> bool:
@@ -112,8 +113,8 @@ class PostgresSink:
         """What the batches will look like: `open` then refuses a table that does not fit."""
         self._expected = schema
 
-    def open(self, owner: str, lineage: str, token: Token) -> Ledger:
-        self._token = token
+    def open(self, owner: str, lineage: str, token: Token, knows: Knows = anyone) -> Ledger:
+        self._fence.begin(owner, token, knows)
         self._database.query = owner.split("/", 1)[-1]
         with self._database.transaction("open the sink") as connection:
             self._tables.create(connection)
@@ -121,13 +122,14 @@ class PostgresSink:
             new = self._tables.enter(connection, name, owner, lineage)
             self._ledger = self._tables.ledger(connection, lock=True)
             self._check_owner(owner, lineage)
-            self._check_fence()
+            self._fence.check(self._ledger)
             self._tables.announce(connection, token)
             if self._expected is not None:
                 self._target = self._fit(connection, self._expected)
             self._ledger = self._tables.ledger(connection, lock=True)
             if new and self._wanted.extra:
                 catalogue.check_unnumbered(connection, name, self._wanted.extra, self._query)
+        self._fence.announced(self._ledger.last)
         return self._ledger
 
     def stage(self, frame: DataFrame, batch: BatchId, token: Token) -> None:
@@ -157,7 +159,7 @@ class PostgresSink:
         written = self._written.get((staged.batch, staged.token))
         with self._database.transaction("record a staging") as connection:
             self._ledger = self._tables.ledger(connection, lock=False)
-            self._check_fence()
+            self._fence.check(self._ledger)
             if written is None:
                 raise self._lost(staged)
             self._check_written(connection, staged, written)
@@ -175,6 +177,7 @@ class PostgresSink:
                 self._tables.forget_staging(connection, staged)
         except OutcomeUnknownError:
             return Outcome.UNKNOWN
+        self._fence.entered(max(self._ledger.last, staged.batch))
         if done is Outcome.DONE_NOW:
             faults.point("sink.committed")
         return done
@@ -193,6 +196,9 @@ class PostgresSink:
                     sink._deliver_all(connection, staged, checkpoint)
         except OutcomeUnknownError:
             return Outcome.UNKNOWN
+        for sink, staged in own:
+            if staged:
+                sink._fence.entered(max(sink._ledger.last, staged[-1].batch))
         faults.point("sink.committed")
         return Outcome.DONE_NOW
 
@@ -202,7 +208,7 @@ class PostgresSink:
             recorded = {(one.batch, one.token) for one in self._tables.recorded(connection)}
             there = {(batch, token) for _, batch, token in self._tables.stagings(connection)}
         for batch, token in sorted(there | recorded):
-            if batch <= upto and token <= self._token and (batch, token) not in kept:
+            if batch <= upto and token <= self._fence.token and (batch, token) not in kept:
                 with self._database.transaction("discard a staging") as connection:
                     self._tables.forget_staging(connection, Staged(batch, token))
 
@@ -210,10 +216,11 @@ class PostgresSink:
         try:
             with self._database.transaction("take back batches") as connection:
                 self._ledger = self._tables.ledger(connection, lock=True)
-                self._check_fence()
+                self._fence.check(self._ledger)
                 if self._ledger.last <= to:
                     return Outcome.ALREADY_DONE
                 assert self._target is not None, "a sink is rewound behind `open`, which knows the table"
+                self._fence.rewinds(to)
                 self._tables.take_back(connection, self._wanted, self._target, to)
                 if self._dead_letter is not None:
                     connection.execute(
@@ -229,7 +236,7 @@ class PostgresSink:
         """No checkpoint leads back to a batch below this one: what only such a rewind would need may go."""
         with self._database.transaction("forget old batches") as connection:
             self._ledger = self._tables.ledger(connection, lock=True)
-            self._check_fence()
+            self._fence.check(self._ledger)
             self._tables.forget(connection, upto, images=bool(self._wanted.key))
 
     # a batch
@@ -244,7 +251,7 @@ class PostgresSink:
 
     def _deliver(self, connection: Connection, staged: Staged, check: Check) -> Outcome:
         self._ledger = self._tables.ledger(connection, lock=True)
-        self._check_fence()
+        self._fence.check(self._ledger)
         if self._ledger.last >= staged.batch:
             return Outcome.ALREADY_DONE
         recorded = self._tables.find(connection, staged)
@@ -252,7 +259,7 @@ class PostgresSink:
             raise self._lost(staged)
         if NO_BATCH < self._ledger.last < staged.batch - 1:  # the next start finds its staging
             missing = f"batch {self._ledger.last + 1}, decided by another run after this one had begun, which"
-            raise FencedError(who=f"run {self._token}", by=missing)
+            raise FencedError(who=f"run {self._fence.token}", by=missing)
         assert self._target is not None or not recorded.rows, "a staging has rows of a table that is known"
         moved = self._move(connection, staged, recorded, check) if recorded.rows else Moved(0)
         if recorded.refused:
@@ -262,7 +269,7 @@ class PostgresSink:
             letters = self._tables.refusals(self._dead_letter, staged, recorded.tasks)
             connection.execute(letters, (self._ledger.owner,))
         refused = recorded.refused + moved.refused
-        self._tables.deliver(connection, staged.batch, self._token, moved.rows, refused)
+        self._tables.deliver(connection, staged.batch, self._fence.token, moved.rows, refused)
         return Outcome.DONE_NOW
 
     def _move(self, connection: Connection, staged: Staged, recorded: Recorded, check: Check) -> Moved:
@@ -456,11 +463,6 @@ class PostgresSink:
                     "it crashed without them, or a standby without them took over; the batch runs again"
                 )
                 raise DatabaseError(verb="record a staging", place=self._address.place, reason=reason)
-
-    def _check_fence(self) -> None:
-        if self._ledger.fence > self._token:
-            fence = self._ledger.fence
-            raise FencedError(who=f"attempt {self._token}", by=f"attempt {fence}", attempt=fence.attempt)
 
     def _check_owner(self, owner: str, lineage: str) -> None:
         if self._ledger.owner != owner:

@@ -4,8 +4,8 @@
     delivered           one row a batch: by which run, how many rows, when
     staged              stagings that are recorded: whole and durable
     refused             rows that were refused while they were staged, until their batch counts
-    s<id>_<batch>_<attempt>_<run>   the rows of one run of a batch; of rows that go to the table at once,
-                        how many there were in each chunk
+    s<id>_<batch>_<attempt>_<run>_<session>   the rows of one run of a batch; of rows that go to the table at
+                        once, how many there were in each chunk
     before_<id>         of a table with a key: the rows that each batch has replaced
 
 Nothing here commits: the caller's transaction makes a step happen as a whole or not at all. Numbers
@@ -35,6 +35,9 @@ _PLACE = '"weir:place"'
 _NEWEST_FIRST = f"{_PLACE} DESC, {ROW} DESC"
 BATCH, EXISTED = '"weir:batch"', '"weir:existed"'
 """Columns of a table of images beside the user's."""
+_SESSION = "session text NOT NULL DEFAULT ''"
+"""The session of a token; '' in what an earlier weir has written."""
+_STAGED_KEY = "target, batch, attempt, run, session"
 _OPTIONS = "WITH (autovacuum_enabled = false)"
 DEAD_LETTERS = (
     "query text NOT NULL, batch bigint NOT NULL, refused_at timestamptz NOT NULL DEFAULT now(), "
@@ -105,15 +108,18 @@ class Tables:
         """Make the schema and its tables where they are missing."""
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_ONE_AT_A_TIME,))
         found = connection.execute(
-            "SELECT to_regnamespace(quote_ident(%s)) IS NOT NULL, to_regclass(%s) IS NOT NULL",
-            (self.schema, self.name("refused")),
+            "SELECT to_regnamespace(quote_ident(%s)) IS NOT NULL, to_regclass(%s) IS NOT NULL, "
+            "EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'session')",
+            (self.schema, self.name("refused"), self.name("refused")),
         ).fetchone()
         assert found is not None
         if found[1]:
+            if not found[2]:
+                self._add_sessions(connection)
             return
         if not found[0]:
             connection.execute(f"CREATE SCHEMA {quoted([self.schema])}".encode())
-        token = "attempt bigint NOT NULL, run bigint NOT NULL"
+        token = f"attempt bigint NOT NULL, run bigint NOT NULL, {_SESSION}"
         target = f"target bigint NOT NULL REFERENCES {self.name('ledger')} ON DELETE CASCADE"
         of = f"{target}, batch bigint NOT NULL"
         for table, columns in (
@@ -131,7 +137,7 @@ class Tables:
             (
                 "staged",
                 f"{of}, {token}, state_ids text[] NOT NULL, tasks bigint[] NOT NULL, rows bigint NOT NULL, "
-                "refused bigint NOT NULL, PRIMARY KEY (target, batch, attempt, run)",
+                f"refused bigint NOT NULL, PRIMARY KEY ({_STAGED_KEY})",
             ),
             (
                 "refused",
@@ -140,6 +146,15 @@ class Tables:
             ),
         ):
             connection.execute(f"CREATE TABLE IF NOT EXISTS {self.name(table)} ({columns})".encode())
+
+    def _add_sessions(self, connection: Connection) -> None:
+        """Tables of an earlier weir: what is in them is of a session that nobody knows."""
+        for table in ("ledger", "delivered", "staged", "refused"):
+            connection.execute(f"ALTER TABLE {self.name(table)} ADD COLUMN IF NOT EXISTS {_SESSION}".encode())
+        connection.execute(
+            f"ALTER TABLE {self.name('staged')} DROP CONSTRAINT staged_pkey, "
+            f"ADD PRIMARY KEY ({_STAGED_KEY})".encode()
+        )
 
     # the ledger
 
@@ -186,16 +201,17 @@ class Tables:
     def ledger(self, connection: Connection, *, lock: bool) -> Ledger:
         """The ledger as it stands; locked, nobody else changes it before this transaction ends."""
         found = connection.execute(
-            f"SELECT owner, lineage, attempt, run, last, floor FROM {self.name('ledger')} "
+            f"SELECT owner, lineage, attempt, run, session, last, floor FROM {self.name('ledger')} "
             f"WHERE id = {self.id} {'FOR UPDATE' if lock else ''}".encode()
         ).fetchone()
         if found is None:
             return Ledger()
-        owner, lineage, attempt, run, last, floor = found
-        return Ledger(owner, lineage, Token(Attempt(attempt), Run(run)), BatchId(last), BatchId(floor))
+        owner, lineage, attempt, run, session, last, floor = found
+        fence = Token(Attempt(attempt), Run(run), session)
+        return Ledger(owner, lineage, fence, BatchId(last), BatchId(floor))
 
     def announce(self, connection: Connection, token: Token) -> None:
-        self._set(connection, f"attempt = {token.attempt}, run = {token.run}")
+        self._set(connection, f"attempt = {token.attempt}, run = {token.run}, session = '{token.session}'")
 
     def set_last(self, connection: Connection, last: BatchId) -> None:
         self._set(connection, f"last = {last}")
@@ -207,8 +223,9 @@ class Tables:
     def deliver(self, connection: Connection, batch: BatchId, token: Token, rows: int, refused: int) -> None:
         """Enter a batch that was moved."""
         connection.execute(
-            f"INSERT INTO {self.name('delivered')} (target, batch, attempt, run, rows, refused) "
-            f"VALUES ({self.id}, {batch}, {token.attempt}, {token.run}, {rows}, {refused})".encode()
+            f"INSERT INTO {self.name('delivered')} (target, batch, attempt, run, session, rows, refused) "
+            f"VALUES ({self.id}, {batch}, {token.attempt}, {token.run}, '{token.session}', "
+            f"{rows}, {refused})".encode()
         )
         self.set_last(connection, batch)
 
@@ -221,7 +238,8 @@ class Tables:
     # stagings
 
     def staging(self, batch: BatchId, token: Token) -> str:
-        return self.name(f"s{self.id}_{batch}_{token.attempt}_{token.run}")
+        session = f"_{token.session}" if token.session else ""
+        return self.name(f"s{self.id}_{batch}_{token.attempt}_{token.run}{session}")
 
     def create_staging(
         self, connection: Connection, target: Target | None, batch: BatchId, token: Token
@@ -257,17 +275,18 @@ class Tables:
         """The INSERT of a row that was refused in a task; its values: task, reason, column, value, row."""
         return (
             f"INSERT INTO {self._beside_values('refused')} "
-            "(target, batch, attempt, run, task, reason, column_name, value, row) "
-            f"VALUES ({self.id}, {batch}, {token.attempt}, {token.run}, %s, %s, %s, %s, %s)"
+            "(target, batch, attempt, run, session, task, reason, column_name, value, row) "
+            f"VALUES ({self.id}, {batch}, {token.attempt}, {token.run}, '{token.session}', "
+            "%s, %s, %s, %s, %s)"
         )
 
     def record(self, connection: Connection, staged: Staged, written: Recorded) -> None:
         connection.execute(
             f"INSERT INTO {self._beside_values('staged')} "
-            "(target, batch, attempt, run, state_ids, tasks, rows, refused) "
-            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING".encode(),
+            "(target, batch, attempt, run, session, state_ids, tasks, rows, refused) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING".encode(),
             (
-                *(self.id, staged.batch, staged.token.attempt, staged.token.run, list(staged.state_ids)),
+                *(self.id, staged.batch, *staged.token, staged.token.session, list(staged.state_ids)),
                 *(list(written.tasks), written.rows, written.refused),
             ),
         )
@@ -290,12 +309,12 @@ class Tables:
 
     def recorded(self, connection: Connection) -> list[Staged]:
         found = connection.execute(
-            f"SELECT batch, attempt, run, state_ids FROM {self.name('staged')} "
+            f"SELECT batch, attempt, run, session, state_ids FROM {self.name('staged')} "
             f"WHERE target = {self.id} ORDER BY batch, attempt, run".encode()
         ).fetchall()
         return [
-            Staged(BatchId(batch), Token(Attempt(attempt), Run(run)), tuple(ids))
-            for batch, attempt, run, ids in found
+            Staged(BatchId(batch), Token(Attempt(attempt), Run(run), session), tuple(ids))
+            for batch, attempt, run, session, ids in found
         ]
 
     def find(self, connection: Connection, staged: Staged) -> Recorded | None:
@@ -310,12 +329,13 @@ class Tables:
         found = connection.execute(
             "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
             "WHERE n.nspname = %s AND c.relname ~ %s",
-            (self.schema, rf"^s{self.id}_\d+_\d+_\d+$"),
+            (self.schema, rf"^s{self.id}_\d+_\d+_\d+(_[^_]+)?$"),
         ).fetchall()
         parsed = []
         for (name,) in found:
-            batch, attempt, run = map(int, name.split("_")[1:])
-            parsed.append((self.name(name), BatchId(batch), Token(Attempt(attempt), Run(run))))
+            batch, attempt, run, *session = name.split("_")[1:]
+            token = Token(Attempt(int(attempt)), Run(int(run)), *session)
+            parsed.append((self.name(name), BatchId(int(batch)), token))
         return parsed
 
     def columns_of_staging(self, connection: Connection, staged: Staged) -> dict[str, str] | None:
@@ -486,8 +506,11 @@ class Tables:
         return beside_values(self.name(table))
 
     def _of(self, staged: Staged) -> str:
-        attempt, run = staged.token
-        return f"target = {self.id} AND batch = {staged.batch} AND attempt = {attempt} AND run = {run}"
+        token = staged.token
+        return (
+            f"target = {self.id} AND batch = {staged.batch} AND attempt = {token.attempt} "
+            f"AND run = {token.run} AND session = '{token.session}'"
+        )
 
     def _set(self, connection: Connection, what: str) -> None:
         connection.execute(f"UPDATE {self.name('ledger')} SET {what} WHERE id = {self.id}".encode())
