@@ -25,20 +25,25 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.protocol import test_checkpoint_machine as machine
+from tests.protocol import test_delivery_machine as deliveries
 from tests.protocol.model import coordinator, driver, spark, world
 from weir.channel import facts, log, position, writer
 from weir.channel.log import Barrier, Entry, Segment
 from weir.channel.position import Facts, Mode, Position, Status, joint_barrier
 from weir.errors import OutcomeUnknownError
 from weir.ids import BatchId, CheckpointId, Token
+from weir.job.sinks import fence as sink_fence
+from weir.job.sinks import staging
 from weir.job.sinks.contract import Outcome
 from weir.protocol import checkpoints as decide
 from weir.protocol.checkpoints import AckOutcome, Pending
-from weir.protocol.ledger import Ledger, Staged
-from weir.storage import Created
+from weir.protocol.ledger import Dense, Ledger, Staged, Standing, standing
+from weir.storage import Created, attempts, bounded
 
 Patch = tuple[object, str, object]
 MUTATIONS: dict[str, Callable[[], Iterable[Patch]]] = {}
+DELIVERY: set[str] = set()
+"""Those of what delivers; the others are of checkpoints and channels."""
 
 
 def mutation(make: Callable[[], Iterable[Patch]]) -> Callable[[], Iterable[Patch]]:
@@ -359,7 +364,7 @@ def a_manifest_wins_over_an_abort() -> Iterable[Patch]:
 
 @mutation
 def no_fence_is_written() -> Iterable[Patch]:
-    def mutated(self: writer.ChannelWriter, owner: str, lineage: str, token: Token) -> Ledger:
+    def mutated(self: writer.ChannelWriter, owner: str, lineage: str, token: Token, *_: object) -> Ledger:
         self._fence.token = token
         self._catch_up()
         return Ledger(owner, lineage, self._tail.fence, self._tail.last)
@@ -415,8 +420,66 @@ def pins_that_others_share_are_deleted() -> Iterable[Patch]:
     yield decide, "unreferenced", lambda kept, needed: sorted(set(kept))
 
 
+def of_delivery(make: Callable[[], Iterable[Patch]]) -> Callable[[], Iterable[Patch]]:
+    """One that the machine of deliveries must find."""
+    DELIVERY.add(make.__name__)
+    return mutation(make)
+
+
+@of_delivery
+def a_batch_that_a_zombie_decided_after_the_recovery_is_skipped() -> Iterable[Patch]:
+    yield Dense, "missing", lambda self, batch: None
+
+
+@of_delivery
+def equal_tokens_of_two_sessions_are_one() -> Iterable[Patch]:
+    yield Token, "is_same", lambda self, other: self.numbers == other.numbers
+
+
+@of_delivery
+def only_the_numbers_of_a_fence_count() -> Iterable[Patch]:
+    yield attempts, "is_known", lambda *_: True
+
+
+@of_delivery
+def an_attempt_without_a_record_here_is_known() -> Iterable[Patch]:
+    true = attempts.is_known
+
+    def mutated(fence: Token, session: str | None, oldest: int, above: int) -> bool:
+        return session is None or true(fence, session, oldest, above)
+
+    yield attempts, "is_known", mutated
+    yield sink_fence, "standing", _without_newer
+
+
+@of_delivery
+def a_run_commits_after_any_fence_that_is_not_higher() -> Iterable[Patch]:
+    def mutated(self: sink_fence.SinkFence, ledger: Ledger) -> None:
+        self.check_fence(ledger.fence)
+
+    yield sink_fence.SinkFence, "check", mutated
+
+
+@of_delivery
+def a_ledger_that_went_back_is_not_read_again() -> Iterable[Patch]:
+    yield bounded.BoundedLog, "_is_cut_off", lambda self: False
+
+
+@of_delivery
+def what_two_sessions_stage_lies_in_one_folder() -> Iterable[Patch]:
+    yield staging, "name_of", lambda batch, token: f"{batch:09d}-{token.attempt}-{token.run}"
+    yield Token, "is_same", lambda self, other: self.numbers == other.numbers
+
+
+def _without_newer(fence: Token, token: Token, *, known: bool = True) -> Standing:
+    found = standing(fence, token, known=known)
+    return Standing.OLDER if found is Standing.NEWER else found
+
+
 def seconds_until_found(name: str, number: int, examples: int) -> float | None:
     """Run the machine with one mutation; None when nothing was noticed."""
+    if name in DELIVERY:
+        return _in_deliveries(name, number)
     wanted = settings(
         machine.TestCheckpoints.settings,
         max_examples=examples,
@@ -461,6 +524,27 @@ def seconds_until_found(name: str, number: int, examples: int) -> float | None:
                     name
                 )
             machine.test_what_a_sleeper_enters_where_the_head_of_its_channel_was_changes_nothing()
+        except Exception:
+            return time.process_time() - began
+    return None
+
+
+def _in_deliveries(name: str, number: int) -> float | None:
+    began = time.process_time()
+    with ExitStack() as stack:
+        for where, what, mutated in MUTATIONS[name]():
+            stack.enter_context(patch.object(where, what, mutated))
+        try:
+            for one in (deliveries.Delivery, deliveries.StatelessDelivery):
+                wanted = settings(
+                    deliveries.TestDelivery.settings,
+                    database=None,
+                    phases=[Phase.generate],
+                    suppress_health_check=list(HealthCheck),
+                    report_multiple_bugs=False,
+                    print_blob=False,
+                )
+                run_state_machine_as_test(seed(number)(one), settings=wanted)
         except Exception:
             return time.process_time() - began
     return None

@@ -74,7 +74,7 @@ class BoundedLog(Generic[State]):
         while True:
             for entry in self._log.read_new():
                 self.state.apply(entry)
-            if self._believe():
+            if self._believe() and not self._is_cut_off():
                 return self.state
             self._reload()
 
@@ -116,7 +116,7 @@ class BoundedLog(Generic[State]):
     def _restart(self, number: int, state: State) -> None:
         self._log = DenseLog(self._store, self._prefix, first=number)
         self.state = state
-        self._believed = number
+        self._first = self._believed = number
 
     def _believe(self) -> bool:
         """Whether everything that was taken in is true; then it stays so."""
@@ -126,6 +126,14 @@ class BoundedLog(Generic[State]):
         self._newest = max(kept, default=0)
         self._believed = self._log.next_number
         return True
+
+    def _is_cut_off(self) -> bool:
+        """Whether the newest entry that was taken in is gone: the whole log was put back to an older state.
+
+        Then what is left of it is the truth. An entry after a gap would be read by nobody.
+        """
+        newest = self._log.next_number - 1
+        return newest >= self._first and not self._store.exists(f"{self._prefix}/{newest:09d}.json")
 
     def _reload(self) -> None:
         """Begin at the newest snapshot."""

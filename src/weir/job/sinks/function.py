@@ -215,9 +215,11 @@ class FunctionSink:
         One by one would not do: the entries behind the last one that was read may be deleted by now.
         """
         newest = max((_number(key) for key in self._store.list(_LOG)), default=-1)
-        if newest < self._log.next_number:
+        if newest == self._log.next_number - 1:
             return False
-        self._log = DenseLog(self._store, _LOG, first=newest)
+        if newest < self._log.next_number:  # it was put back to an older state
+            self._ledger = Ledger()
+        self._log = DenseLog(self._store, _LOG, first=max(newest, 0))
         return True
 
     def _append(self, make: Callable[[Ledger], Ledger]) -> None:
