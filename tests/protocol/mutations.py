@@ -37,7 +37,7 @@ from weir.job.sinks import staging
 from weir.job.sinks.contract import Outcome
 from weir.protocol import checkpoints as decide
 from weir.protocol.checkpoints import AckOutcome, Pending
-from weir.protocol.ledger import Dense, Ledger, Staged, Standing, standing
+from weir.protocol.ledger import Dense, Ledger, Staged, Standing, is_known, standing
 from weir.storage import Created, attempts, bounded
 
 Patch = tuple[object, str, object]
@@ -443,10 +443,9 @@ def only_the_numbers_of_a_fence_count() -> Iterable[Patch]:
 
 @of_delivery
 def an_attempt_without_a_record_here_is_known() -> Iterable[Patch]:
-    true = attempts.is_known
 
     def mutated(fence: Token, session: str | None, oldest: int, above: int) -> bool:
-        return session is None or true(fence, session, oldest, above)
+        return session is None or is_known(fence, session, oldest, above)
 
     yield attempts, "is_known", mutated
     yield sink_fence, "standing", _without_newer

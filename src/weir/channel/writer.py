@@ -207,7 +207,7 @@ class ChannelWriter:
         self._catch_up()
         if self._tail.last == NO_BATCH < to:
             tail = self._tail
-            self._append(lambda: Fence(self._token, to, tail.owner, tail.lineage, self._tail.barrier))
+            self._append(lambda: Fence(self._fence.token, to, tail.owner, tail.lineage, self._tail.barrier))
         if self._tail.last <= to:
             return Outcome.ALREADY_DONE
         raise IllegalMoveError(machine=self.describe(), event=f"rewind to {to}", state=str(self._tail.last))

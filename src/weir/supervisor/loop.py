@@ -248,8 +248,8 @@ class Supervisor:
         self._home.event("attempt", body)
         self._told.settings(self._config)
         wanted = self._inputs.wanted if not self._went_back else None
-        given = wanted.to_wire() if wanted else {}
-        live.process.send(m.Start(self._home.attempt, given, self._ran, self._home.session))
+        wire = wanted.to_wire() if wanted else {}
+        live.process.send(m.Start(self._home.attempt, wire, self._ran, self._home.session))
         self._move(JobEvent.DEPLOY)
 
     def _waiting(self, holder: AttemptRecord, seconds: float) -> None:
