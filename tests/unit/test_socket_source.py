@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from weir.job.sources import Place, ReadingQuery
 from weir.job.sources import journal as entries
 from weir.job.sources.journal import KEPT, SMALLEST, Journal, dense_tail
 from weir.job.sources.lines import LONGEST, Lines
-from weir.job.sources.reader import JournalReader, Numbered, Share, share_out
+from weir.job.sources.reader import JournalDataSource, JournalReader, Numbered, Share, share_out
 from weir.job.sources.socket import GROUP_BYTES, MAX_BYTES, SocketReceiver, SocketSource
 from weir.lease import Lease
 from weir.spark.layout import QueryFiles
@@ -97,9 +98,9 @@ class Job:
     def lines(self) -> list[str]:
         return [line for group in self.groups for line in group]
 
-    def reader(self, max_bytes: int = MAX_BYTES) -> JournalReader:
+    def reader(self, max_bytes: int = MAX_BYTES, **more: str) -> JournalReader:
         options = {"location": self.place.url, "source": "lines", "maxBytes": str(max_bytes), "tasks": "2"}
-        return JournalReader(options)
+        return JournalReader({**options, **more})
 
 
 @pytest.fixture
@@ -427,6 +428,20 @@ def test_a_reader_reads_what_counts_and_ends_behind_lines(job: Job) -> None:
     assert reader.latestOffset(end, ReadAllAvailable()) == end
     assert job.reader().latestOffset(end, ReadAllAvailable()) == end, "one that starts here knows it too"
     assert read(job.reader(), at(0), at(4)) == ["a", "b", "c"], "a planned batch is read again"
+
+
+def test_the_time_at_which_a_line_came_is_read_again_as_it_was(job: Job) -> None:
+    journal = job.journal()
+    journal.append("a\nb", 3, 1_700_000_000.25)
+    journal.append("c", 1)
+    reader = job.reader(includeTimestamp="true")
+    (share,) = reader.partitions(at(0), at(3))
+    rows = [row for batch in reader.read(share) for row in batch.to_pylist()]
+    came = datetime.fromtimestamp(1_700_000_000.25, timezone.utc)
+    epoch = datetime.fromtimestamp(0, timezone.utc)
+    assert [(row["value"], row["timestamp"]) for row in rows] == [("a", came), ("b", came), ("c", epoch)]
+    assert JournalDataSource({"includetimestamp": "True"}).schema() == "value string, timestamp timestamp"
+    assert JournalDataSource({}).schema() == "value string"
 
 
 def test_a_batch_has_a_bound(job: Job) -> None:

@@ -49,13 +49,17 @@ def fence(token: Token, total: int) -> dict[str, Any]:
     return {"kind": "fence", **by(token), "total": total}
 
 
-def lines(token: Token, group: int, total: int, text: str) -> dict[str, Any]:
-    """A group of lines; `group` makes it unlike any other, so that a repeated append finds its own."""
+def lines(token: Token, group: int, total: int, text: str, at: float = 0.0) -> dict[str, Any]:
+    """A group of lines, which came `at` that many seconds after the epoch; 0 when nobody knows.
+
+    `group` makes it unlike any other, so that a repeated append finds its own.
+    """
     return {
         "kind": "lines",
         **by(token),
         "group": group,
         "total": total,
+        "at": at,
         "text": text,
     }
 
@@ -122,13 +126,15 @@ class Journal:
             raise self._fenced()
         self._append(fence(self._token, self._total), self._total)
 
-    def append(self, text: str, size: int) -> None:
-        """Make a group of lines durable. After an error it may be repeated, and is there once.
+    def append(self, text: str, size: int, at: float = 0.0) -> None:
+        """Make a group of lines durable, with the time at which it came.
+
+        After an error it may be repeated with the same arguments, and is there once.
 
         Raises `FencedError` when the lease is over or a higher token was announced.
         """
         total = self._total + max(size, SMALLEST)
-        self._append(lines(self._token, self._group, total, text), total)
+        self._append(lines(self._token, self._group, total, text, at), total)
         self._group += 1
 
     def pending(self, position: int) -> int:

@@ -38,8 +38,13 @@ _FIRST_DELAY, _LONGEST_DELAY = 0.1, 5.0
 Say = Callable[[str], None]
 
 
-def socket(host: str, port: int, *, max_bytes: int = MAX_BYTES) -> SocketSource:
+def socket(
+    host: str, port: int, *, max_bytes: int = MAX_BYTES, include_timestamp: bool = False
+) -> SocketSource:
     """Lines of text from the server at `host` and `port`, as one column `value string`.
+
+    With `include_timestamp` there is a second column, `timestamp timestamp`: when the line came. It is
+    journaled with the line, so a batch that runs again reads the same time.
 
     Every line that was journaled counts once, whatever dies: the journal is forced to the disk
     before Spark sees a line, and is read again by a batch that runs again. **What the peer sent
@@ -60,14 +65,15 @@ def socket(host: str, port: int, *, max_bytes: int = MAX_BYTES) -> SocketSource:
         raise ValueError(f"a port is a number from 1 to 65535, not {port!r}")
     if max_bytes < GROUP_BYTES:
         raise ValueError(f"max_bytes must be {GROUP_BYTES} or more, one group of lines, not {max_bytes!r}")
-    return SocketSource(host, port, max_bytes)
+    return SocketSource(host, port, max_bytes, include_timestamp)
 
 
 class SocketSource:
     """See `socket`; keeps the contract of `ReceivingSource`."""
 
-    def __init__(self, host: str, port: int, max_bytes: int) -> None:
+    def __init__(self, host: str, port: int, max_bytes: int, include_timestamp: bool = False) -> None:
         self._host, self._port, self._max_bytes = host, port, max_bytes
+        self._include_timestamp = include_timestamp
 
     def load(self, spark: SparkSession, place: Place) -> DataFrame:
         from weir.job.sources import reader  # noqa: PLC0415  needs pyspark
@@ -78,6 +84,7 @@ class SocketSource:
             stream.option("location", place.url)
             .option("source", place.source)
             .option("maxBytes", self._max_bytes)
+            .option("includeTimestamp", self._include_timestamp)
             .option("tasks", spark.sparkContext.defaultParallelism)
             .load()
         )
@@ -178,10 +185,10 @@ class SocketReceiver:
         """Journal the whole lines; a store that fails is asked again, and nothing is read meanwhile."""
         if not (size := self._lines.size):
             return
-        text, last_try = self._lines.take(), False
+        text, at, last_try = self._lines.take(), self._clock.now().timestamp(), False
         while True:
             try:
-                self._journal.append(text, size)
+                self._journal.append(text, size, at)
                 return
             except ExternalError as error:
                 self._tell_outage(f"{error.text}; it tries again")
