@@ -345,3 +345,27 @@ def test_a_step_that_does_not_hold_is_named(
         pytest.raises(AssertionError, match=words),
     ):
         test.run(Start(), ProcessAll(), step())
+
+
+def test_settings_of_sparks_count_in_a_notebook_too(spark: SparkSession, tmp_path: Path) -> None:
+    write_script(tmp_path / "in.jsonl", Rows([("a", 1)]))
+    seen = {}
+    options = {
+        "execution.checkpointing.dir": str(tmp_path / "weir"),
+        "spark.sql.shuffle.partitions": "3",
+        "spark.sql.session.timeZone": "Asia/Tokyo",
+        "spark.executor.memory": "4321m",
+    }
+    job = weir.Job("partitions", **options)
+
+    @job.pipeline
+    def pipeline(env: weir.Env) -> None:
+        seen.update({key: env.spark.conf.get(key) for key in options if key.startswith("spark.sql.")})
+        counting(tmp_path)(env)
+
+    with job.start(spark) as run:
+        run.process_all()
+        assert any("spark.executor.memory is 4321m" in note for note in run.notes)
+        assert not any("spark.sql" in note for note in run.notes)
+    assert seen == {"spark.sql.shuffle.partitions": "3", "spark.sql.session.timeZone": "Asia/Tokyo"}
+    assert spark.conf.get("spark.sql.session.timeZone") != "Asia/Tokyo", "the session beside it is left alone"
