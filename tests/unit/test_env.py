@@ -63,3 +63,16 @@ def test_complete_results_are_not_appended() -> None:
         with pytest.raises(SinkMismatchError) as refused:
             sink.check(query_name("counts"), FRAME, "complete")
         assert "each batch has the whole result" in refused.value.why and "update" in refused.value.hint
+
+
+def test_a_table_without_a_key_takes_only_what_is_appended() -> None:
+    def check(output_mode: str, **options: Any) -> None:
+        table = weir.sinks.postgres("postgresql://u@localhost/db", "t", **options)
+        table.check(query_name("counts"), FRAME, output_mode)
+
+    for mode in ("update", "complete"):
+        with pytest.raises(SinkMismatchError) as refused:
+            check(mode)
+        assert f"in output mode {mode}" in refused.value.why and "key=" in refused.value.hint
+        check(mode, key="word")
+    check("append")

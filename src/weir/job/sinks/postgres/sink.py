@@ -28,7 +28,7 @@ from weir.errors import (
     SinkMismatchError,
     WeirError,
 )
-from weir.ids import NO_BATCH, BatchId, CheckpointId, Token
+from weir.ids import NO_BATCH, BatchId, CheckpointId, QueryName, Token
 from weir.job.sinks.contract import Outcome, Part
 from weir.job.sinks.fence import Knows, SinkFence, anyone
 from weir.job.sinks.postgres import catalogue
@@ -108,6 +108,18 @@ class PostgresSink:
 
     def __repr__(self) -> str:
         return f"PostgresSink({self.describe()})"
+
+    def check(self, query: QueryName, frame: DataFrame, output_mode: str) -> None:
+        """Raise `SinkMismatchError` where rows come again in this output mode and no key tells them."""
+        if output_mode == "append" or self._wanted.key:
+            return
+        again = "the whole result" if output_mode == "complete" else "the rows that changed"
+        raise SinkMismatchError(
+            query=query,
+            path=self.describe(),
+            reason=f"in output mode {output_mode} each batch has {again}; rows without a key are appended",
+            todo="give the table's key: weir.sinks.postgres(url, table, key=...), or use output mode append",
+        )
 
     def expect(self, schema: StructType) -> None:
         """What the batches will look like: `open` then refuses a table that does not fit."""
