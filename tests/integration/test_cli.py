@@ -140,7 +140,7 @@ def test_a_running_job_is_saved_looked_into_and_stopped_with_a_savepoint(
 BAD = {
     "no job": ("x = 1", "it makes no job"),
     "two jobs": ("import weir\nweir.Job('a')\nweir.Job('b')", "it makes 2 jobs: 'a', 'b'"),
-    "an error": ("1 / 0", "it raised ZeroDivisionError"),
+    "an error": ("1 / 0", "bad.py:1: ZeroDivisionError"),
     "no pipeline": ("import weir\nweir.Job('a')", "job 'a' has no pipeline"),
     "a name with slashes": ("import weir\nweir.Job('a/b')", "names become folders"),
 }
