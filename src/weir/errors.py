@@ -21,8 +21,11 @@
     |   |-- CheckpointTooLargeError more than the checkpoint storage `memory` takes
     |   |-- CopiesMismatchError     a copy-dir that holds the checkpoints of another life of the job
     |   |-- NoSuchCheckpointError   a checkpoint that is not there
+    |   |   `-- LeftBehindError     a checkpoint or savepoint that the job was rewound past
     |   |-- NotRewindableError      a restore would go behind output that can't be taken back
+    |   |-- RewindBegunError        a restore to a newer point than sinks are being rewound to
     |   |-- OtherInputError         a restore would read other lines in place of those that a savepoint holds
+    |   |-- InputGoneError          a restore would need lines that a source's journal no longer has
     |   |-- NotASavepointError      a place that holds no savepoint that this weir can use
     |   |-- OutsideError            a restore would write outside the job's own directory
     |   |-- SavepointPlaceError     a place that a savepoint can't be written to
@@ -65,6 +68,7 @@
         |-- LedgerWentBackError     a sink's ledger is older than what this run has seen of it
         |-- IllegalMoveError        an event that a state machine does not know in its state
         |-- DamagedError            live files are lost or torn, and no checkpoint is whole
+        |-- OutputAheadError        sinks hold more than a crash explains that the live files know nothing of
         |-- DamagedCheckpointError  files of a checkpoint are gone or changed
         |   `-- InconsistentCheckpointError  its cuts do not belong together
         |-- DamagedSavepointError   files of a savepoint are gone or changed
@@ -325,6 +329,12 @@ class NoSuchCheckpointError(UserError):
     hint_form = "'weir checkpoints {job}' lists what is there"
 
 
+class LeftBehindError(NoSuchCheckpointError):
+    """A checkpoint or savepoint that the job was rewound past."""
+
+    why_form = "the job was rewound past it, and what it had delivered by then is gone"
+
+
 class NotRewindableError(UserError):
     """A restore would go behind output that can't be taken back."""
 
@@ -333,11 +343,37 @@ class NotRewindableError(UserError):
     hint_form = "to accept the duplicates: weir restore {job} {point} --accept-duplicates"
 
 
+class RewindBegunError(UserError):
+    """A restore to a newer point than sinks are being rewound to; nothing was changed."""
+
+    what_form = "job {job!r} can't be restored from {point} now: its sinks are being rewound to {begun}"
+    why_form = "query {query!r} would need output that its sink may no longer have"
+    hint_form = (
+        "finish it with 'weir run FILE', which needs every sink to be reachable; or go to a point that is"
+        " older than {begun}: 'weir checkpoints {job}' lists them"
+    )
+
+
+class InputGoneError(UserError):
+    """A restore would need lines that the journal of a source no longer has; nothing was changed."""
+
+    what_form = "job {job!r} can't be restored from {point}: source {source!r} has lost the lines that follow"
+    why_form = (
+        "query {query!r} resumes with entry {entry}, and the journal {has}: it keeps what the live files and"
+        " the retained checkpoints need"
+    )
+    hint_form = (
+        "restore a newer point: 'weir checkpoints {job}' lists them; or run it beside this one, without the"
+        " lines between: weir run FILE --as NAME -s {point}; if nothing in the job reads the source any more:"
+        " --allow-dropped"
+    )
+
+
 class OtherInputError(UserError):
     """A restore would read other lines in place of those that a savepoint holds."""
 
     what_form = "job {job!r} can't go on from {place}: source {source!r} has received other lines since"
-    why_form = "{entry} of its journal is not the savepoint's, whose unread lines would be lost"
+    why_form = "{reason}"
     hint_form = (
         "start it under a name of its own: weir run FILE --as NAME -s {place}; or move {folder} away:"
         " what was received there and not read goes with it"
@@ -679,6 +715,20 @@ class DamagedError(InternalError):
     hint_form = "'weir repair {job}' looks whether anything else is whole; else bring the job's directory back from a backup: weir will not go on and leave a hole"
 
 
+class OutputAheadError(InternalError):
+    """Sinks hold more than a crash or a power loss explains that the live files know nothing of."""
+
+    what_form = "the sinks of job {job!r} are ahead of its live files: {damage}"
+    why_form = (
+        "a crash or a power loss loses at most {limit} batches, so these live files are probably an older copy"
+        " of the job's directory, or a part of it is gone; nothing was rewound"
+    )
+    hint_form = (
+        "bring the newest copy of the directory back; or rewind the sinks to what these live files know:"
+        " 'weir repair {job}' shows which batches, 'weir repair {job} --to-last-good' does it"
+    )
+
+
 class DamagedCheckpointError(InternalError):
     """Files of a checkpoint are gone or changed; nothing can be restored from it."""
 
@@ -787,7 +837,7 @@ class LostInputError(InternalError):
     """The journal of a source does not hold what a query goes on with."""
 
     what_form = "query {query!r} goes on with entry {entry} of source {source!r}, and {path} does not have it"
-    why_form = "somebody deleted files of the journal, or the query was taken out of the job for a while: weir deletes only what every query of the job has read"
+    why_form = "somebody deleted files there, or the query was taken out of the job for a while: weir deletes only what every query of the job has read"
     hint_form = "bring the folder back, or give the query a new name to start with what is there; weir will not go on and leave a hole"
 
 

@@ -425,7 +425,7 @@ def test_a_checkpoint_behind_which_the_job_was_taken_back_is_of_no_use_any_more(
         assert run.restored is not None and run.restored.checkpoint == ids[1]
         run.process_all()
     diamond.check()
-    with pytest.raises(NoSuchCheckpointError, match="taken back behind it"):
+    with pytest.raises(NoSuchCheckpointError, match="rewound past it"):
         diamond.go_back(ids[2])
     diamond.go_back(ids[0])
     diamond.add(1)

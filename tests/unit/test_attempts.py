@@ -155,6 +155,13 @@ def test_the_owner_restarts_its_driver_under_the_next_attempt(store: LocalStore,
     assert newest is not None and newest.attempt == 2
 
 
+def test_the_owner_steps_up_above_the_attempt_of_a_point(store: LocalStore, holder: AttemptLock) -> None:
+    first = holder.held
+    assert holder.advance("session", 10.0, above=57) == 58 == holder.held
+    assert store.exists(paths.attempt(JOB, Attempt(first + 1))), "who was overtaken looks for the next one"
+    assert holder.advance("session", 10.0, above=57) == 59
+
+
 def test_of_two_takers_one_wins(store: LocalStore, holder: AttemptLock) -> None:
     holder.release()
     first, second = Taker(store), Taker(store)

@@ -490,9 +490,9 @@ def test_a_restore_that_has_taken_sinks_back_only_goes_on(weir: Weir, job: FakeJ
     stored(job, 41)
     job.state("CANCELED").end()
     weir("restore", "wordcount", "41")
-    begin_rewind(LocalStore(job.dir), job.name, Generation(2))
+    begin_rewind(LocalStore(job.dir), job.name, Generation(2), {})
     answer = weir("restore", "wordcount", "--withdraw")
-    assert answer.code == 1 and "sinks are taken back to chk-41 already" in answer.err
+    assert answer.code == 1 and "sinks are being rewound to chk-41" in answer.err
     assert opening(LocalStore(job.dir), job.name) == 2
 
 

@@ -19,14 +19,16 @@ from weir.channel.log import trim
 from weir.channel.position import Position
 from weir.channel.writer import ChannelWriter
 from weir.checkpoint import repair
-from weir.checkpoint.damage import look
+from weir.checkpoint.damage import check_returned, look
 from weir.checkpoint.manifest import ChannelCut, QueryCut
-from weir.errors import LostSegmentError, LostStagingError
-from weir.ids import Attempt, BatchId, CheckpointId, QueryName, Run, Token
+from weir.errors import LostInputError, LostSegmentError, LostStagingError
+from weir.ids import Attempt, BatchId, CheckpointId, Generation, QueryName, Run, Token
 from weir.job.sinks.staging import folder_of
 from weir.protocol.ledger import Staged
+from weir.protocol.shapes import Shape
+from weir.savepoint import shapes
 from weir.storage import open_store
-from weir.storage.generations import FIRST, note_elsewhere
+from weir.storage.generations import FIRST, create_origin, note_elsewhere
 
 TOKEN = Token(Attempt(1), Run(1))
 
@@ -103,6 +105,55 @@ def test_rows_that_the_slowest_reader_has_before_it_must_be_whole(
     assert chain.found() == [], "every reader has passed it"
     damage(chain.rows(1))
     assert chain.found() == [f"data/000000001-1-1/part-0.parquet of channel all {wrong}"]
+
+
+def test_a_reader_that_was_taken_out_of_the_job_needs_nothing_any_more(chain: Chain) -> None:
+    job = chain.job
+    shapes.keep(job.store, job.job, FIRST, Attempt(1), QueryName("slow"), Shape())
+    for name in ("all", "fast"):
+        shapes.keep(job.store, job.job, FIRST, Attempt(2), QueryName(name), Shape())
+    trim(open_store(str(chain.channel)), chain.writer.end)
+    empty(chain.queries / "slow/commits/0")
+    assert chain.found() == []
+    shapes.keep(job.store, job.job, FIRST, Attempt(3), QueryName("slow"), Shape())
+    assert chain.found() != [], "it is back, and can't go on"
+
+
+def test_a_reader_that_comes_back_and_has_lost_its_place_is_named(chain: Chain) -> None:
+    job, queries = chain.job, [QueryName(name) for name in ("all", "fast", "slow", "new")]
+    check_returned(job.store, job.job, FIRST, queries)
+    for name in ("all", "fast"):
+        shapes.keep(job.store, job.job, FIRST, Attempt(2), QueryName(name), Shape())
+    check_returned(job.store, job.job, FIRST, queries)
+    trim(open_store(str(chain.channel)), chain.writer.end)
+    with pytest.raises(LostInputError, match="query 'slow' goes on with entry") as refusal:
+        check_returned(job.store, job.job, FIRST, queries)
+    assert "give the query a new name" in refusal.value.hint
+    check_returned(job.store, job.job, FIRST, queries[:2])
+
+
+def test_a_reader_that_the_newest_checkpoint_has_counts(chain: Chain) -> None:
+    job = chain.job
+    for name in ("all", "fast"):
+        shapes.keep(job.store, job.job, FIRST, Attempt(2), QueryName(name), Shape())
+    job.complete(job.manifest(7, {name: QueryCut(batch=0) for name in ("all", "fast", "slow")}))
+    chain.rows(1).unlink()
+    assert chain.found() == ["data/000000001-1-1/part-0.parquet of channel all is gone"]
+
+
+def test_a_query_that_a_restore_has_left_out_is_not_missed(chain: Chain) -> None:
+    """Before the first checkpoint of the new files, the one that they were made of says what is certain."""
+    job = chain.job
+    job.complete(job.manifest(7, {name: QueryCut(batch=0) for name in ("all", "fast", "gone")}))
+    second = Generation(2)
+    origin = replace(job.origin, restored_from="chk-7", parent=1)
+    create_origin(job.store, job.job, second, origin)
+    shutil.copytree(chain.job.root() / "queries", job.root(2) / "queries")
+    shutil.copytree(chain.job.root() / "channels", job.root(2) / "channels")
+    assert [one.query for one in look(job.store, job.job, second)] == ["gone"], "nothing tells more"
+    for name in ("all", "fast", "slow"):
+        shapes.keep(job.store, job.job, second, Attempt(2), QueryName(name), Shape())
+    assert look(job.store, job.job, second) == []
 
 
 def test_a_hole_in_the_log_is_found(chain: Chain) -> None:

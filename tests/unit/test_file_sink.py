@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,41 @@ def test_a_log_is_taken_back_as_far_as_it_tells_batches_apart(folder: Path) -> N
     log(folder).rewind(NO_BATCH)
     assert log(folder).newest() == NO_BATCH
     assert (folder / "k=0/part-12.parquet").exists()
+
+
+def test_a_driver_that_wakes_in_a_rewind_leaves_what_its_successor_wrote(folder: Path) -> None:
+    class WokenError(Exception):
+        pass
+
+    def overtaken() -> None:
+        """The successor rewinds too, and its first batch has the number of the one that it rewound."""
+        log(folder).rewind(BatchId(11))
+        (folder / LOG / "12").write_text("v1")
+
+    steps: list[Callable[[], None]] = [overtaken, lambda: None]
+
+    def check() -> None:
+        steps.pop()()
+
+    log(folder).rewind(BatchId(11), check)
+    assert (folder / LOG / "12").read_text() == "v1"
+
+    def fenced() -> None:
+        raise WokenError
+
+    with pytest.raises(WokenError):
+        log(folder).rewind(BatchId(11), fenced)
+    assert (folder / LOG / "12").exists()
+
+
+def test_a_rewind_to_entries_that_name_files_elsewhere_is_refused_before_it_is_begun(
+    folder: Path, tmp_path: Path
+) -> None:
+    (folder / "k=1/part-11.parquet").unlink()
+    (folder / "k=1/part-9.parquet").unlink()
+    folder.rename(tmp_path / "moved")
+    with pytest.raises(SinkMismatchError, match="names files that are not in this folder"):
+        log(tmp_path / "moved").check_rewind(BatchId(11), new=False)
 
 
 def test_a_new_folder_begins_behind_the_batch_that_the_query_goes_on_behind(tmp_path: Path) -> None:

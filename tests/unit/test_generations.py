@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from weir.clock import ManualClock
-from weir.ids import CheckpointId, Generation, SourceName, job_name
+from weir.ids import BatchId, CheckpointId, Generation, QueryName, SourceName, job_name
 from weir.storage import Store, paths
 from weir.storage.generations import (
     FIRST,
     Origin,
+    begin_rewind,
     create_origin,
+    drop,
     is_live,
     live,
     mark_live,
@@ -21,6 +23,7 @@ from weir.storage.generations import (
     open_origin,
     opening,
     read_origin,
+    rewinding,
     timeline,
 )
 from weir.storage.local import LocalStore
@@ -81,6 +84,23 @@ def test_an_intention_that_came_while_another_one_was_opened_is_opened_next(stor
     second, third = intend(store, 2, 41, 1), intend(store, 3, 40, 1)
     mark_live(store, JOB, second)
     assert (live(store, JOB), opening(store, JOB)) == (second, third)
+
+
+def test_of_intentions_that_are_dropped_only_one_that_has_begun_to_rewind_is_taken_up_again(
+    store: Store,
+) -> None:
+    first(store)
+    second, third = intend(store, 2, 41, 1), intend(store, 3, 40, 1)
+    assert drop(store, JOB, third, "it can't be done") and opening(store, JOB) is None
+    begin_rewind(store, JOB, second, {QueryName("counts"): BatchId(7)})
+    assert opening(store, JOB) == second
+    assert not drop(store, JOB, second, "sinks are being rewound") and opening(store, JOB) == second
+    fourth = intend(store, 4, 39, 1)
+    assert opening(store, JOB) == fourth
+    assert drop(store, JOB, fourth, "it can't be done") and opening(store, JOB) == second
+    assert rewinding(store, JOB) == {second: {"counts": 7}}
+    mark_live(store, JOB, second)
+    assert rewinding(store, JOB) == {} and opening(store, JOB) is None
 
 
 def test_a_restore_into_an_empty_directory_need_not_be_the_first_generation(store: Store) -> None:

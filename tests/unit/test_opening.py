@@ -19,7 +19,7 @@ from weir.driver.opening import Opened, Opening
 from weir.driver.replan import Replan
 from weir.driver.restoring import Restoring
 from weir.errors import DatabaseError, FencedError, SinkMismatchError, SurgeryError, WeirError
-from weir.ids import Attempt, Generation, QueryName
+from weir.ids import Attempt, BatchId, Generation, QueryName
 from weir.job.live import Live
 from weir.lease import Lease
 from weir.savepoint.points import Point
@@ -128,16 +128,17 @@ def test_what_may_work_later_is_taken_up_and_can_be_withdrawn(job: KeptJob) -> N
 
 def test_nothing_is_dropped_once_sinks_are_taken_back(job: KeptJob) -> None:
     def rewound() -> None:
-        generations.begin_rewind(job.store, job.job, Generation(2))
+        generations.begin_rewind(job.store, job.job, Generation(2), {QueryName("counts"): BatchId(0)})
         raise UNREACHABLE
 
     with pytest.raises(DatabaseError):
         Code(job, "v1").start("chk-41", rewound)
-    code = Code(job, "v2")  # its files are another generation's, and the sinks are taken back all the same
+    code = Code(job, "v2")  # its files are another generation's, and the sinks are being rewound all the same
     with pytest.raises(SinkMismatchError):
         code.start(None, failing(MISMATCH))
-    assert pending(job) == 3
-    assert "is not dropped" in code.notes[-1]
+    assert pending(job) == 2
+    assert "the next start resumes that from chk-41" in code.notes[-1]
+    assert Code(job, "v1").start().live.generation == 2
 
 
 def test_a_job_that_was_never_live_may_try_its_savepoint_again(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_a_savepoint_that_is_damaged_or_left_behind_is_not_restorable(told: Told
     store, job = told.kept.store, told.kept.job
     number = restore.intend(store, job, "chk-1", accept_duplicates=False, clock=ManualClock(), why="")
     mark_live(store, job, number)
-    assert told.answer()[0] == "no" and "taken back behind it" in told.answer()[1]
+    assert told.answer()[0] == "no" and "rewound past it" in told.answer()[1]
     next(Path(told.place).rglob("metadata")).unlink()
     verify(Place(told.place), Clock())
     assert told.answer()[0] == "no" and "it is damaged" in told.answer()[1]

@@ -18,8 +18,8 @@ from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
 from weir.checkpoint.pins import Pins
 from weir.clock import ManualClock
 from weir.config import CheckpointStorage
-from weir.errors import DamagedCheckpointError, NoSuchCheckpointError
-from weir.ids import CheckpointId, Generation
+from weir.errors import DamagedCheckpointError, JobRunningError, NoSuchCheckpointError
+from weir.ids import BatchId, CheckpointId, Generation, QueryName
 from weir.savepoint.manifest import MANIFEST, decode, encode
 from weir.savepoint.records import record
 from weir.savepoint.take import Facts, take
@@ -253,7 +253,7 @@ def test_a_fork_goes_back_to_no_point_of_its_own_that_it_was_taken_back_behind(
         names = fork.batch(batch, generation=begun)
         fork.take(id, fork.pins(begun), names[:5], batch, generation=begun)
     mark_live(fork.store, fork.job, forked("chk-51"))
-    with pytest.raises(NoSuchCheckpointError, match="taken back behind it"):
+    with pytest.raises(NoSuchCheckpointError, match="rewound past it"):
         forked("chk-52")
     assert forked("chk-51") and forked(second), "the original's are of its own generations"
 
@@ -350,9 +350,61 @@ def test_a_checkpoint_that_is_let_go_and_asked_for_at_one_time_is_there_or_refus
         opened(job, "chk-41")
     else:
         monkeypatch.setattr(restore, "create_origin", drop_meanwhile)
-        with pytest.raises(NoSuchCheckpointError, match="let go in this moment"):
+        with pytest.raises(NoSuchCheckpointError, match="deleted meanwhile"):
             intend(job, "chk-41")
         assert generations.opening(job.store, job.job) is None
+
+
+def test_a_checkpoint_that_is_asked_for_while_its_record_is_deleted_is_put_back(
+    job: KeptJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three(job)
+    delete, key = job.store.delete, paths.completed(job.job, CheckpointId(41))
+
+    def intend_meanwhile(deleted: str) -> None:
+        if deleted == key:
+            intend(job, "chk-41")
+        delete(deleted)
+
+    monkeypatch.setattr(job.store, "delete", intend_meanwhile)
+    assert retention.drop(job.store, job.job, [CheckpointId(41), CheckpointId(42)]) == [42]
+    assert job.store.exists(key)
+    opened(job, "chk-41")
+
+
+def test_the_point_of_a_rewind_that_was_begun_is_kept_beside_the_one_that_was_asked_for_since(
+    job: KeptJob,
+) -> None:
+    three(job)
+    first = intend(job, "chk-42")
+    generations.begin_rewind(job.store, job.job, first, {QueryName("counts"): BatchId(1)})
+    intend(job, "chk-41")
+    assert retention.wanted(job.store, job.job) == {41, 42}
+
+
+@pytest.mark.parametrize("started", [1, 2, 3])
+def test_an_intention_of_a_job_that_was_started_meanwhile_never_counts(job: KeptJob, started: int) -> None:
+    """Else some later crash of that job would take it up."""
+    three(job)
+    calls = []
+
+    def still() -> None:
+        calls.append(len(generations.numbers(job.store, job.job)))
+        if len(calls) == started:
+            raise JobRunningError(job=job.job, pid=1, host="here", user="me", since="now", attempt=2)
+
+    with pytest.raises(JobRunningError):
+        restore.intend(
+            job.store,
+            job.job,
+            "chk-41",
+            accept_duplicates=False,
+            clock=ManualClock(),
+            why="a test",
+            still=still,
+        )
+    assert calls == [1, 1, 2][:started]
+    assert generations.opening(job.store, job.job) is None
 
 
 # the files

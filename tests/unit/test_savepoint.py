@@ -30,7 +30,8 @@ from weir.errors import (
     StorageError,
     WeirError,
 )
-from weir.ids import CheckpointId
+from weir.ids import Attempt, CheckpointId, Run, Token
+from weir.job.sources import journal
 from weir.savepoint import writing
 from weir.savepoint.catalogue import entries, scheduled, superfluous
 from weir.savepoint.copying import copy, dispose
@@ -40,6 +41,7 @@ from weir.savepoint.restoring import bring_back
 from weir.savepoint.take import Facts, HaltedError, QueryFacts, Taken, take, unread_entries
 from weir.savepoint.verify import last_verified, verify
 from weir.savepoint.writing import HIDDEN
+from weir.storage.generations import read_origin
 from weir.storage.local import LocalStore
 
 FACTS = Facts("request", "ada@engine", since=0.0, job_file="wordcount.py", job_version="1f3c9a2b0d4e")
@@ -512,6 +514,29 @@ def test_what_another_life_has_received_in_place_of_its_lines_refuses_it(
     intend(other.store, other.job, done.place, accept_duplicates=True, clock=job.clock, why="a test")
     bring_back(Place(done.place), generation, lambda path: generation / path)
     assert there.read_text() == "lines 3"
+
+
+def test_a_savepoint_whose_lines_would_cut_off_what_a_source_has_received_is_refused(
+    job: KeptJob, tmp_path: Path
+) -> None:
+    def entry(number: int) -> str:
+        return json.dumps(journal.lines(Token(Attempt(1), Run(1)), number, 4096 * number, "a line"))
+
+    write(job.folder / "wordcount/sources/lines/log/000000300.json", entry(300))
+    offset = '{"entry": 300, "source": "lines"}'
+    manifest = job.take(7, job.pins(), job.batch(0, offset), 0)
+    cut = manifest.queries["counts"].model_copy(update={"offsets": (offset,)})
+    manifest = manifest.model_copy(update={"queries": {"counts": cut}, "attempt": 57})
+    done = take(job.store, manifest, str(tmp_path / "saved"), FACTS, job.clock)
+    other = KeptJob(tmp_path / "other", "wordcount")
+    given: dict[str, Any] = {"accept_duplicates": True, "clock": job.clock, "why": "a test"}
+    received = write(other.folder / "wordcount/sources/lines/log/000000005.json", entry(5))
+    with pytest.raises(OtherInputError, match="up to 5, and the savepoint's begin with 300"):
+        intend(other.store, other.job, done.place, **given)
+    write(received, json.dumps(journal.fence(Token(Attempt(1), Run(1)), 0)))  # nothing was received
+    generation = intend(other.store, other.job, done.place, **given)
+    origin = read_origin(other.store, other.job, generation)
+    assert origin is not None and origin.attempt == 57, "the restore needs an attempt above it"
 
 
 def test_only_what_the_schedule_took_may_go_and_never_the_newest(job: KeptJob, tmp_path: Path) -> None:

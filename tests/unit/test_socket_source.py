@@ -395,8 +395,21 @@ def test_a_journal_that_lacks_what_a_query_goes_on_with_is_refused(job: Job, kep
     job.commit(0, KEPT)
     for number in job.numbers[: 2 * KEPT - kept]:
         job.store.delete(entries.key(job.place.prefix, number))
+    there = job.numbers
+    with pytest.raises(LostInputError, match="counts"):
+        Journal(job.place, token(2), lease(2)).check(job.readers)
+    assert job.numbers == there
     with pytest.raises(LostInputError, match="counts"):
         job.journal(attempt=2)
+
+
+def test_a_journal_is_checked_without_being_fenced(job: Job) -> None:
+    journal = job.journal(attempt=2)
+    journal.append("line", 4)
+    Journal(job.place, token(3), lease(3)).check(job.readers)
+    journal.append("line", 4)
+    with pytest.raises(FencedError):
+        Journal(job.place, token(1), lease(1)).check(job.readers)
 
 
 # the reader

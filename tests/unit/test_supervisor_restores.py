@@ -21,13 +21,15 @@ from tests.played_driver import (
     restores,
 )
 from weir.checkpoint.restore import Changes, From
-from weir.config import Config
+from weir.clock import Clock
+from weir.config import Config, resolve
 from weir.ids import Generation
 from weir.protocol import messages as m
 from weir.protocol.states import JobState
 from weir.storage import generations
 from weir.storage.local import LocalStore
 from weir.supervisor import restoring
+from weir.supervisor.home import Home
 
 MISFIT = m.Failure("it can't go on from there", "an operator is gone", "say what becomes of it", retry=False)
 RESHAPED = From("latest", changes=Changes(parallelism=8)).to_wire()
@@ -171,6 +173,33 @@ def test_a_job_cancelled_during_a_restore_ends_and_says_what_the_next_start_does
     assert answers_ == [{"done": False, "reason": "the job ended; the next 'weir run' goes on from there"}]
 
 
+def test_the_next_attempt_is_above_that_of_the_point_that_was_asked_for(tmp_path: Path) -> None:
+    """What a savepoint of another directory holds is fenced by the attempt that took it."""
+    config = resolve(
+        file=None, job_options={}, environ={}, overrides={"execution.checkpointing.dir": str(tmp_path)}
+    )
+    store = LocalStore(tmp_path)
+
+    def intend(number: int, attempt: int) -> None:
+        origin = generations.Origin(
+            "lineage", "rocksdb", 4, "4.3.0", "now", "/saved/7", saved=7, attempt=attempt
+        )
+        assert generations.create_origin(store, JOB, Generation(number), origin)
+
+    def home() -> Home:
+        return Home(JOB, config, "session", Clock(), lambda _holder, _seconds: None)
+
+    intend(1, 57)
+    held = home()
+    assert held.attempt == 58
+    intend(2, 99)
+    held.advance(10.0)
+    assert held.attempt == 100
+    held.advance(10.0)
+    assert held.attempt == 101
+    held.close()
+
+
 def parallelisms(drivers: list[Driver]) -> list[int | None]:
     """What each driver was told."""
     told = (Config.from_wire(one.heard_of(m.Prepare)[0].config) for one in drivers)
@@ -230,7 +259,7 @@ def test_a_job_whose_sinks_are_taken_back_can_not_stay_where_it_was(
     run: Run, drivers: list[Driver], points: list[tuple[str, bool]]
 ) -> None:
     store = LocalStore(run.dir)
-    rewound = fails(MISFIT, lambda: generations.begin_rewind(store, JOB, GENERATION))
+    rewound = fails(MISFIT, lambda: generations.begin_rewind(store, JOB, GENERATION, {}))
     Driver.scripts = [plays_along, rewound]
 
     def steps(client: Client) -> None:

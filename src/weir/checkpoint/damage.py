@@ -12,22 +12,24 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from weir.channel import whole
+from weir.channel.log import first_number
 from weir.channel.position import positions_in
 from weir.checkpoint import manifest as mf
 from weir.checkpoint.manifest import Manifest
+from weir.errors import LostInputError
 from weir.ids import NO_BATCH, BatchId, Generation, JobName, QueryName
 from weir.savepoint import shapes
 from weir.spark import whole as spark_files
 from weir.spark.closure import GoneError, closure
 from weir.spark.cut import conf_of
 from weir.spark.refusals import codec_of
-from weir.storage import Store, files, paths
+from weir.storage import Store, files, open_store, paths
 from weir.storage.files import Sum
 from weir.storage.generations import delivered_elsewhere, read_origin
 
@@ -69,8 +71,10 @@ def look(store: Store, job: JobName, generation: Generation, *, thorough: bool =
     root = files.folder_of(store) / paths.generation(job, generation)
     contents = Contents.known(store, job, generation) if thorough else None
     try:
-        found = torn(root, expected(store, job, generation), contents)
-        return found or _torn_channels(store, job, generation, root)
+        certain = expected(store, job, generation)
+        running = _queries(store, job, generation) or certain.keys() | _folders(root / "queries")
+        found = torn(root, {name: certain[name] for name in certain if name in running}, contents, running)
+        return found or _torn_channels(store, job, generation, root, running)
     except OSError as error:
         raise files.failed("read", root, error, store.url) from error
 
@@ -138,23 +142,43 @@ class Contents:
         return spark_files.problem(path, codec)
 
 
-def torn(root: Path, expected: Mapping[str, BatchId], contents: Contents | None = None) -> list[Damage]:
-    """The damage in the generation at `root`, of its own queries and of those that are expected."""
+def _queries(store: Store, job: JobName, generation: Generation) -> set[str]:
+    """The queries whose files count: those of the last start, and those of the newest checkpoint.
+
+    The folder of one that was taken out of the job stays, and its channels are trimmed without it. Nothing
+    where no start has recorded its queries, as an earlier weir did not.
+    """
+    started = shapes.queries(store, job, generation)
+    checkpoint = _newest_checkpoint(store, job, generation)
+    of_generation = checkpoint is not None and checkpoint.generation == generation
+    return {*started, *checkpoint.queries} if started and checkpoint and of_generation else {*started}
+
+
+def torn(
+    root: Path,
+    expected: Mapping[str, BatchId],
+    contents: Contents | None = None,
+    queries: Collection[str] | None = None,
+) -> list[Damage]:
+    """The damage in the generation at `root`: of these queries, or all folders, and of those expected."""
     folder = root / "queries"
-    found = {name: collect(folder / name, contents) for name in sorted(_folders(folder) | expected.keys())}
+    own = _folders(folder) if queries is None else set(queries)
+    found = {name: collect(folder / name, contents) for name in sorted(own | expected.keys())}
     return [
         damage for name, facts in found.items() for damage in judge(name, facts, expected.get(name, NO_BATCH))
     ]
 
 
-def _torn_channels(store: Store, job: JobName, generation: Generation, root: Path) -> list[Damage]:
+def _torn_channels(
+    store: Store, job: JobName, generation: Generation, root: Path, queries: Collection[str]
+) -> list[Damage]:
     """The same of the channels, when the queries are whole."""
     checkpoint = _newest_checkpoint(store, job, generation)
     names = _folders(root / "channels")
     if checkpoint is not None and checkpoint.generation == generation:
         names |= checkpoint.channels.keys()
     lows: dict[str, list[int | None]] = {}
-    for query in sorted(_folders(root / "queries")):
+    for query in sorted(queries):
         for channel, low in _needed(root / "queries" / query).items():
             lows.setdefault(channel, []).append(low)
     elsewhere = delivered_elsewhere(store, job, generation)
@@ -167,6 +191,23 @@ def _torn_channels(store: Store, job: JobName, generation: Generation, root: Pat
         wrong = whole.problems(root / "channels" / name, low, committed, before)
         found += [Damage(name, file, what, "channel") for file, what in wrong.items()]
     return found
+
+
+def check_returned(
+    store: Store, job: JobName, generation: Generation, queries: Collection[QueryName]
+) -> None:
+    """Raise `LostInputError` for a query that was out of the job, and whose channels were trimmed without it.
+
+    Asked before a start records its `queries`: those of the last one were judged by `look`.
+    """
+    running = _queries(store, job, generation)
+    root = files.folder_of(store) / paths.generation(job, generation)
+    for query in (name for name in queries if running and name not in running):
+        for channel, entry in _needed(root / "queries" / query).items():
+            place = root / "channels" / channel
+            # The entry before it tells the reader the fence.
+            if entry and entry <= first_number(open_store(str(place))):
+                raise LostInputError(query=query, source=channel, entry=entry, path=str(place))
 
 
 def _needed(root: Path) -> dict[str, int | None]:

@@ -49,13 +49,13 @@ class Replay:
     offsets: tuple[str, ...]
     """Where its sources go on, as Spark wrote it."""
     rewindable: bool = True
-    """Whether its sink can take back what was delivered."""
+    """Whether its sink can rewind what was delivered."""
 
     @property
     def text(self) -> str:
         again = self.newest - self.back_to
         what = "nothing runs again"
-        then = "is taken back" if self.rewindable else "can't be taken back: it comes twice"
+        then = "is rewound" if self.rewindable else "can't be rewound: it comes twice"
         if again == 1:
             what = f"batch {self.newest} runs again, and what it delivered {then}"
         elif again > 1:
@@ -93,7 +93,7 @@ def plan(store: Store, job: JobName, savepoints: Sequence[str] = ()) -> Repair |
     point is whole.
     """
     live = _Live(store, job)
-    torn = tuple(damage.look(store, job, live.generation, thorough=True))
+    torn = (*damage.look(store, job, live.generation, thorough=True), *live.lost())
     if not torn:
         return None
     passed_over: list[str] = []
@@ -104,9 +104,9 @@ def plan(store: Store, job: JobName, savepoints: Sequence[str] = ()) -> Repair |
             Replay(name, batch, batch, live.offsets(name, batch), live.rewindable(name))
             for name, batch in whole.items()
         )
-        return Repair(torn, "", _newest(replays, live.newest), tuple(passed_over), whole)
+        return Repair(torn, "", _newest(replays, live.known), tuple(passed_over), whole)
     if checkpoint is not None:
-        found = _newest(_replays(checkpoint), live.newest)
+        found = _newest(_replays(checkpoint), live.known)
         return Repair(torn, f"chk-{checkpoint.id}", found, tuple(passed_over))
     for place in savepoints:
         try:
@@ -114,7 +114,7 @@ def plan(store: Store, job: JobName, savepoints: Sequence[str] = ()) -> Repair |
         except (NotASavepointError, DamagedSavepointError, ExternalError) as error:
             passed_over.append(error.what)
             continue
-        return Repair(torn, place, _newest(_replays(manifest), live.newest), tuple(passed_over))
+        return Repair(torn, place, _newest(_replays(manifest), live.known), tuple(passed_over))
     raise DamagedError(job=job, damage="; ".join(one.text for one in torn))
 
 
@@ -129,7 +129,7 @@ def carry_out(
 ) -> Generation:
     """Write down that the next start goes on as planned; the generation that it will make.
 
-    Raises `NotRewindableError` where that would deliver twice what can't be taken back. `still` is called
+    Raises `NotRewindableError` where that would deliver twice what can't be rewound. `still` is called
     before each thing that is written down, and raises when the plan is not of the job as it is any more.
     """
     point = repair.point or f"chk-{_Live(store, job).keep(repair.live, clock, still)}"
@@ -153,6 +153,25 @@ class _Live:
         for name in [one.name for one in folder.iterdir() if one.is_dir()] if folder.is_dir() else []:
             there = damage.newest(folder / name / "commits")
             self.newest[name] = max(self.newest.get(name, NO_BATCH), there)
+
+        self._delivered = generations.ahead(store, job, self.generation)
+        """What a start has found in sinks that are ahead of these files."""
+
+    @property
+    def known(self) -> dict[str, BatchId]:
+        """The newest batch of each query that is known to be committed, by these files or by its sink."""
+        names = self.newest.keys() | self._delivered.keys()
+        return {
+            n: max(self.newest.get(n, NO_BATCH), self._delivered.get(QueryName(n), NO_BATCH)) for n in names
+        }
+
+    def lost(self) -> list[Damage]:
+        """The batches that sinks hold and that these files know nothing of."""
+        return [
+            Damage(name, f"commits/{last}", f"is lost: its sink holds batches up to {last}")
+            for name, last in self._delivered.items()
+            if last > self.newest.get(name, NO_BATCH)
+        ]
 
     def last_whole(self) -> dict[str, BatchId] | None:
         """The last whole batch of every query; None when one has none, or they hang together."""
@@ -272,7 +291,7 @@ def _retained(store: Store, job: JobName) -> Iterator[Manifest]:
 
 
 def _rewindable(name: str, retained: Sequence[Manifest]) -> bool:
-    """Whether the sink of a query can be taken back; where no checkpoint tells, the start asks it itself."""
+    """Whether the sink of a query can be rewound; where no checkpoint tells, the start asks it itself."""
     told = [one.queries[name].rewindable for one in retained if name in one.queries]
     return told[-1] if told else True
 

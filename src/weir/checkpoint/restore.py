@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -25,14 +25,18 @@ from weir.errors import (
     DamagedSavepointError,
     ExternalError,
     InconsistentCheckpointError,
+    LeftBehindError,
     NoSuchCheckpointError,
     NotASavepointError,
     NotRewindableError,
+    RewindBegunError,
+    WeirError,
 )
-from weir.ids import CheckpointId, Generation, JobName, QueryName
+from weir.ids import BatchId, CheckpointId, Generation, JobName, QueryName
 from weir.savepoint import restoring as saved
 from weir.savepoint.catalogue import below as savepoints_below
 from weir.savepoint.catalogue import out_of_reach
+from weir.savepoint.manifest import SavedFile
 from weir.savepoint.maps import renames
 from weir.savepoint.place import Place
 from weir.savepoint.records import recorded
@@ -156,16 +160,61 @@ def is_left_behind(store: Store, job: JobName, manifest: Manifest) -> bool:
 
 
 def check_timeline(store: Store, job: JobName, point: str, manifest: Manifest) -> None:
-    """Raise `NoSuchCheckpointError` for a point that the job was taken back behind."""
+    """Raise `LeftBehindError` for a point that the job was rewound past."""
     if is_left_behind(store, job, manifest):
-        reason = "the job was taken back behind it, and what it had delivered by then is gone"
-        raise NoSuchCheckpointError(job=job, point=point, reason=reason)
+        raise LeftBehindError(job=job, point=point)
 
 
-def check_input(store: Store, job: JobName, point: str) -> None:
-    """Raise `OtherInputError` for a savepoint in whose place sources have received other lines."""
+def check_depth(store: Store, job: JobName, point: str, manifest: Manifest) -> None:
+    """Raise `RewindBegunError` for a point that is newer than what sinks are being rewound to.
+
+    A restore that has rewound some sinks may only be finished, or go to an older point: a newer one needs
+    output that those sinks no longer have.
+    """
+    for generation, known in generations.rewinding(store, job).items():
+        origin = read_origin(store, job, generation)
+        assert origin is not None, "only a generation with an origin is rewound to"
+        cuts = known if known is not None else _cuts_of(store, job, origin)
+        if cuts is None:
+            continue  # an earlier weir began it, and its point is gone: only the sinks themselves can tell
+        newer = [
+            name
+            for name, cut in manifest.queries.items()
+            if cut.batch > cuts.get(QueryName(name), cut.batch) or manifest.lineage != origin.lineage
+        ]
+        if newer:
+            raise RewindBegunError(job=job, point=point, begun=origin.restored_from, query=newer[0])
+
+
+def _cuts_of(store: Store, job: JobName, origin: Origin) -> dict[QueryName, BatchId] | None:
+    """The batches that a restore rewinds sinks to; None when its point can't be read."""
+    try:
+        manifest = (
+            saved.facts(Place(origin.restored_from).read())
+            if origin.saved
+            else named(store, job, origin.restored_from)
+        )
+    except (NoSuchCheckpointError, DamagedCheckpointError, NotASavepointError):
+        return None
+    return {QueryName(name): BatchId(cut.batch) for name, cut in manifest.queries.items()}
+
+
+def check_input(
+    store: Store, job: JobName, point: str, manifest: Manifest, changes: Changes | None = None
+) -> None:
+    """Raise for a point whose sources can't continue where it ends.
+
+    `OtherInputError` where a source has received other lines than a savepoint holds; `InputGoneError`
+    where its journal no longer has what follows the point. The latter is left to the start when state may
+    be dropped or offsets are set: only the job's code says which queries still read the source.
+    """
+    kept: Iterable[SavedFile] = ()
     if is_place(point):
-        saved.check_input(Place(point), files.folder_of(store) / paths.job(job))
+        place = Place(point)
+        saved.check_input(place, files.folder_of(store) / paths.job(job))
+        kept = place.read().files
+    if changes is None or not (changes.allow_dropped or changes.offsets):
+        saved.check_journals(store, job, point, manifest, kept)
 
 
 def attempt_of(point: str) -> int:
@@ -199,6 +248,11 @@ def candidates(store: Store, job: JobName) -> list[CheckpointId]:
         return manifest is None or way is None or _is_ours(store, way, job, manifest)
 
     return [id for id in reversed(mf.completed(store, job)) if on_the_way(id)]
+
+
+def newest(store: Store, job: JobName) -> Manifest | None:
+    """The newest of the candidates that can be read, its files whole or not; None without one."""
+    return next(filter(None, (_read(store, job, id) for id in candidates(store, job))), None)
 
 
 def verify(store: Store, manifest: Manifest) -> list[str]:
@@ -236,14 +290,18 @@ def intend(
     found: Found | None = None,
     savepoint_dir: str = "",
     still: Callable[[], None] = _held,
+    unasked: bool = False,
 ) -> Generation:
-    """Write down, durably, that the next start goes on from a point; the generation it will be.
+    """Record, durably, that the next start resumes from a point; the generation it will be.
 
-    The point is verified first, unless it was `found` a moment ago; then, before anything is written,
-    `still` may raise, for a job that somebody has started meanwhile. To ask again for what is
-    intended already changes nothing. One of a copy-dir is entered among the job's own checkpoints. One
-    of another timeline is refused: the sinks were taken back behind it, and what they hold since is not
-    what it knows of. So is a savepoint where sources have received other lines than it has.
+    The point is verified first, unless it was `found` a moment ago. `still` may raise, for a job that
+    somebody has started meanwhile: it is called before anything is written, and right before and after the
+    intention itself, which is then dropped. To ask again for what is intended already changes nothing. One
+    of a copy-dir is entered among the job's own checkpoints.
+
+    Refused is a point of another timeline (the sinks were rewound past it, and what they hold since is not
+    what it knows of), one that is newer than what sinks are being rewound to, and one whose sources can't
+    continue where it ends. `unasked` where no person has decided for it.
     """
     changes = changes or Changes()
     found = found or find(store, job, point, forked_from=changes.forked_from, savepoint_dir=savepoint_dir)
@@ -257,7 +315,8 @@ def intend(
     if not place:
         named(store, job, f"chk-{manifest.id}")  # to verify takes its time; it may be dropped by now
     check_timeline(store, job, point, manifest)
-    check_input(store, job, point)
+    check_depth(store, job, point, manifest)
+    check_input(store, job, point, manifest, changes)
     origin = Origin(
         lineage=manifest.lineage,
         backend=changes.backend or manifest.backend,
@@ -275,7 +334,10 @@ def intend(
         claim=changes.claim,
         forked_from=changes.forked_from or _forked_from(store, job),
         owners=_owners(manifest, changes.maps),
+        attempt=manifest.attempt if place or _ELSEWHERE.fullmatch(point) else 0,
+        unasked=unasked,
     )
+    still()
     opening = generations.opening(store, job)
     there = read_origin(store, job, opening) if opening else None
     if opening and there and _intention(there) == _intention(origin):
@@ -283,11 +345,17 @@ def intend(
     number = max([manifest.generation, *generations.numbers(store, job)]) + 1
     while not create_origin(store, job, Generation(number), origin):
         number += 1
+    generation = Generation(number)
+    try:
+        still()
+    except WeirError as error:  # who started it may have missed the intention, and a later start takes it up
+        generations.drop(store, job, generation, error.text)
+        raise
     if not place and not store.exists(paths.completed(job, CheckpointId(manifest.id))):
-        gone = "it was let go in this moment: newer ones are kept"
-        generations.drop(store, job, Generation(number), gone)
+        gone = "it was deleted meanwhile: newer ones are retained"
+        generations.drop(store, job, generation, gone)
         raise NoSuchCheckpointError(job=job, point=f"chk-{manifest.id}", reason=gone)
-    return Generation(number)
+    return generation
 
 
 def lay_out(

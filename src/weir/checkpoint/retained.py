@@ -85,7 +85,7 @@ class Retained:
 
         What the job was rolled back past goes first. What fails is tried again the next time.
         """
-        needed = self._held | {retention.wanted(self._live.store, self._live.job)}
+        needed = self._held | retention.wanted(self._live.store, self._live.job)
         old = [id for id in subsumed(self._manifests, kept, self._useless) if id not in needed]
         rest = [one for id, one in self._manifests.items() if id not in old]
         dropped = self._snapshots.drop([self._manifests[id] for id in old], rest)

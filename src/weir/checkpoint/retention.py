@@ -34,17 +34,23 @@ def drop(store: Store, job: JobName, ids: Iterable[CheckpointId]) -> list[Checkp
     gone = []
     for id in ids:
         store.delete(paths.begun(job, id))
-        if id != wanted(store, job):
-            store.delete(paths.completed(job, id))
-            gone.append(id)
+        if id in wanted(store, job):
+            continue
+        data = store.get(paths.completed(job, id))
+        store.delete(paths.completed(job, id))
+        if data is not None and id in wanted(store, job):  # asked for between the look and the deletion
+            store.put(paths.completed(job, id), data)
+            continue
+        gone.append(id)
     return gone
 
 
-def wanted(store: Store, job: JobName) -> CheckpointId | None:
-    """The checkpoint that a restore was asked for and has not used yet."""
-    opening = generations.opening(store, job)
-    origin = generations.read_origin(store, job, opening) if opening else None
-    return origin.checkpoint if origin is not None else None
+def wanted(store: Store, job: JobName) -> frozenset[CheckpointId]:
+    """The checkpoints that restores need which are not live yet: the one to come, and any that is begun."""
+    needed = {generations.opening(store, job), *generations.rewinding(store, job)} - {None}
+    origins = [generations.read_origin(store, job, one) for one in needed if one is not None]
+    ids = [origin.checkpoint for origin in origins if origin is not None]
+    return frozenset(id for id in ids if id is not None)
 
 
 def drop_copied(job: JobName, dropped: Iterable[Manifest]) -> None:

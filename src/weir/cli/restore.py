@@ -185,9 +185,11 @@ def _withdraw(dir: str, job: str, point: str | None, withdraw: bool) -> None:
         )
     idle.check()
     if not generations.drop(store, name, opening, "withdrawn by the user"):
-        why = f"sinks are taken back to {origin.restored_from} already, so the live files are ahead of them"
+        why = f"sinks are being rewound to {origin.restored_from}, so the live files are ahead of them"
         raise NotDoneError(what=what, why=why, hint=f"'weir run {standing.file or 'FILE'}' takes it up again")
+    begun = generations.awaited(store, name)
     if say.form is say.Form.JSON:
         say.say_json({"job": job, "withdrawn": origin.restored_from, "generation": opening})
         return
-    say.say(f"withdrawn: the next 'weir run {standing.file or 'FILE'}' goes on where {job} was")
+    where = f"resumes the restore from {begun}, which has begun" if begun else f"goes on where {job} was"
+    say.say(f"withdrawn: the next 'weir run {standing.file or 'FILE'}' {where}")

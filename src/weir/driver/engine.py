@@ -17,7 +17,7 @@ from weir import faults
 from weir.channel.position import Mode
 from weir.channel.pressure import Pressure
 from weir.channel.schema import settle
-from weir.checkpoint import restore
+from weir.checkpoint import damage, restore
 from weir.checkpoint.coordinator import Coordinator
 from weir.checkpoint.damage import Damage
 from weir.checkpoint.flight import Outside
@@ -26,7 +26,7 @@ from weir.checkpoint.restore import From
 from weir.checkpoint.vertex import Vertex, no_files
 from weir.clock import Clock, Deadline
 from weir.config import CheckpointingMode, Config, Retention, SinkCommit
-from weir.driver import savepoints
+from weir.driver import ahead, savepoints
 from weir.driver.about import learnt, saved_sink, source_of
 from weir.driver.claim import Claim
 from weir.driver.delivered import Delivered
@@ -169,6 +169,7 @@ class Engine:
                         raise
                     failed[run.name] = error
             if opened.manifest is not None:
+                self._receivers.check(self._graph, self._live, self._lease)
                 with self._timed("rewind sinks"):
                     restoring.go_live(opened, runs, delivered)
         if opened.manifest is None and (lost := self._lost(delivered)):
@@ -226,6 +227,7 @@ class Engine:
             self._origin = self._open_origin(names)
             runs = [self._build(name, Run(1)) for name in names]
             self._source = source_of(self._job)  # all that the pipeline imports is loaded by now
+            damage.check_returned(self._store, self._name, self._live.generation, names)
             shapes = Shapes(self._live, self._lease.attempt, self._source)
             shapes.settle([run.spec for run in runs], opened.replan)
         self._report(m.GraphLearnt([learnt(self._specs[name], self._graph) for name in names]))
@@ -671,13 +673,25 @@ class Engine:
             raise SinkTakenError(query=run.name, path=path, attempt=taken, own=own) from error
 
     def _lost(self, delivered: Mapping[QueryName, BatchId]) -> list[Damage]:
-        """Batches that a sink holds and the live files know nothing of, if there is a way back."""
-        lost = [
-            Damage(name, f"commits/{last}", "is lost: its output was delivered")
+        """Batches that a sink holds and the live files know nothing of, where a checkpoint has the query.
+
+        Raises `OutputAheadError` when they are more than a crash explains. What no checkpoint knows of is
+        refused when the sink is recovered: to restore one would rewind all that the query has delivered.
+        """
+        live = self._live
+        point = restore.newest(self._store, self._name)
+        known = {name: live.files(name).last_committed() for name in delivered}
+        lost = {
+            name: last
             for name, last in delivered.items()
-            if last > self._live.files(name).last_committed()
+            if last > known[name] and point is not None and name in point.queries
+        }
+        ahead.check(live, lost, known, ahead.limit(self._config.settings))
+        generations.note_ahead(live.store, live.job, live.generation, {})
+        return [
+            Damage(name, f"commits/{last}", "is lost: its output was delivered")
+            for name, last in lost.items()
         ]
-        return lost if lost and restore.candidates(self._store, self._name) else []
 
     def _open_origin(self, names: list[QueryName]) -> Origin:
         settings = self._config.settings

@@ -32,7 +32,7 @@ from weir.ids import JobName
 from weir.lease import Lease
 from weir.protocol import messages as m
 from weir.spark import session
-from weir.storage import Store, access, open_store
+from weir.storage import Store, access, generations, open_store
 from weir.storage.attempts import AttemptLock, AttemptRecord
 from weir.words import without_secrets
 
@@ -289,11 +289,13 @@ class Run:
 
 def _attempt_of(wanted: From | None, store: Store, job: JobName, settings: Settings) -> int:
     """Above which attempt the job goes on."""
+    awaited = generations.awaited_attempt(store, job)
     if wanted is None:
-        return 0
+        return awaited
     if wanted.point == LATEST:
-        return attempt_of_latest(store, job, settings.execution_checkpointing_savepoint_dir or "")
-    return attempt_of(wanted.point)
+        saved_to = settings.execution_checkpointing_savepoint_dir or ""
+        return max(awaited, attempt_of_latest(store, job, saved_to))
+    return max(awaited, attempt_of(wanted.point))
 
 
 def start(job: Job, spark: SparkSession, wanted: From | None = None, above: int = 0) -> Run:

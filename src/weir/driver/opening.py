@@ -21,8 +21,10 @@ from weir.errors import (
     DamagedError,
     DamagedSavepointError,
     FencedError,
-    NoSuchCheckpointError,
+    LostInputError,
+    LostStagingError,
     NotASavepointError,
+    OutputAheadError,
     PinnedStateError,
     StateDiffersError,
     StateRewriteError,
@@ -51,9 +53,18 @@ class Opened:
     origin: Origin | None = None
 
 
-_OUT_OF_REACH = (NotASavepointError, DamagedSavepointError, NoSuchCheckpointError, DamagedCheckpointError)
-_FAILED = (UserError, StateRewriteError, StateDiffersError, SurgeryError)
-"""With these the job can't go on from the point at the next start either."""
+_OUT_OF_REACH = (NotASavepointError, DamagedSavepointError, DamagedCheckpointError)
+"""The point may be brought back."""
+_FAILED = (
+    UserError,
+    StateRewriteError,
+    StateDiffersError,
+    SurgeryError,
+    LostInputError,
+    LostStagingError,
+    OutputAheadError,
+)
+"""With these the job can't resume from the point at the next start either."""
 
 Replanning = Callable[[Point, Changes, Live, bool], "Replan"]
 """Makes the plan for going on from a point in a generation that is to be; raises where it does not fit.
@@ -114,7 +125,7 @@ class Opening:
                 self._note(f"checkpoint {id} is damaged ({problems[0]}): the one before it is tried")
                 continue
             self._note(f"live files are damaged ({words}): the job goes on from checkpoint {id}")
-            return self._intend(From(f"chk-{id}"), why)
+            return self._intend(From(f"chk-{id}"), why, unasked=True)
         raise DamagedError(job=self._job, damage=words)
 
     def _plan_wanted(self, wanted: From) -> Replan:
@@ -130,7 +141,9 @@ class Opening:
     def _passed_over(self, point: str, damage: str) -> None:
         self._note(f"{point} can't be used ({damage}): the newest of the others is tried")
 
-    def _intend(self, wanted: From, why: str, found: Found | None = None) -> Generation:
+    def _intend(
+        self, wanted: From, why: str, found: Found | None = None, *, unasked: bool = False
+    ) -> Generation:
         return restore.intend(
             self._store,
             self._job,
@@ -140,6 +153,7 @@ class Opening:
             why=why,
             changes=wanted.changes,
             found=found,
+            unasked=unasked,
         )
 
     @contextmanager
@@ -161,10 +175,14 @@ class Opening:
             )
             raise
         except _FAILED as error:
-            if generations.drop(self._store, self._job, generation, error.text):
-                self._note(f"{source} is dropped: the job stays where it was")
+            if not generations.drop(self._store, self._job, generation, error.text):
+                self._note(
+                    f"{source} has begun to rewind sinks, so it is not dropped: the next start resumes it"
+                )
+            elif begun := generations.awaited(self._store, self._job):
+                self._note(f"{source} is dropped: the next start resumes that from {begun}, which is begun")
             else:
-                self._note(f"{source} is not dropped, for sinks are taken back: the next start takes it up")
+                self._note(f"{source} is dropped: the job stays where it was")
             raise
         except Exception:
             self._note(later)
@@ -173,6 +191,7 @@ class Opening:
     def _bring(self, opening: Generation, replan: Replan | None) -> Opened:
         origin = generations.read_origin(self._store, self._job, opening)
         assert origin is not None, "an opening generation has its origin"
+        self._check(opening)
         if replan is None:
             with self.underway(opening, origin):
                 replan = self._plan_intended(origin, Live(self._store, self._job, opening))
@@ -207,4 +226,8 @@ class Opening:
             forked_from=origin.forked_from,
         )
         point = points.intended(self._store, self._job, origin)
+        # Another restore may have begun, or become live, between the check of the intention and now.
+        restore.check_timeline(self._store, self._job, origin.restored_from, point.manifest)
+        restore.check_depth(self._store, self._job, origin.restored_from, point.manifest)
+        restore.check_input(self._store, self._job, origin.restored_from, point.manifest, changes)
         return self._replanning(point, changes, live, False)

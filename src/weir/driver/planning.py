@@ -65,7 +65,8 @@ def _answer(request: dict[str, Any], file: Path) -> dict[str, Any]:
     point = points.find(store, name, request["point"], changes.forked_from, saved_to)
     restore.check_timeline(store, name, point.name, point.manifest)
     if not request.get("to"):
-        restore.check_input(store, name, point.name)
+        restore.check_depth(store, name, point.name, point.manifest)
+        restore.check_input(store, name, point.name, point.manifest, changes)
     spark = session.build(config, job.name)
     spark.sparkContext.setLogLevel("ERROR")
     session.set_state(spark, config, changes.parallelism or point.manifest.parallelism)

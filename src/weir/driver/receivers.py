@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from weir.clock import Clock, Deadline
 from weir.ids import QueryName, Run, Token
@@ -19,6 +19,11 @@ class Receivers:
         self._clock = clock
         self._all: list[Receiver] = []
 
+    def check(self, learnt: graph.Graph, live: Live, lease: Lease) -> None:
+        """Raise what `start` would raise, for every source, and write nothing."""
+        for receiver in _receivers(learnt, live, lease):
+            receiver.check()
+
     def start(
         self,
         learnt: graph.Graph,
@@ -27,10 +32,7 @@ class Receivers:
         retained: Callable[[QueryName], list[str] | None],
     ) -> None:
         """Listen; `retained` gives the offsets of a query in every retained checkpoint."""
-        token = Token(lease.attempt, Run(1), lease.session)
-        for one in learnt.receiving:
-            readers = [ReadingQuery(name, live.files(name), retained) for name in one.readers]
-            receiver = one.source.receiver(live.place(one.name), token, lease, readers)
+        for receiver in _receivers(learnt, live, lease, retained):
             receiver.start()
             self._all.append(receiver)
 
@@ -44,3 +46,16 @@ class Receivers:
 
     def end_within(self, seconds: float) -> None:
         self.end(Deadline(self._clock, self._clock.monotonic() + seconds))
+
+
+def _receivers(
+    learnt: graph.Graph,
+    live: Live,
+    lease: Lease,
+    retained: Callable[[QueryName], list[str] | None] = lambda _query: None,
+) -> Iterator[Receiver]:
+    """Those of all sources, not started."""
+    token = Token(lease.attempt, Run(1), lease.session)
+    for one in learnt.receiving:
+        readers = [ReadingQuery(name, live.files(name), retained) for name in one.readers]
+        yield one.source.receiver(live.place(one.name), token, lease, readers)

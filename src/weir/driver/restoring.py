@@ -18,7 +18,7 @@ from weir.checkpoint.damage import Damage
 from weir.checkpoint.restore import Changes, From
 from weir.clock import Clock
 from weir.config import Config
-from weir.driver import replan
+from weir.driver import ahead, replan
 from weir.driver.about import delivers, saved_sink, source_of
 from weir.driver.opening import Opened, Opening
 from weir.driver.replan import Replan
@@ -104,38 +104,31 @@ class Restoring:
     def go_live(
         self, opened: Opened, runs: Sequence[QueryRun], delivered: Mapping[QueryName, BatchId]
     ) -> None:
-        """Take the sinks back to the point; then, and not before, its generation is live."""
+        """Rewind the sinks to the point; then, and not before, its generation is live.
+
+        All that can refuse the restore for good is asked first, of every query: then nothing was rewound.
+        """
         manifest, made, origin = opened.manifest, opened.replan, opened.origin
         assert manifest is not None and made is not None and origin is not None
         job, generation = self._job.name, opened.live.generation
         since = self._clock.monotonic()
-        before = Live(self._store, job, generations.live(self._store, job))
         cuts = {run.name: made.cut(run.name) for run in runs}
-        committed = {
-            run.name: max(before.files(name).last_committed() for name in (run.name, made.was(run.name)))
-            for run in runs
-        }
-        beyond = {run.name: max(committed[run.name], delivered[run.name]) > cuts[run.name] for run in runs}
-        for run in runs:
-            possible = run.rewindable and run.floor <= cuts[run.name]
-            if beyond[run.name] and not possible and not origin.accept_duplicates:
-                raise NotRewindableError(job=job, query=run.name, point=made.point.name)
-            run.check_rewind(cuts[run.name], new=made.has_new_sink(run.name))
-        self._check(generation)
-        if any(beyond.values()):
-            generations.begin_rewind(self._store, job, generation)
-        for run in runs:
-            if delivered[run.name] > cuts[run.name] and not run.rewindable:
-                self._note(run.repeated(cuts[run.name], delivered[run.name]))
-            self._check(generation)
-            run.rewind(cuts[run.name])
-        faults.point("restore.rewound")
         elsewhere = {
             run.name: cuts[run.name]
             for run in runs
             if cuts[run.name] != NO_BATCH
             and (run.only_ledger_is_lost or (made.has_new_sink(run.name) and run.is_untouched))
         }
+        begun = self._check_sinks(opened, runs, delivered, cuts, elsewhere)
+        self._check(generation)
+        if begun:
+            as_in_point = {made.was(name): cut for name, cut in cuts.items()}
+            generations.begin_rewind(self._store, job, generation, as_in_point)
+        for run in runs:
+            if delivered[run.name] > cuts[run.name] and not run.rewindable:
+                self._note(run.repeated(cuts[run.name], delivered[run.name]))
+            run.rewind(cuts[run.name], lambda: self._check(generation))
+        faults.point("restore.rewound")
         new = {name: batch for name, batch in elsewhere.items() if made.has_new_sink(name)}
         for name, batch in new.items() if not origin.saved else ():
             self._note(
@@ -147,6 +140,40 @@ class Restoring:
         generations.mark_live(self._store, job, generation)
         faults.point("restore.live")
         self._report(m.Restored(manifest.id, generation, origin.why, self._clock.monotonic() - since))
+
+    def _check_sinks(
+        self,
+        opened: Opened,
+        runs: Sequence[QueryRun],
+        delivered: Mapping[QueryName, BatchId],
+        cuts: Mapping[QueryName, BatchId],
+        elsewhere: Mapping[QueryName, BatchId],
+    ) -> bool:
+        """Raise when a sink can't be rewound to the point, or must not be; whether any is beyond it."""
+        manifest, made, origin = opened.manifest, opened.replan, opened.origin
+        assert manifest is not None and made is not None and origin is not None
+        job = self._job.name
+        before = Live(self._store, job, generations.live(self._store, job))
+        known = {
+            run.name: max(before.files(name).last_committed() for name in (run.name, made.was(run.name)))
+            for run in runs
+        }
+        if origin.unasked:
+            in_point = {name: max(known[name], cuts[name]) for name in cuts}
+            ahead.check(before, delivered, in_point, ahead.limit(self._config.settings))
+        any_beyond = False
+        for run in runs:
+            name, to = run.name, cuts[run.name]
+            if made.was(name) not in manifest.queries and run.rewindable and run.holds > NO_BATCH:
+                raise _unknown(run, made.point.name, job)
+            beyond = max(known[name], delivered[name]) > to
+            possible = run.rewindable and run.floor <= to
+            if beyond and not possible and not origin.accept_duplicates:
+                raise NotRewindableError(job=job, query=name, point=made.point.name)
+            run.check_rewind(to, new=made.has_new_sink(name))
+            run.check_staged(to, elsewhere.get(name, NO_BATCH))
+            any_beyond = any_beyond or beyond
+        return any_beyond
 
     def _plan(self, point: Point, changes: Changes, live: Live, asked: bool) -> Replan:
         """The plan for going on from a point; raises where it does not fit.
@@ -169,11 +196,29 @@ class Restoring:
     def _check(self, generation: Generation) -> None:
         """Raise `FencedError` when another attempt has taken over, or has brought the generation live.
 
-        A driver that was frozen in a restore would take live files for what a killed try had left.
+        Also when this attempt is not above that of the point, whose files would fence it. A driver that was
+        frozen in a restore would take live files for what a killed try had left.
         """
         self._lease.check()
+        own = self._lease.attempt
         if generations.is_live(self._store, self._job.name, generation):
-            raise FencedError(who=f"attempt {self._lease.attempt}", by="the attempt that ended this restore")
+            raise FencedError(who=f"attempt {own}", by="the attempt that ended this restore")
+        origin = generations.read_origin(self._store, self._job.name, generation)
+        if origin is not None and origin.attempt >= own:
+            # It was asked for after this attempt was opened; the next one is opened above the point's.
+            raise FencedError(who=f"attempt {own}", by=f"attempt {origin.attempt}, which took the point,")
 
     def _note(self, text: str) -> None:
         self._report(m.Noted(text))
+
+
+def _unknown(run: QueryRun, point: str, job: str) -> SinkMismatchError:
+    """Nobody has asked for all that a query has ever delivered to be rewound."""
+    return SinkMismatchError(
+        query=run.name,
+        path=run.describe(),
+        reason=f"it holds batches up to {run.holds}, and {point} knows nothing of this query: all of them"
+        " would be rewound, and its sources may no longer have what they were made of",
+        todo=f"restore a point that has the query ('weir checkpoints {job}' lists them), give it another"
+        " place for its output, or take it out of the job",
+    )

@@ -27,7 +27,7 @@ from weir.job.sinks.contract import FittedSink, SkippingSink
 from weir.job.sinks.fence import Knows, anyone
 from weir.job.together import HeldCommitter, Together
 from weir.lease import Lease
-from weir.protocol.ledger import Staged, plan_start
+from weir.protocol.ledger import Staged, StartPlan, plan_start
 from weir.spark.failure import is_late_worker
 from weir.spark.file_sink import FileSinkLog, log_of
 from weir.spark.layout import QueryFiles
@@ -106,6 +106,7 @@ class QueryRun:
         """The batch that `recover` is about to deliver."""
         self._recovered = NO_BATCH
         """The last batch that Spark had committed when this start looked: all up to it are delivered."""
+        self._rewound = False
 
     def open(self, owner: str, lineage: str, knows: Knows = anyone) -> BatchId:
         """Fence the sink; the newest batch that it holds, -1 without one. First of all, safe to repeat.
@@ -118,7 +119,7 @@ class QueryRun:
             if isinstance(inner, FittedSink):
                 inner.expect(self.spec.plan.schema)
             ledger = sink.open(owner, lineage, self.token, knows)
-            self._delivered, self.floor = ledger.last, ledger.floor
+            self._delivered, self.floor, self._rewound = ledger.last, ledger.floor, ledger.rewound
             faults.point("start.fenced")
         return self._delivered
 
@@ -130,14 +131,28 @@ class QueryRun:
         if (log := self._file_sink_log()) is not None:
             log.check_rewind(to, new=new)
 
-    def rewind(self, to: BatchId) -> None:
-        """Take back what the sink holds above a batch. Safe to repeat, and to be killed in."""
+    def check_staged(self, to: BatchId, elsewhere: BatchId = NO_BATCH) -> None:
+        """Raise `LostStagingError` when `recover` would, with the sink rewound to a batch. Writes nothing."""
         sink = self.spec.sink
+        if not isinstance(sink, StagingSink):
+            return
+        delivered = elsewhere if self._delivered == NO_BATCH else min(self._delivered, to)
+        self._check_lost(plan_start(delivered, to, sink.staged(), {}))
+
+    def rewind(self, to: BatchId, check: Callable[[], None] = lambda: None) -> None:
+        """Rewind what the sink holds above a batch. Safe to repeat, and to be killed in.
+
+        `check` is asked right before each step that no fence guards, and raises when another driver may
+        have taken over.
+        """
+        sink = self.spec.sink
+        check()
         if (log := self._file_sink_log()) is not None:
-            log.rewind(to)
+            log.rewind(to, check)
         if isinstance(sink, StagingSink):
             _until_known(lambda: sink.rewind(to), f"{sink.describe()} gave no answer to a rewind")
             self._delivered = min(self._delivered, to)
+        check()
         self.files.renew_id()  # a function may hand it on to a table that remembers what it has seen
 
     def repeated(self, to: BatchId, last: BatchId) -> str:
@@ -149,6 +164,18 @@ class QueryRun:
         return f"query {self.name}: {batches}{counted} will have been delivered twice, as accepted"
 
     @property
+    def holds(self) -> BatchId:
+        """The newest batch that the sink holds, as far as that can be told; -1 without one."""
+        log = self._file_sink_log()
+        return self._delivered if log is None else max(self._delivered, log.newest())
+
+    def describe(self) -> str:
+        """Where it writes, for people."""
+        sink = self.spec.sink
+        log = self._file_sink_log()
+        return sink.describe() if sink is not None else str(log.folder) if log is not None else ""
+
+    @property
     def rewindable(self) -> bool:
         """Whether what was delivered can be taken back; of Spark's own sinks that of files can."""
         sink = self.spec.sink
@@ -158,7 +185,7 @@ class QueryRun:
 
     @property
     def is_untouched(self) -> bool:
-        """Whether the sink has never got anything from this query, delivered or staged."""
+        """Whether the sink has nothing from this query, delivered or staged."""
         sink = self.spec.sink
         return self._delivered == NO_BATCH and isinstance(sink, StagingSink) and not sink.staged()
 
@@ -167,7 +194,7 @@ class QueryRun:
         """Whether the sink, with the job's directory, has lost nothing but the number of its last batch."""
         state = self.spec.user_state
         sink = state.inner if state is not None else self.spec.sink
-        return self.is_untouched and bool(getattr(sink, "ledger_in_job", False))
+        return self.is_untouched and not self._rewound and bool(getattr(sink, "ledger_in_job", False))
 
     def recover(self, elsewhere: BatchId = NO_BATCH, note: Callable[[str], None] = lambda _: None) -> int:
         """Deliver what Spark has committed, or hold it for a checkpoint, and discard the rest.
@@ -195,8 +222,7 @@ class QueryRun:
         state = {s.batch: self.files.committed_state(s.batch) for s in staged}
         delivered = elsewhere if self._delivered == NO_BATCH else self._delivered
         plan = plan_start(delivered, last, staged, state)
-        if plan.lost:
-            raise LostStagingError(batch=plan.lost[0], query=self.name, path=sink.describe())
+        self._check_lost(plan)
         sink.discard(last, plan.commit)
         if self._together is not None:
             self._committer = HeldCommitter(sink, self.files, plan.commit, last)
@@ -209,6 +235,10 @@ class QueryRun:
         self._delivering = None
         faults.point("start.recovered")
         return len(plan.commit)
+
+    def _check_lost(self, plan: StartPlan) -> None:
+        if plan.lost:
+            raise LostStagingError(batch=plan.lost[0], query=self.name, path=self.describe())
 
     def start(
         self, began: Callable[[str], None], ended: Callable[[QueryRun, Exception | None], None]

@@ -80,6 +80,7 @@ class Contents:
             **ledger.by(now.fence),
             "last": now.last,
             "floor": now.floor,
+            "rewound": now.rewound,
             "files": [[name, span.first, span.last] for name, span in self.files.items()],
             "replaced": [[name, at] for name, at in self.replaced.items()],
             "checkpoints": [[batch, id] for batch, id in self.checkpoints.items()],
@@ -93,6 +94,7 @@ class Contents:
             ledger.token_of(body),
             BatchId(body["last"]),
             BatchId(body["floor"]),
+            bool(body.get("rewound", False)),  # an earlier weir did not keep it
         )
         files = {name: Span(BatchId(first), BatchId(last)) for name, first, last in body["files"]}
         checkpoints = {BatchId(batch): CheckpointId(id) for batch, id in body.get("checkpoints", ())}

@@ -30,6 +30,8 @@ class Ledger:
     """The newest batch that counts."""
     floor: BatchId = NO_BATCH
     """The oldest batch that the sink can be rewound to."""
+    rewound: bool = False
+    """Whether batches were ever rewound: then a ledger without a batch is not one that was lost."""
 
 
 def opened(owner: str, lineage: str) -> dict[str, Any]:
@@ -70,7 +72,7 @@ def apply(ledger: Ledger, entry: Entry) -> Ledger:
     if kind == "fence":
         return replace(ledger, fence=token)
     if kind == "rewind":
-        return replace(ledger, last=BatchId(min(ledger.last, entry["to"])))
+        return replace(ledger, last=BatchId(min(ledger.last, entry["to"])), rewound=True)
     if kind == "batch":
         return replace(ledger, last=BatchId(max(ledger.last, entry["batch"])))
     raise ValueError(f"a ledger has no entries of kind {kind!r}; a newer weir wrote it")

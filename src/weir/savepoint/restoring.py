@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from weir.checkpoint.edits import edit_of
@@ -11,13 +11,16 @@ from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut, no_cut
 from weir.errors import (
     DamagedSavepointError,
     InconsistentSavepointError,
+    InputGoneError,
     NotASavepointError,
     OtherInputError,
 )
+from weir.ids import JobName
+from weir.job.sources import journal
 from weir.protocol.checkpoints import Alignment
 from weir.savepoint.manifest import MANIFEST, SavedFile, SavedQuery, Savepoint
 from weir.savepoint.place import Place
-from weir.storage import files
+from weir.storage import Store, files, paths
 from weir.storage.members import JOURNALS, below
 
 
@@ -111,7 +114,36 @@ def check_input(place: Place, job: Path) -> None:
     for file in (file for file, other in zip(journals, differs, strict=True) if other):
         _, source, _, entry = file.path.split("/")
         folder = job / JOURNALS / source
-        raise OtherInputError(job=job.name, place=place.url, source=source, entry=entry, folder=folder)
+        reason = f"{entry} of its journal is not the savepoint's, whose unread lines would be lost"
+        raise OtherInputError(job=job.name, place=place.url, source=source, reason=reason, folder=folder)
+
+
+def check_journals(
+    store: Store, job: JobName, point: str, manifest: Manifest, kept: Iterable[SavedFile] = ()
+) -> None:
+    """Raise when the journals of a job can't serve the queries of a point; `kept` are a savepoint's files.
+
+    `InputGoneError` when lines are gone that a query resumes with. `OtherInputError` when the savepoint's own
+    lines do not follow those of the journal: brought there, they would cut off what it has received.
+    """
+    saved: dict[str, set[int]] = {}
+    for file in filter(_is_journal, kept):
+        _, source, _, entry = file.path.split("/")
+        saved.setdefault(source, set()).add(int(entry.removesuffix(".json")))
+    for query, cut in manifest.queries.items():
+        for source, position in journal.positions(cut.offsets).items():
+            place = f"{paths.job(job)}/{JOURNALS}/{source}"
+            there = journal.numbers(store, place)
+            own, tail = journal.dense_tail(there), journal.dense_tail([*there, *saved.get(source, ())])
+            if tail.start > own.stop and journal.has_lines(store, place, own):
+                reason = f"it holds entries up to {own.stop - 1}, and the savepoint's begin with {tail.start}"
+                folder = files.folder_of(store) / place
+                raise OtherInputError(job=job, place=point, source=source, reason=reason, folder=folder)
+            if not journal.serves(tail, position):
+                has = f"holds {tail.start} to {tail.stop - 1}" if tail else "is empty"
+                raise InputGoneError(
+                    job=job, point=point, source=source, query=query, entry=position, has=has
+                )
 
 
 def _differs(path: Path, file: SavedFile) -> bool:

@@ -46,6 +46,13 @@ def last(store: Store, job: JobName, generation: Generation) -> tuple[Attempt, d
     return newest, {name: shape for name, shape in found.items() if shape is not None}
 
 
+def queries(store: Store, job: JobName, generation: Generation) -> set[QueryName]:
+    """The queries of the last start in this generation, by the names alone; none before one."""
+    keys = [key.split("/") for key in store.list(f"{paths.generation(job, generation)}/shapes")]
+    newest = max((int(key[-2]) for key in keys), default=0)
+    return {QueryName(key[-1].removesuffix(".json")) for key in keys if int(key[-2]) == newest}
+
+
 def newest(store: Store, job: JobName, generation: Generation, query: QueryName) -> Shape | None:
     """What a query was at its last start in this generation; None when nobody wrote it down."""
     prefix = f"{paths.generation(job, generation)}/shapes"

@@ -25,6 +25,7 @@ from weir.checkpoint.manifest import File, Manifest, QueryCut
 from weir.clock import Clock
 from weir.errors import SavepointPlaceError, StorageError
 from weir.ids import Attempt, Generation, JobName, QueryName
+from weir.job.sources import journal
 from weir.protocol.operators import Operator
 from weir.protocol.shapes import Shape
 from weir.savepoint.in_store import Holder
@@ -226,24 +227,11 @@ def unread_entries(store: Store, manifest: Manifest) -> list[str]:
     """
     top = f"{paths.job(JobName(manifest.job))}/"
     cuts = manifest.queries.values()
-    read: dict[str, int] = {}
-    for source, entry in filter(None, (_journaled(line) for cut in cuts for line in cut.offsets)):
-        read[source] = min(entry, read.get(source, entry))
+    read = journal.positions(line for cut in cuts for line in cut.offsets)
     found = [_ENTRY.fullmatch(key.removeprefix(top)) for key in store.list(f"{top}{JOURNALS}")]
     began = all(cut.batch >= 0 for cut in cuts)  # else a query may want any source from its beginning
     wanted = [match for match in found if match and (match[1] in read or not began)]
     return [match[0] for match in wanted if int(match[2]) >= (read.get(match[1], 0) if began else 0) - 1]
-
-
-def _journaled(offset: str) -> tuple[str, int] | None:
-    """The source and the entry of an offset of a receiving source."""
-    _, brace, rest = offset.partition("{")
-    try:
-        found = json.loads(brace + rest)
-    except ValueError:
-        return None
-    ours = isinstance(found, dict) and found.keys() == {"entry", "source"}
-    return (str(found["source"]), int(found["entry"])) if ours else None
 
 
 class _UnreadableError(Exception):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
@@ -85,26 +85,35 @@ class FileSinkLog:
             raise self._short(committed)
         self._follow()
 
-    def rewind(self, to: BatchId) -> None:
-        """Take it back to a batch: what follows does not count any more. Safe to repeat.
+    def rewind(self, to: BatchId, check: Callable[[], None] = lambda: None) -> None:
+        """Rewind it to a batch: what follows does not count any more. Safe to repeat.
 
         The files of the later batches stay in the folder; whoever reads it with Spark does not see them.
-        A folder that is new to the query begins behind the batch.
+        A folder that is new to the query begins after the batch.
+
+        Spark knows no fence here. So `check` is asked before each entry is moved away, and raises when
+        another driver may have taken over; and an entry that is another than at the beginning is the
+        successor's, and stays.
         """
         self.check_rewind(to, new=True)
+        later = {path: _identity(path) for batch, path in self._entries().items() if batch > to}
+        check()
         if self._missing(to):
             self._begin(to)
-        later = {batch: path for batch, path in self._entries().items() if batch > to}
-        for _, path in sorted(later.items(), reverse=True):  # the newest first: what is left is a log
-            _forget_sum(path)
-            os.replace(path, path.with_name(path.name + _TAKEN_BACK))
+        for path, seen in sorted(later.items(), key=lambda one: _batch(one[0]), reverse=True):
+            # The newest first: what is left is a log.
+            check()
+            if _identity(path) == seen:
+                _forget_sum(path)
+                os.replace(path, path.with_name(path.name + _TAKEN_BACK))
 
     def check_rewind(self, to: BatchId, *, new: bool) -> None:
         """Raise when it can't be brought to end with a batch.
 
-        So when entries up to it are only in a newer compaction, which does not tell them apart; and when
-        there are none, unless the folder is `new` to the query.
+        So when entries up to it are only in a newer compaction, which does not tell them apart; when
+        there are none, unless the folder is `new` to the query; and when they name files that are not here.
         """
+        self._check_names(to)
         if not self._missing(to):
             return
         entries = self._entries()
@@ -140,17 +149,21 @@ class FileSinkLog:
         todo = "bring its files back, or go on from a checkpoint or savepoint with a new folder"
         return self._refused(reason, todo)
 
-    def _follow(self) -> None:
-        """Let names that were moved with the folder name the files that are here."""
-        strange = [
-            path for entry in self._entries().values() for path in _paths(entry) if self._outside(path)
-        ]
-        if not strange:
-            return
-        old = self._old_folder(strange)
-        if old is None:
+    def _check_names(self, upto: BatchId) -> Path | None:
+        """Raise when entries up to a batch name files that are not here; their old folder, if they moved."""
+        entries = [path for batch, path in self._entries().items() if batch <= upto]
+        strange = [path for entry in entries for path in _paths(entry) if self._outside(path)]
+        old = self._old_folder(strange) if strange else None
+        if strange and old is None:
             reason = f"its {LOG} names files that are not in this folder, like {strange[0]}"
             raise self._refused(reason, "bring them back, or give this query a new folder")
+        return old
+
+    def _follow(self) -> None:
+        """Let names that were moved with the folder name the files that are here."""
+        old = self._check_names(self.newest())
+        if old is None:
+            return
         for entry in self._entries().values():
             if any(self._outside(path) for path in _paths(entry)):
                 data = "\n".join(self._renamed(line, old) for line in entry.read_text().split("\n"))
@@ -188,6 +201,19 @@ class FileSinkLog:
 
     def _refused(self, reason: str, todo: str) -> SinkMismatchError:
         return SinkMismatchError(query=self._query, path=str(self.folder), reason=reason, todo=todo)
+
+
+def _batch(entry: Path) -> int:
+    return int(entry.name.removesuffix(_COMPACT))
+
+
+def _identity(entry: Path) -> tuple[int, int] | None:
+    """Tells a file from another one of its name; None when it is gone."""
+    try:
+        found = entry.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _is_compaction(entry: Path) -> bool:

@@ -5,9 +5,10 @@ and must not change by itself: the lineage that ties sinks to these files, and t
 keyed state, which Spark fixes at the first batch.
 
 A restore opens another one. Its origin is the durable intention; `copied.json` follows when its
-files are in place, `live.json` when the sinks are rewound to it. The highest generation that is live
-is the one that the job works on; those below it are never touched again. One that can't be restored
-is dropped, and its number is never used again.
+files are in place, `rewinding.json` when the first sink is about to be rewound, `live.json` when all of
+them are. The highest generation that is live is the one that the job works on; those below it are never
+touched again. One that can't be restored is dropped, and its number is never used again. One that has
+begun to rewind sinks is never dropped: it is finished, or a restore to an older point takes its place.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Origin:
     parent: int = 0
     """The generation that this checkpoint was taken of."""
     accept_duplicates: bool = False
-    """Whether output that can't be taken back may be delivered again."""
+    """Whether output that can't be rewound may be delivered again."""
     why: str = ""
     saved: int = 0
     """The checkpoint that the savepoint is a copy of, when it was opened from one."""
@@ -60,6 +61,14 @@ class Origin:
     """The job that the savepoint was taken of, where this one is another."""
     owners: Mapping[str, str] = field(default_factory=dict)
     """Queries that had another name when their sinks were opened first: the name that the sinks know."""
+    attempt: int = 0
+    """The attempt that the point was taken by, where that may have been in another directory.
+
+    What it holds is fenced by that one, so the restore needs a higher one. 0 where an earlier weir did not
+    record it.
+    """
+    unasked: bool = False
+    """Whether weir decided for it, because live files were damaged, and no person did."""
 
     @property
     def checkpoint(self) -> CheckpointId | None:
@@ -121,11 +130,14 @@ def live(store: Store, job: JobName) -> Generation:
 
 
 def opening(store: Store, job: JobName) -> Generation | None:
-    """A restore that was asked for and is not live yet; of several the last one that was asked for."""
-    newest = max(numbers(store, job), default=Generation(0))
-    if newest <= (_highest_live(store, job) or 0) or store.exists(paths.dropped(job, newest)):
-        return None
-    return newest
+    """A restore that is not live yet: the last one that was asked for, unless it was dropped.
+
+    Then one that has begun to rewind sinks is still to be finished; of several the last one.
+    """
+    later = _not_live(store, job)
+    rewinding = [n for n in later if _has_begun_to_rewind(store, job, n)]
+    wanted = [n for n in (*rewinding, *later[-1:]) if not store.exists(paths.dropped(job, n))]
+    return max(wanted, default=None)
 
 
 def awaited(store: Store, job: JobName) -> str:
@@ -135,26 +147,53 @@ def awaited(store: Store, job: JobName) -> str:
     return origin.restored_from if origin is not None else ""
 
 
-def drop(store: Store, job: JobName, generation: Generation, why: str) -> bool:
-    """A restore that was asked for can't be done: the job stays where it is. Safe to repeat.
+def awaited_attempt(store: Store, job: JobName) -> int:
+    """The attempt that a restore must be above which is not live yet; 0 when any will do."""
+    number = opening(store, job)
+    origin = read_origin(store, job, number) if number is not None else None
+    return origin.attempt if origin is not None else 0
 
-    False, and nothing is dropped, when sinks are taken back already: the live files are ahead of them.
+
+def drop(store: Store, job: JobName, generation: Generation, why: str) -> bool:
+    """A restore that was asked for can't be done: it never becomes live. Safe to repeat.
+
+    False, and nothing is dropped, when it has begun to rewind sinks: the live files are ahead of them.
     """
-    if is_rewinding(store, job):
+    if _has_begun_to_rewind(store, job, generation):
         return False
     store.create(paths.dropped(job, generation), json.dumps({"why": why}).encode())
     return True
 
 
-def begin_rewind(store: Store, job: JobName, generation: Generation) -> None:
-    """The first sink is about to be taken back. Safe to repeat."""
-    store.create(paths.rewinding(job, generation), b"{}")
+def begin_rewind(
+    store: Store, job: JobName, generation: Generation, cuts: Mapping[QueryName, BatchId]
+) -> None:
+    """The first sink is about to be rewound; the `cuts` are the batches to rewind to. Safe to repeat."""
+    store.create(paths.rewinding(job, generation), json.dumps({"cuts": cuts}).encode())
 
 
-def is_rewinding(store: Store, job: JobName) -> bool:
-    """Whether sinks are taken back, or may be, behind what is live: for any restore since then."""
+def rewinding(store: Store, job: JobName) -> dict[Generation, dict[QueryName, BatchId] | None]:
+    """The restores that have begun to rewind sinks and are not live, and to which batches.
+
+    None of one that an earlier weir began, which did not record it.
+    """
+    found: dict[Generation, dict[QueryName, BatchId] | None] = {}
+    for number in _not_live(store, job):
+        data = store.get(paths.rewinding(job, number))
+        if data is not None:
+            cuts = json.loads(data or b"{}").get("cuts")
+            found[number] = cuts and {QueryName(name): BatchId(batch) for name, batch in cuts.items()}
+    return found
+
+
+def _not_live(store: Store, job: JobName) -> list[Generation]:
+    """The restores that were asked for since the live generation, in order; dropped or not."""
     since = _highest_live(store, job) or 0
-    return any(store.exists(paths.rewinding(job, n)) for n in numbers(store, job) if n > since)
+    return [n for n in numbers(store, job) if n > since]
+
+
+def _has_begun_to_rewind(store: Store, job: JobName, generation: Generation) -> bool:
+    return store.exists(paths.rewinding(job, generation))
 
 
 def delivered_elsewhere(store: Store, job: JobName, generation: Generation) -> dict[QueryName, BatchId]:
@@ -172,6 +211,26 @@ def note_elsewhere(
     """Write that down, before the generation is live. Safe to repeat."""
     if last:
         store.put(paths.elsewhere(job, generation), json.dumps(last).encode())
+
+
+def ahead(store: Store, job: JobName, generation: Generation) -> dict[QueryName, BatchId]:
+    """The queries whose sinks hold more than the live files know of, each with the last batch that it holds.
+
+    As a start has found it; none when no start has refused for that.
+    """
+    data = store.get(paths.ahead(job, generation))
+    return {QueryName(name): BatchId(batch) for name, batch in json.loads(data or b"{}").items()}
+
+
+def note_ahead(
+    store: Store, job: JobName, generation: Generation, delivered: Mapping[QueryName, BatchId]
+) -> None:
+    """Record that, or that it is so no longer. Safe to repeat."""
+    key = paths.ahead(job, generation)
+    if delivered:
+        store.put(key, json.dumps(delivered).encode())
+    elif store.exists(key):
+        store.delete(key)
 
 
 def mark_live(store: Store, job: JobName, generation: Generation) -> None:

@@ -63,6 +63,11 @@ def elsewhere(name: JobName, number: Generation) -> str:
     return f"{generation(name, number)}/elsewhere.json"
 
 
+def ahead(name: JobName, number: Generation) -> str:
+    """Written when sinks were found to hold more than the live files know of: up to which batches."""
+    return f"{generation(name, number)}/ahead.json"
+
+
 def query(name: JobName, number: Generation, query_name: QueryName) -> str:
     """Spark's checkpointLocation of a query."""
     return f"{generation(name, number)}/queries/{query_name}"

@@ -15,7 +15,7 @@ from weir.clock import Clock
 from weir.config import Config, DirAccess
 from weir.errors import ExternalError, StorageError
 from weir.ids import Attempt, JobName
-from weir.storage import access, open_store, paths
+from weir.storage import access, generations, open_store, paths
 from weir.storage.attempts import AttemptLock, AttemptRecord
 from weir.storage.open import beside
 from weir.supervisor import leftovers
@@ -51,6 +51,7 @@ class Home:
         if point == LATEST:
             saved_to = config.settings.execution_checkpointing_savepoint_dir or ""
             above = max(above, attempt_of_latest(self.store, job, saved_to))
+        above = max(above, generations.awaited_attempt(self.store, job))
         self.lock.acquire(session, config.settings.heartbeat_timeout.total_seconds(), waiting, above)
         self.desk = Desk(Requests(self.store, job), session)
         path = beside(self._dir, paths.journal(job))
@@ -66,6 +67,10 @@ class Home:
     @property
     def attempt(self) -> Attempt:
         return self.lock.held
+
+    def advance(self, timeout: float) -> None:
+        """Open the next attempt; above that of a point which a restore was asked for."""
+        self.lock.advance(self.session, timeout, generations.awaited_attempt(self.store, self.job))
 
     def event(self, kind: str, body: Mapping[str, Any], query: str = "") -> None:
         self.journal.event(self.attempt, kind, body, query)

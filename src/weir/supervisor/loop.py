@@ -236,7 +236,7 @@ class Supervisor:
             self._watcher.opened(name, self._config)
         elif name == self._home.job:
             timeout = self._settings().heartbeat_timeout.total_seconds()
-            self._home.lock.advance(self._home.session, timeout)
+            self._home.advance(timeout)
         else:
             reason = f"it made job {self._home.job!r} before and makes {name!r} now"
             raise JobFileError(file=self._inputs.file, reason=reason, todo="keep one name in one file")

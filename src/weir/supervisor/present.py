@@ -49,7 +49,7 @@ class Judges:
     def _behind(self, job: JobName, saved: Savepoint) -> Restorable | None:
         if not is_left_behind(self._store, job, facts(saved)):
             return None
-        why = "the job was taken back behind it, and what it had delivered by then is gone"
+        why = "the job was rewound past it, and what it had delivered by then is gone"
         return Restorable(Answer.NO, why)
 
 

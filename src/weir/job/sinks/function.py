@@ -180,7 +180,7 @@ class FunctionSink:
             return Outcome.ALREADY_DONE
         self._fence.rewinds(to)
         try:
-            self._append(lambda now: replace(now, last=min(now.last, to)))
+            self._append(lambda now: replace(now, last=min(now.last, to), rewound=True))
         except OutcomeUnknownError:
             return Outcome.UNKNOWN
         return Outcome.DONE_NOW
@@ -280,8 +280,10 @@ def _number(key: str) -> int:
 
 
 def _encode(ledger: Ledger) -> dict[str, Any]:
-    return {"owner": ledger.owner, "lineage": ledger.lineage, **by(ledger.fence), "last": ledger.last}
+    told = {"owner": ledger.owner, "lineage": ledger.lineage, **by(ledger.fence), "last": ledger.last}
+    return {**told, "rewound": ledger.rewound}
 
 
 def _decode(entry: dict[str, Any]) -> Ledger:
-    return Ledger(entry["owner"], entry["lineage"], token_of(entry), BatchId(entry["last"]))
+    rewound = bool(entry.get("rewound", False))  # an earlier weir did not record it
+    return Ledger(entry["owner"], entry["lineage"], token_of(entry), BatchId(entry["last"]), rewound=rewound)

@@ -78,6 +78,9 @@ class ReadingQuery:
 class Receiver(Protocol):
     """What receives for one source; one per source and driver, however many queries read it."""
 
+    def check(self) -> None:
+        """Raise what `start` would raise, and write nothing: asked before a restore rewinds any sink."""
+
     def start(self) -> None:
         """Announce the token in the journal, then receive in a thread of its own.
 

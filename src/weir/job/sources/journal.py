@@ -85,6 +85,26 @@ def dense_tail(numbers: Iterable[int]) -> range:
     return range(first, end)
 
 
+def serves(tail: range, position: int) -> bool:
+    """Whether a query that resumes there finds what follows; at 0 it takes whatever is there."""
+    return not position or tail.start <= position <= tail.stop
+
+
+def positions(offsets: Iterable[str]) -> dict[str, int]:
+    """The entries that offsets of receiving sources name, as Spark wrote them; of a source the lowest."""
+    found: dict[str, int] = {}
+    for line in offsets:
+        _, brace, rest = line.partition("{")
+        try:
+            offset = json.loads(brace + rest)
+        except ValueError:
+            continue
+        if isinstance(offset, dict) and offset.keys() == {"entry", "source"}:
+            source, entry = str(offset["source"]), int(offset["entry"])
+            found[source] = min(entry, found.get(source, entry))
+    return found
+
+
 def key(prefix: str, number: int) -> str:
     return f"{prefix}/{LOG}/{number:09d}.json" if prefix else f"{LOG}/{number:09d}.json"
 
@@ -93,6 +113,12 @@ def numbers(store: Store, prefix: str) -> list[int]:
     """The numbers of all entries that are there. Lists the log: for a start, not for every batch."""
     folder = f"{prefix}/{LOG}" if prefix else LOG
     return [int(one.rsplit("/", 1)[1].removesuffix(".json")) for one in store.list(folder)]
+
+
+def has_lines(store: Store, prefix: str, entries: range) -> bool:
+    """Whether anything was received up to the last of these entries."""
+    newest = store.get(key(prefix, entries.stop - 1)) if entries else None
+    return newest is not None and header(json.loads(newest)).total > 0
 
 
 class Journal:
@@ -109,6 +135,17 @@ class Journal:
         self._total = 0
         self._totals: dict[int, int] = {}
         """Bytes up to an entry, by its number, where they are known; none in front of `_first`."""
+
+    def check(self, readers: Iterable[ReadingQuery]) -> None:
+        """Raise what `open` would, and write nothing: `LostInputError`, or `FencedError`."""
+        store, prefix = self._place.store, self._place.prefix
+        tail = dense_tail(numbers(store, prefix))
+        self._check_readers(tail, readers)
+        newest = store.get(key(prefix, tail.stop - 1)) if tail else None
+        if newest is not None:
+            self._newest = header(json.loads(newest)).token
+        if self._newest > self._token:
+            raise self._fenced()
 
     def open(self, readers: Iterable[ReadingQuery]) -> None:
         """Find the end and announce the token there; from then on no lower token can append."""
@@ -180,7 +217,7 @@ class Journal:
     def _check_readers(self, tail: range, readers: Iterable[ReadingQuery]) -> None:
         for reader in readers:
             position = reader.position(self._place.source)
-            if position and not tail.start <= position <= tail.stop:
+            if not serves(tail, position):
                 raise LostInputError(
                     query=reader.name, source=self._place.source, entry=position, path=self._place.url
                 )

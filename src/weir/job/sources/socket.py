@@ -123,6 +123,9 @@ class SocketReceiver:
         self._outage = False
         self._delay = _FIRST_DELAY
 
+    def check(self) -> None:
+        self._journal.check(self._readers)
+
     def start(self) -> None:
         self._journal.open(self._readers)
         self._position = self._slowest()

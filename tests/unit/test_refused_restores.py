@@ -1,0 +1,472 @@
+"""A start that can't restore a point says so before it has rewound a sink; one that has begun only goes on.
+
+The engine, the sinks and the files are real; Spark, its queries and the plan are played.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+import weir
+from tests.kept_job import KeptJob, write
+from tests.played_files import PlayedFiles, WholeStore
+from weir.checkpoint import repair, restore
+from weir.checkpoint.manifest import Manifest, QueryCut
+from weir.checkpoint.restore import Changes, From
+from weir.clock import ManualClock
+from weir.config import resolve
+from weir.driver import engine as module
+from weir.driver.engine import Engine
+from weir.driver.opening import Opened
+from weir.driver.replan import Replan
+from weir.driver.restoring import Restoring
+from weir.errors import (
+    DatabaseError,
+    FencedError,
+    InputGoneError,
+    LeftBehindError,
+    LostInputError,
+    LostStagingError,
+    OutputAheadError,
+    RewindBegunError,
+    SinkMismatchError,
+)
+from weir.ids import NO_BATCH, Attempt, BatchId, CheckpointId, Generation, QueryName, Run, SourceName, Token
+from weir.job.graph import Graph, QuerySpec, Receiving
+from weir.job.live import Live
+from weir.job.query import QueryRun
+from weir.job.sinks import Outcome
+from weir.job.sinks.function import FunctionSink
+from weir.job.sources import journal, socket
+from weir.lease import Lease
+from weir.protocol import ledger
+from weir.protocol import messages as m
+from weir.protocol.ledger import Staged
+from weir.savepoint.points import Point
+from weir.storage import generations, paths
+from weir.storage.objects import ObjectStore
+
+COUNTS, OTHER = QueryName("counts"), QueryName("other")
+DOWN = DatabaseError(verb="rewind", place="db", reason="no answer")
+MAX_AHEAD = 12
+
+
+class RunsError(Exception):
+    """The start has come to where its queries would run."""
+
+
+class PlayedRestoring(Restoring):
+    """Every point fits the job, as it is."""
+
+    def _plan(self, point: Point, changes: Changes, live: Live, asked: bool) -> Replan:
+        queries = point.manifest.queries
+        made = SimpleNamespace(
+            point=point,
+            layout="played",
+            target=lambda root: lambda path: root / path,
+            has_new_sink=lambda _query: False,
+            was=lambda query: query,
+            cut=lambda query: BatchId(queries[query].batch) if query in queries else NO_BATCH,
+        )
+        return cast(Replan, made)
+
+    def _carry_out(self, made: Replan, live: Live) -> None:
+        pass
+
+
+class UnreachableSink(PlayedFiles):
+    def rewind(self, to: BatchId) -> Outcome:
+        raise DOWN
+
+
+class Outputs:
+    """What the sinks of a job hold; each start opens them anew."""
+
+    def __init__(self, job: KeptJob) -> None:
+        self._job = job
+        self._stores: dict[QueryName, WholeStore] = {}
+
+    def sink(self, name: QueryName, kind: type[PlayedFiles] = PlayedFiles) -> PlayedFiles:
+        return kind(self._stores.setdefault(name, WholeStore()))
+
+    def deliver(self, name: QueryName, upto: int, first: int = 0) -> None:
+        sink, token = self.sink(name), Token(Attempt(1), Run(1))
+        sink.open(f"{self._job.job}/{name}", self._job.origin.lineage, token)
+        for number in range(first, upto + 1):
+            staged = Staged(BatchId(number), token)
+            sink.write(staged, 1)
+            sink.record(staged)
+            sink.commit(staged)
+
+    def rewind(self, name: QueryName, to: int, attempt: int = 1) -> None:
+        sink = self.sink(name)
+        sink.open(f"{self._job.job}/{name}", self._job.origin.lineage, Token(Attempt(attempt), Run(1)))
+        sink.rewind(BatchId(to))
+
+    def last(self, name: QueryName) -> BatchId:
+        """The newest batch that counts, as the ledger tells it."""
+        return functools.reduce(ledger.apply, self._stores[name].history, ledger.Ledger()).last
+
+
+class Start(Engine):
+    """One start of the job, up to where its queries would run."""
+
+    def __init__(
+        self,
+        job: KeptJob,
+        sinks: Mapping[QueryName, Any],
+        attempt: int = 2,
+        receiving: list[Receiving] | None = None,
+    ) -> None:
+        self._sinks, self._receiving = sinks, receiving or []
+        self.told: list[m.Message] = []
+        described = weir.Job(job.job)
+        described.pipeline(lambda env: None)
+        config = resolve(file=None, job_options={}, environ={})
+        clock = ManualClock()
+        spark: Any = SimpleNamespace(version="4.3.0")
+        lease = Lease(Attempt(attempt), 1e9, clock)
+        super().__init__(described, spark, config, job.store, lease, self.told.append, clock)
+
+    @property
+    def notes(self) -> list[str]:
+        return [one.text for one in self.told if isinstance(one, m.Noted)]
+
+    def _make_runs(self, opened: Opened) -> list[QueryRun]:
+        origin = generations.read_origin(self._store, self._name, self._live.generation)
+        assert origin is not None
+        self._origin = origin
+        self._graph = Graph(list(self._sinks), self._receiving, {})
+        frame: Any = SimpleNamespace(schema=None)
+        self._specs = {name: QuerySpec(name, sink, frame=frame) for name, sink in self._sinks.items()}
+        token = Token(self._lease.attempt, Run(1))
+        return [
+            QueryRun(spec, self._live.files(name), token, self._lease, 4, lambda _batch, _over: None)
+            for name, spec in self._specs.items()
+        ]
+
+    def _coordinate(self, runs: list[QueryRun]) -> Any:
+        self._receivers.ask_to_end()
+        self._receivers.end_within(30.0)
+        raise RunsError
+
+
+@pytest.fixture(autouse=True)
+def _played(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Restoring", PlayedRestoring)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> KeptJob:
+    return KeptJob(tmp_path / "weir")
+
+
+@pytest.fixture
+def outputs(job: KeptJob) -> Outputs:
+    return Outputs(job)
+
+
+def checkpoint(job: KeptJob, id: int, cuts: Mapping[QueryName, int], *offsets: str) -> Manifest:
+    """The queries commit these batches, and a checkpoint of them completes."""
+    pins = job.pins()
+    queries: dict[str, QueryCut] = {}
+    for name, batch in cuts.items():
+        for number in range(batch + 1):
+            names = job.batch(number, *offsets, query=name)
+        kept = pins.keep(f"queries/{name}", names, checkpoint=CheckpointId(id))
+        queries[name] = QueryCut(batch=batch, files=kept.files, offsets=offsets)
+    job.begin(id)
+    return job.complete(job.manifest(id, queries))
+
+
+def intend(job: KeptJob, point: str, **given: Any) -> Generation:
+    wanted = {"accept_duplicates": False, "clock": ManualClock(), "why": "a test", **given}
+    return restore.intend(job.store, job.job, point, **wanted)
+
+
+def pending(job: KeptJob) -> Generation | None:
+    return generations.opening(job.store, job.job)
+
+
+def is_untouched(job: KeptJob) -> bool:
+    return generations.live(job.store, job.job) == 1 and not generations.rewinding(job.store, job.job)
+
+
+# the journal of a source
+
+
+def lines(job: KeptJob, entries: range) -> None:
+    """A journal with just these entries."""
+    folder = job.folder / job.job / "sources/lines/log"
+    for left in list(folder.iterdir()) if folder.is_dir() else []:
+        left.unlink()
+    token = Token(Attempt(1), Run(1))
+    for number in entries:
+        entry = journal.lines(token, number, 4096 * number, f"line {number}")
+        write(folder / f"{number:09d}.json", json.dumps(entry))
+
+
+def receiving() -> list[Receiving]:
+    return [Receiving(SourceName("lines"), socket("localhost", 1), [COUNTS])]
+
+
+def at(entry: int) -> str:
+    return json.dumps({"entry": entry, "source": "lines"})
+
+
+@pytest.fixture
+def socket_job(job: KeptJob, outputs: Outputs) -> KeptJob:
+    """A checkpoint at entry 300, and a job that has read on since."""
+    checkpoint(job, 41, {COUNTS: 1}, at(300))
+    for number in range(2, 6):
+        job.batch(number, at(5000))
+    outputs.deliver(COUNTS, 5)
+    lines(job, range(299, 303))
+    return job
+
+
+def test_a_point_whose_lines_are_gone_is_refused_when_it_is_asked_for(socket_job: KeptJob) -> None:
+    lines(socket_job, range(4900, 5001))
+    with pytest.raises(InputGoneError, match="resumes with entry 300, and the journal holds 4900 to 5000"):
+        intend(socket_job, "chk-41")
+    lines(socket_job, range(0))
+    with pytest.raises(InputGoneError, match="the journal is empty"):
+        intend(socket_job, "chk-41")
+    assert pending(socket_job) is None
+    lines(socket_job, range(299, 5001))
+    assert intend(socket_job, "chk-41") == 2
+
+
+@pytest.mark.parametrize("allow_dropped", [False, True])
+def test_a_journal_that_has_moved_on_is_found_before_any_sink_is_rewound(
+    socket_job: KeptJob, outputs: Outputs, allow_dropped: bool
+) -> None:
+    intend(socket_job, "chk-41", changes=Changes(allow_dropped=allow_dropped))
+    lines(socket_job, range(4900, 5001))
+    start = Start(socket_job, {COUNTS: outputs.sink(COUNTS)}, receiving=receiving())
+    with pytest.raises(LostInputError if allow_dropped else InputGoneError):
+        start.start()
+    assert outputs.last(COUNTS) == 5 and is_untouched(socket_job)
+    assert pending(socket_job) is None and "the job stays where it was" in start.notes[-1]
+    with pytest.raises(RunsError):
+        Start(socket_job, {COUNTS: outputs.sink(COUNTS)}, 3, receiving=receiving()).start()
+    assert outputs.last(COUNTS) == 5
+
+
+def test_a_point_that_the_journal_can_serve_is_restored(socket_job: KeptJob, outputs: Outputs) -> None:
+    intend(socket_job, "chk-41")
+    with pytest.raises(RunsError):
+        Start(socket_job, {COUNTS: outputs.sink(COUNTS)}, receiving=receiving()).start()
+    assert outputs.last(COUNTS) == 1 and generations.live(socket_job.store, socket_job.job) == 2
+
+
+# output that is not there
+
+
+def test_a_sink_that_lacks_batches_up_to_the_point_refuses_it_before_any_other_is_rewound(
+    job: KeptJob, outputs: Outputs
+) -> None:
+    checkpoint(job, 41, {COUNTS: 3, OTHER: 3})
+    job.batch(4)
+    job.batch(4, query=OTHER)
+    outputs.deliver(COUNTS, 4)
+    outputs.deliver(OTHER, 1)
+    intend(job, "chk-41")
+    with pytest.raises(LostStagingError, match="batch 2 of query 'other'"):
+        Start(job, {COUNTS: outputs.sink(COUNTS), OTHER: outputs.sink(OTHER)}).start()
+    assert (outputs.last(COUNTS), outputs.last(OTHER)) == (4, 1)
+    assert is_untouched(job) and pending(job) is None
+
+
+def test_a_ledger_that_was_rewound_to_nothing_is_not_one_that_was_lost() -> None:
+    store, token = ObjectStore("memory://"), Token(Attempt(1), Run(1))
+    sink = FunctionSink(lambda _frame, _batch: None, "job/sinks/counts", store=store)
+    files: Any = SimpleNamespace(last_committed=lambda: NO_BATCH)
+
+    def run() -> QueryRun:
+        made = FunctionSink(lambda _frame, _batch: None, "job/sinks/counts", store=store)
+        lease = Lease(Attempt(1), 1e9, ManualClock())
+        found = QueryRun(QuerySpec(COUNTS, made), files, token, lease, 4, lambda _batch, _over: None)
+        found.open("job/counts", "lineage")
+        return found
+
+    assert run().only_ledger_is_lost
+    sink.open("job/counts", "lineage", token)
+    sink.record(Staged(BatchId(0), token))
+    sink.commit(Staged(BatchId(0), token))
+    sink.rewind(NO_BATCH)
+    assert not run().only_ledger_is_lost
+    with pytest.raises(LostStagingError):
+        run().check_staged(BatchId(3))
+
+
+# a rewind that was begun
+
+
+@pytest.fixture
+def begun(job: KeptJob, outputs: Outputs) -> Iterator[KeptJob]:
+    """Two sinks, checkpoints at 1, 3 and 5; of a restore from the second one a sink is down."""
+    for id, batch in ((41, 1), (42, 3), (43, 5)):
+        checkpoint(job, id, {COUNTS: batch, OTHER: batch})
+    outputs.deliver(COUNTS, 5)
+    outputs.deliver(OTHER, 5)
+    intend(job, "chk-42")
+    with pytest.raises(DatabaseError):
+        Start(job, {COUNTS: outputs.sink(COUNTS), OTHER: outputs.sink(OTHER, UnreachableSink)}).start()
+    assert (outputs.last(COUNTS), outputs.last(OTHER)) == (3, 5)
+    yield job
+
+
+def test_a_rewind_that_was_begun_is_finished_or_goes_deeper(begun: KeptJob, outputs: Outputs) -> None:
+    with pytest.raises(RewindBegunError, match="its sinks are being rewound to chk-42"):
+        intend(begun, "chk-43")
+    assert pending(begun) == 2 == intend(begun, "chk-42")
+    intend(begun, "chk-41")
+    with pytest.raises(RewindBegunError):
+        intend(begun, "chk-43")
+    with pytest.raises(RunsError):
+        Start(begun, {COUNTS: outputs.sink(COUNTS), OTHER: outputs.sink(OTHER)}, 3).start()
+    assert (outputs.last(COUNTS), outputs.last(OTHER)) == (1, 1)
+    with pytest.raises(LeftBehindError):
+        intend(begun, "chk-42")
+
+
+def test_what_an_earlier_weir_has_begun_to_rewind_is_known_by_its_point(begun: KeptJob) -> None:
+    begun.store.put(paths.rewinding(begun.job, Generation(2)), b"{}")
+    with pytest.raises(RewindBegunError):
+        intend(begun, "chk-43")
+    assert intend(begun, "chk-41") == 3
+
+
+def test_a_newer_point_that_was_asked_for_meanwhile_is_dropped_and_the_rewind_finished(
+    begun: KeptJob, outputs: Outputs
+) -> None:
+    """The check of the intention had passed before the rewind began."""
+    origin = generations.read_origin(begun.store, begun.job, Generation(2))
+    assert origin is not None
+    newer = replace(origin, restored_from="chk-43")
+    assert generations.create_origin(begun.store, begun.job, Generation(3), newer)
+    start = Start(begun, {COUNTS: outputs.sink(COUNTS), OTHER: outputs.sink(OTHER)}, 3)
+    with pytest.raises(RewindBegunError):
+        start.start()
+    assert pending(begun) == 2 and "the next start resumes that from chk-42" in start.notes[-1]
+    with pytest.raises(RunsError):
+        Start(begun, {COUNTS: outputs.sink(COUNTS), OTHER: outputs.sink(OTHER)}, 4).start()
+    assert (outputs.last(COUNTS), outputs.last(OTHER)) == (3, 3)
+    assert (generations.live(begun.store, begun.job), pending(begun)) == (2, None)
+
+
+def test_a_point_that_another_restore_went_past_meanwhile_is_dropped(
+    begun: KeptJob, outputs: Outputs
+) -> None:
+    origin = generations.read_origin(begun.store, begun.job, Generation(2))
+    assert origin is not None
+    newer = replace(origin, restored_from="chk-43")
+    generations.mark_live(begun.store, begun.job, Generation(2))
+    assert generations.create_origin(begun.store, begun.job, Generation(3), newer)
+    with pytest.raises(LeftBehindError):
+        Start(begun, {COUNTS: outputs.sink(COUNTS), OTHER: outputs.sink(OTHER)}, 3).start()
+    assert pending(begun) is None
+
+
+# a query that the point does not know
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_output_of_a_query_that_the_point_does_not_know_is_not_rewound(
+    job: KeptJob, outputs: Outputs, asked: bool
+) -> None:
+    checkpoint(job, 41, {COUNTS: 3})
+    outputs.deliver(COUNTS, 3)
+    outputs.deliver(OTHER, 20)
+    wanted = From("chk-41") if asked else None
+    with pytest.raises(SinkMismatchError, match="it holds batches up to 20"):
+        Start(job, {COUNTS: outputs.sink(COUNTS), OTHER: outputs.sink(OTHER)}).start(wanted)
+    assert outputs.last(OTHER) == 20 and is_untouched(job) and pending(job) is None
+
+
+def test_a_query_that_is_new_and_has_delivered_nothing_begins_with_the_point(
+    job: KeptJob, outputs: Outputs
+) -> None:
+    checkpoint(job, 41, {COUNTS: 3})
+    outputs.deliver(COUNTS, 3)
+    with pytest.raises(RunsError):
+        Start(job, {COUNTS: outputs.sink(COUNTS), OTHER: outputs.sink(OTHER)}).start(From("chk-41"))
+    assert generations.live(job.store, job.job) == 2
+
+
+# sinks that are ahead of the live files
+
+
+def test_what_a_power_loss_took_is_repaired_without_a_person(job: KeptJob, outputs: Outputs) -> None:
+    checkpoint(job, 41, {COUNTS: 3})
+    outputs.deliver(COUNTS, 3 + MAX_AHEAD)
+    with pytest.raises(RunsError):
+        Start(job, {COUNTS: outputs.sink(COUNTS)}).start()
+    assert outputs.last(COUNTS) == 3 and generations.live(job.store, job.job) == 2
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_an_old_copy_of_the_directory_rewinds_nothing_until_a_person_says_so(
+    job: KeptJob, outputs: Outputs, damaged: bool
+) -> None:
+    checkpoint(job, 41, {COUNTS: 3})
+    newest = 4 + MAX_AHEAD
+    outputs.deliver(COUNTS, newest)
+    if damaged:
+        write(job.root() / "queries/counts/commits/3", "")
+    with pytest.raises(OutputAheadError, match=f"delivered batches up to {newest}") as refusal:
+        Start(job, {COUNTS: outputs.sink(COUNTS)}).start()
+    assert "weir repair job --to-last-good" in refusal.value.hint
+    assert outputs.last(COUNTS) == newest and is_untouched(job) and pending(job) is None
+    found = repair.plan(job.store, job.job)
+    assert found is not None
+    assert f"its sink holds batches up to {newest}" in found.damage[-1].text
+    text = f"batches 4 to {newest} run again, and what they delivered is rewound"
+    assert text in found.replays[0].text
+    repair.carry_out(
+        job.store, job.job, found, accept_duplicates=False, clock=ManualClock(), still=lambda: None
+    )
+    with pytest.raises(RunsError):
+        Start(job, {COUNTS: outputs.sink(COUNTS)}, 3).start()
+    assert outputs.last(COUNTS) == 3 and generations.live(job.store, job.job) > 1
+
+
+def test_sinks_that_fit_again_are_no_damage_any_more(job: KeptJob, outputs: Outputs) -> None:
+    checkpoint(job, 41, {COUNTS: 3})
+    outputs.deliver(COUNTS, 4 + MAX_AHEAD)
+    with pytest.raises(OutputAheadError):
+        Start(job, {COUNTS: outputs.sink(COUNTS)}).start()
+    outputs.rewind(COUNTS, 3, attempt=2)
+    with pytest.raises(RunsError):
+        Start(job, {COUNTS: outputs.sink(COUNTS)}, 3).start()
+    assert repair.plan(job.store, job.job) is None
+
+
+# attempts
+
+
+def test_a_point_of_a_higher_attempt_is_left_for_one_that_is_above_it(job: KeptJob, outputs: Outputs) -> None:
+    checkpoint(job, 41, {COUNTS: 3})
+    job.batch(4)
+    outputs.deliver(COUNTS, 4)
+    generation = intend(job, "chk-41")
+    origin = generations.read_origin(job.store, job.job, generation)
+    assert origin is not None
+    body = json.dumps({**vars(origin), "attempt": 500}).encode()
+    job.store.put(paths.origin(job.job, generation), body)
+    assert generations.awaited_attempt(job.store, job.job) == 500
+    with pytest.raises(FencedError, match="attempt 500"):
+        Start(job, {COUNTS: outputs.sink(COUNTS)}, 500).start()
+    assert outputs.last(COUNTS) == 4 and pending(job) == generation
+    with pytest.raises(RunsError):
+        Start(job, {COUNTS: outputs.sink(COUNTS)}, 501).start()
+    assert outputs.last(COUNTS) == 3
