@@ -144,7 +144,7 @@ class Journal:
         newest = store.get(key(prefix, tail.stop - 1)) if tail else None
         if newest is not None:
             self._newest = header(json.loads(newest)).token
-        if self._newest > self._token:
+        if not self._token.counts_after(self._newest):
             raise self._fenced()
 
     def open(self, readers: Iterable[ReadingQuery]) -> None:
