@@ -218,3 +218,31 @@ def test_new_folders_are_forced_to_the_disk_with_all_above_them(
     assert synced == [str(one) for one in (tmp_path, new, new / "a", new / "a/b")]
     store.create("a/b/other", b"1")
     assert synced[4:] == [str(new / "a/b")]
+
+
+def test_a_link_that_was_made_and_not_answered_is_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As NFS does, whose client asks again when an answer is lost."""
+    link = os.link
+
+    def badly_answered(source: str, target: str) -> None:
+        link(source, target)
+        raise FileExistsError(errno.EEXIST, "File exists")
+
+    store = LocalStore(tmp_path)
+    monkeypatch.setattr(local.os, "link", badly_answered)
+    assert store.create("a", b"one") is Created.NOW
+    monkeypatch.undo()
+    assert store.create("a", b"two") is Created.EXISTS
+    assert store.get("a") == b"one"
+
+
+def test_what_fails_after_the_link_may_have_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_folder: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(local, "sync_folder", fails)
+    with pytest.raises(OutcomeUnknownError):
+        LocalStore(tmp_path).create("a", b"one")
+    assert (tmp_path / "a").read_bytes() == b"one"

@@ -33,7 +33,6 @@ from weir.channel.position import Facts, Mode, Position, Status, joint_barrier
 from weir.errors import OutcomeUnknownError
 from weir.ids import BatchId, CheckpointId, Token
 from weir.job.sinks import fence as sink_fence
-from weir.job.sinks import staging
 from weir.job.sinks.contract import Outcome
 from weir.protocol import checkpoints as decide
 from weir.protocol.checkpoints import AckOutcome, Pending
@@ -432,8 +431,9 @@ def a_batch_that_a_zombie_decided_after_the_recovery_is_skipped() -> Iterable[Pa
 
 
 @of_delivery
-def equal_tokens_of_two_sessions_are_one() -> Iterable[Patch]:
+def tokens_are_only_numbers() -> Iterable[Patch]:
     yield Token, "is_same", lambda self, other: self.numbers == other.numbers
+    yield attempts, "is_known", lambda *_: True
 
 
 @of_delivery
@@ -462,12 +462,6 @@ def a_run_commits_after_any_fence_that_is_not_higher() -> Iterable[Patch]:
 @of_delivery
 def a_ledger_that_went_back_is_not_read_again() -> Iterable[Patch]:
     yield bounded.BoundedLog, "_is_cut_off", lambda self: False
-
-
-@of_delivery
-def what_two_sessions_stage_lies_in_one_folder() -> Iterable[Patch]:
-    yield staging, "name_of", lambda batch, token: f"{batch:09d}-{token.attempt}-{token.run}"
-    yield Token, "is_same", lambda self, other: self.numbers == other.numbers
 
 
 def _without_newer(fence: Token, token: Token, *, known: bool = True) -> Standing:

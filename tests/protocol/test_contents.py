@@ -98,3 +98,21 @@ def test_a_snapshot_of_before_there_were_checkpoints_in_it_is_read() -> None:
     body = contents().encode()
     del body["checkpoints"]
     assert Contents.decode(body) == contents()
+
+
+def test_entries_of_an_equal_token_of_another_session_count_for_nothing() -> None:
+    first, second = Token(Attempt(8), Run(1), "first"), Token(Attempt(8), Run(1), "second")
+    now = ledger.Ledger()
+    for entry in (
+        ledger.opened("job/one", "lineage"),
+        ledger.opened("job/two", "other"),
+        ledger.fence(first),
+        ledger.delivered(BatchId(0), first, {}),
+        ledger.fence(second),
+        ledger.rewound(BatchId(-1), second),
+        ledger.delivered(BatchId(1), second, {}),
+    ):
+        now = ledger.apply(now, entry)
+    assert (now.owner, now.lineage, now.fence, now.last) == ("job/one", "lineage", first, 0)
+    now = ledger.apply(now, ledger.delivered(BatchId(1), first, {}))
+    assert now.last == 1

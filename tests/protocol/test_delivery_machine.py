@@ -155,10 +155,15 @@ class Delivery(RuleBasedStateMachine):
         self.runs.append(_RunModel(directory, token, sink, Dense(last)))
 
     @precondition(lambda self: any(run.alive for run in self.runs))
-    @rule(data=st.data())
-    def step(self, data: st.DataObject) -> None:
-        """Any living run, a zombie or not, takes its next step."""
+    @rule(data=st.data(), steps=st.integers(1, 5))
+    def step(self, data: st.DataObject, steps: int) -> None:
+        """Any living run, a zombie or not, takes its next steps."""
         run = data.draw(st.sampled_from([r for r in self.runs if r.alive]))
+        for _ in range(steps):
+            if run.alive:
+                self._step(run)
+
+    def _step(self, run: _RunModel) -> None:
         directory = run.directory
         if run.step == "begin":
             run.batch, run.step = BatchId(directory.last + 1), "stage"

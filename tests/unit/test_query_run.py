@@ -12,7 +12,7 @@ import pytest
 from py4j.protocol import Py4JError
 
 from weir.clock import Clock, Deadline
-from weir.errors import StorageError
+from weir.errors import FencedError, StorageError
 from weir.ids import NO_BATCH, Attempt, BatchId, QueryName, Run, Token
 from weir.job import query as module
 from weir.job.committer import Committer
@@ -20,6 +20,7 @@ from weir.job.graph import QuerySpec
 from weir.job.query import QueryRun
 from weir.job.sinks import Outcome
 from weir.job.sinks.fence import Knows, anyone
+from weir.job.together import HeldCommitter
 from weir.lease import Lease
 from weir.protocol.ledger import Ledger, Staged
 from weir.spark.layout import QueryFiles
@@ -287,3 +288,24 @@ def test_a_query_has_begun_when_spark_has_asked_its_sources(played: Played) -> N
     played.spark.status = {"message": "Getting offsets from rate", "isTriggerActive": True}
     played.spark.end(ValueError("no"))
     assert played.run.wait_until_begun(LIMIT), "nobody waits for what is over"
+
+
+def test_a_batch_after_one_that_another_run_decided_is_refused_before_it_is_recorded() -> None:
+    """A zombie decides for batch 3 after this run's start has seen batch 2: Spark begins with 4."""
+    lease = Lease(Attempt(1), 1000, Clock())
+    files: Any = SimpleNamespace(committed=lambda batch: False)
+    committer = Committer(SlowSink(), files, lease, 3, lambda error: None, BatchId(2))
+    held = HeldCommitter(SlowSink(), files, [], BatchId(2))
+    one = Token(Attempt(1), Run(1))
+    each: Committer | HeldCommitter
+    for each in (committer, held):
+        with pytest.raises(FencedError, match="may no longer write"):
+            each.check_next(BatchId(4))
+        with pytest.raises(FencedError) as caught:
+            each.submit(Staged(BatchId(4), one))
+        assert "batch 3 was decided by another run" in caught.value.why
+        each.submit(Staged(BatchId(3), one))
+        each.submit(Staged(BatchId(4), one))
+        with pytest.raises(FencedError):
+            each.submit(Staged(BatchId(4), one))
+    committer.close(wait=False)
