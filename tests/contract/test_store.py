@@ -231,7 +231,7 @@ def test_a_link_that_was_made_and_not_answered_is_ones_own(
         raise FileExistsError(errno.EEXIST, "File exists")
 
     store = LocalStore(tmp_path)
-    monkeypatch.setattr(local.os, "link", badly_answered)
+    monkeypatch.setattr(os, "link", badly_answered)
     assert store.create("a", b"one") is Created.NOW
     monkeypatch.undo()
     assert store.create("a", b"two") is Created.EXISTS

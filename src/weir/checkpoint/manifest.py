@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from weir.errors import BadNameError
-from weir.ids import Attempt, CheckpointId, Generation, JobName, job_name, query_name
+from weir.ids import MAX_ATTEMPT, Attempt, CheckpointId, Generation, JobName, job_name, query_name
 from weir.protocol.checkpoints import Alignment, Reading, Written, inconsistencies
 from weir.storage import Store, paths
 from weir.storage.generations import Origin
@@ -111,7 +111,7 @@ class Manifest(_Frozen):
     id: _Number
     job: _Job
     generation: _Number
-    attempt: _Number
+    attempt: Annotated[int, Field(ge=0, le=MAX_ATTEMPT)]
     alignment: Alignment
     full: bool = False
     trigger: str

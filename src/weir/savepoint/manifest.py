@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from weir.errors import BadNameError, NotASavepointError
-from weir.ids import job_name, query_name
+from weir.ids import MAX_ATTEMPT, job_name, query_name
 from weir.protocol.operators import Operator
 from weir.protocol.shapes import Shape
 from weir.storage.members import check_members
@@ -133,7 +133,7 @@ class Savepoint(_Frozen):
     alignment: str
     lineage: str
     generation: Annotated[int, Field(ge=0)]
-    attempt: Annotated[int, Field(ge=0)]
+    attempt: Annotated[int, Field(ge=0, le=MAX_ATTEMPT)]
     """Which took it: what goes on from it must have a higher one, or channels and journals refuse it."""
     queries: dict[str, SavedQuery]
     channels: dict[str, SavedChannel]
