@@ -193,7 +193,8 @@ def rest() -> Iterator[str]:
         for method, call in methods.items():
             yield from _endpoint(method.upper(), path, call)
     yield "\n## GET /metrics\n"
-    yield "For Prometheus; `contrib/grafana.json` is a dashboard for it. Every figure has the label `job`.\n"
+    yield "For Prometheus; `contrib/grafana.json` is a dashboard for it. Every figure of a job has"
+    yield "the label `weir_job`; those of a query also `query`.\n"
     yield from _table(["figure", "meaning"], [[f"`{name}`", text] for name, text in MEANINGS.items()])
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -404,29 +407,49 @@ def test_metrics_are_prometheus_and_their_counters_only_grow(
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
-    label = ("job", "wordcount")
+    label = ("weir_job", "wordcount")
     assert found["weir_job_up", (label,)] == 1
-    assert found["weir_job_state", (label, ("state", "RUNNING"))] == 1
-    assert found["weir_checkpoints_total", (label, ("outcome", "completed"))] == 18
+    assert found["weir_job_state", (("state", "RUNNING"), label)] == 1
+    ended = {labels: value for (name, labels), value in found.items() if name == "weir_checkpoints_total"}
+    assert ended == {(("outcome", "completed"), label): 18, (("outcome", "aborted"), label): 2}
+    assert found["weir_checkpoints_begun_total", (label,)] == 20
     assert (
-        found["weir_checkpoint_phase_seconds", (label, ("phase", "alignment"), ("query", "counts"))] == 0.25
+        found["weir_checkpoint_phase_seconds", (("phase", "alignment"), ("query", "counts"), label)] == 0.25
     )
-    assert found["weir_recovery_part_seconds", (label, ("part", "wait"))] == 1.0
-    assert found["weir_rows_total", (label, ("query", "counts"))] == 1500
+    assert found["weir_recovery_part_seconds", (("part", "wait"), label)] == 1.0
+    assert found["weir_rows_total", (("query", "counts"), label)] == 1500
     assert {name for name, _ in found} <= set(MEANINGS)
     as_json = {one["name"] for one in data(api.get(f"{API}/jobs/wordcount/metrics"))}
-    assert as_json == {name for name, _ in found}
+    assert as_json == {name for name, _ in found} - {"weir_build_info"}
+    assert not [labels for _, labels in found if "job" in dict(labels)]  # Prometheus' own label
     job.journal._db.execute("delete from events where kind like 'checkpoint %'")  # as pruning does
     job.journal.flush()
     again = api.get("/metrics").text
-    assert 'weir_checkpoints_total{job="wordcount",outcome="completed"} 18.0' in again
+    assert 'weir_checkpoints_total{outcome="completed",weir_job="wordcount"} 18.0' in again
+
+
+def test_versions_are_in_metrics_and_rest(api: TestClient) -> None:
+    spark = metadata.version("pyspark")
+    assert data(api.get(f"{API}/version"))["spark"] == spark
+    assert (
+        f'weir_build_info{{python="{platform.python_version()}",spark="{spark}",' in api.get("/metrics").text
+    )
+
+
+def test_unread_input_is_told_by_its_unit(api: TestClient, job: FakeJob) -> None:
+    batch = BatchCommitted("counts", 1, 42, 10, 0.5, {}, 3, 100, at=job.clock.now().isoformat())
+    sources: list[dict[str, Any]] = [{"name": "lines", "rows": 10, "behind": 7, "unit": "files"}]
+    job.journal.batch(job.lock.held, replace(batch, sources=sources))
+    job.journal.flush()
+    text = 'weir_source_behind{query="counts",unit="files",weir_job="wordcount"} 7.0'
+    assert text in api.get("/metrics").text
 
 
 def test_a_supervisor_tells_the_figures_of_its_own_job_alone(tmp_path: Path, job: FakeJob) -> None:
     FakeJob(tmp_path, "other", "second").state("RUNNING")
     with client(site(tmp_path)) as all_of_them, client(site(tmp_path, "other")) as own:
-        assert 'job="wordcount"' in all_of_them.get("/metrics").text
-        assert 'job="wordcount"' not in own.get("/metrics").text
+        assert 'weir_job="wordcount"' in all_of_them.get("/metrics").text
+        assert 'weir_job="wordcount"' not in own.get("/metrics").text
         assert len(data(own.get(f"{API}/jobs"))) == 2
 
 

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 from weir.web import acting, envelope, metrics, pages, reading, stream
 from weir.web.guard import FIGURES, Guard, Sessions
 from weir.web.site import Site
+from weir.web.versions import versions
 
 API = "/api/v1"
 _THREADS = 8
@@ -41,6 +42,11 @@ def application(site: Site, over: Callable[[], bool] = lambda: False) -> FastAPI
     envelope.install(app)
     for routes in (reading.routes(site), acting.routes(site), stream.routes(site, over)):
         app.include_router(routes, prefix=API)
+
+    @app.get(f"{API}/version", responses=envelope.FAILURES)
+    def version() -> envelope.Answer[dict[str, str]]:
+        """The versions of weir, Spark and Python that serve."""
+        return envelope.Answer(data=versions())
 
     @app.get(FIGURES, response_class=Response, include_in_schema=False)
     def prometheus() -> Response:

@@ -20,10 +20,12 @@ from weir.supervisor.journal import BATCHES, ROWS, History
 from weir.supervisor.measures import Query
 from weir.supervisor.view import LOST, history_of, job_names, look
 from weir.web.site import Site
+from weir.web.versions import versions
 from weir.words import moment_of
 
 MEANINGS = {
-    "weir_job_up": "1 while somebody works on the job",
+    "weir_build_info": "1, with the versions of weir, Spark and Python that serve these figures",
+    "weir_job_up": "1 while a process works on the job, 0 after it has ended or was lost",
     "weir_job_state": "1 for the state that the job is in",
     "weir_job_attempt": "the newest attempt of the job",
     "weir_query_up": "1 while a query runs, has ended or waits for its streams to end",
@@ -33,24 +35,29 @@ MEANINGS = {
     "weir_recovery_seconds_total": "seconds that all recoveries took together",
     "weir_recovery_last_seconds": "what the last recovery took",
     "weir_recovery_part_seconds": "the parts of the last recovery",
-    "weir_checkpoints_total": "checkpoints by what became of them: begun, completed, aborted",
-    "weir_checkpoint_seconds_total": "seconds that all completed checkpoints took together",
-    "weir_checkpoint_last_seconds": "what the last completed checkpoint took",
+    "weir_checkpoints_begun_total": "checkpoints that were triggered",
+    "weir_checkpoints_total": "checkpoints that ended, by outcome: completed, aborted",
+    "weir_checkpoint_seconds_total": "seconds that all completed checkpoints took, from trigger to last ack",
+    "weir_checkpoint_last_seconds": "what the last completed checkpoint took, from trigger to last ack",
     "weir_checkpoint_last_timestamp_seconds": "when the last checkpoint completed",
     "weir_checkpoint_new_bytes": "bytes that the last checkpoint had and no earlier one",
     "weir_checkpoint_full_bytes": "bytes that a restore of the last checkpoint needs",
     "weir_checkpoint_phase_seconds": "the phases of the last checkpoint; query is empty for the whole",
-    "weir_savepoints_total": "savepoints by what became of them: taken, failed",
+    "weir_savepoints_total": "savepoints by outcome: taken, failed",
     "weir_batches_total": "committed batches",
     "weir_batch_seconds_total": "seconds that all batches took together",
     "weir_batch_last_seconds": "what the last batch took",
     "weir_rows_total": "rows that were read",
-    "weir_source_behind": "what the sources held beyond the last batch, in their own units",
+    "weir_source_behind": "what the sources held past the last batch, by unit",
     "weir_watermark_lag_seconds": "from the watermark to now",
-    "weir_state_rows": "rows of state behind the last batch",
+    "weir_state_rows": "rows of state after the last batch",
     "weir_state_bytes": "bytes of memory that the state stores use",
 }
-"""Every figure with its meaning; all have the label job."""
+"""Every figure with its meaning."""
+JOB = "weir_job"
+"""The label with the job's name; `job` is Prometheus' own, for the scrape job."""
+BUILD = "weir_build_info"
+"""The one figure that is of the server, not of a job."""
 
 
 _UP = (QueryState.RUNNING.value, QueryState.ENDED.value, QueryState.WAITING.value)
@@ -95,10 +102,11 @@ class _Collected(Collector):
 
     def collect(self) -> Iterable[Metric]:
         found: dict[str, list[Figure]] = {name: [] for name in MEANINGS}
+        found[BUILD].append(Figure(BUILD, 1.0, versions()))
         for job in [job_name(self._site.job)] if self._site.job else job_names(self._site.dir):
             try:
                 for one in figures(self._site, job):
-                    found[one.name].append(Figure(one.name, one.value, {"job": job, **one.labels}))
+                    found[one.name].append(Figure(one.name, one.value, {JOB: job, **one.labels}))
             except ExternalError:
                 continue  # one that can't be read is left out, and not all of them
         return [_family(name, values) for name, values in found.items() if values]
@@ -127,7 +135,8 @@ def _counted(history: History) -> Iterator[Figure]:
     for kind, name in (("restart", "restarts"), ("failure", "failures"), ("recovery", "recoveries")):
         yield Figure(f"weir_{name}_total", counts.get(kind, 0))
     yield Figure("weir_recovery_seconds_total", seconds.get("recovery", 0.0))
-    for outcome in ("begun", "completed", "aborted"):
+    yield Figure("weir_checkpoints_begun_total", counts.get("checkpoint begun", 0))
+    for outcome in ("completed", "aborted"):
         yield Figure("weir_checkpoints_total", counts.get(f"checkpoint {outcome}", 0), {"outcome": outcome})
     yield Figure("weir_checkpoint_seconds_total", seconds.get("checkpoint completed", 0.0))
     for outcome in ("taken", "failed"):
@@ -164,6 +173,7 @@ def _queries(site: Site, history: History) -> Iterator[Figure]:
         yield Figure("weir_state_rows", last["state_rows"], labels)
         yield Figure("weir_state_bytes", last["state_bytes"], labels)
         if query.behind is not None:
-            yield Figure("weir_source_behind", query.behind["count"], labels)
+            unit = {"unit": query.behind["unit"]}
+            yield Figure("weir_source_behind", query.behind["count"], labels | unit)
         if query.watermark_lag is not None:
             yield Figure("weir_watermark_lag_seconds", query.watermark_lag, labels)
