@@ -21,7 +21,8 @@
     |   |-- CheckpointTooLargeError more than the checkpoint storage `memory` takes
     |   |-- CopiesMismatchError     a copy-dir that holds the checkpoints of another life of the job
     |   |-- NoSuchCheckpointError   a checkpoint that is not there
-    |   |   `-- LeftBehindError     a checkpoint or savepoint that the job was rewound past
+    |   |   |-- LeftBehindError     a checkpoint or savepoint that the job was rewound past
+    |   |   `-- NotListedError      one that was only to be looked at
     |   |-- NotRewindableError      a restore would go behind output that can't be taken back
     |   |-- RewindBegunError        a restore to a newer point than sinks are being rewound to
     |   |-- OtherInputError         a restore would read other lines in place of those that a savepoint holds
@@ -333,6 +334,12 @@ class LeftBehindError(NoSuchCheckpointError):
     """A checkpoint or savepoint that the job was rewound past."""
 
     why_form = "the job was rewound past it, and what it had delivered by then is gone"
+
+
+class NotListedError(NoSuchCheckpointError):
+    """A checkpoint that somebody wants to look at, and that the job never had."""
+
+    what_form = "job {job!r} has no checkpoint {id}"
 
 
 class NotRewindableError(UserError):
@@ -653,7 +660,7 @@ class DriverDiedError(ExternalError):
     """The driver process ended or stopped answering."""
 
     what_form = "the driver of attempt {attempt} {how}"
-    hint_form = "'weir logs {job}' shows what it said last"
+    hint_form = "'weir logs {job} --attempt {attempt}' shows its last output"
 
 
 class JvmDiedError(ExternalError):

@@ -85,6 +85,18 @@ def lasting(seconds: float) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
+def took(seconds: float) -> str:
+    """How long something took: 5 ms, 0.34 s, 2 min 5 s."""
+    if 0 < seconds < 0.0995:
+        return f"{1000 * seconds:.0f} ms" if seconds >= 0.00095 else "< 1 ms"
+    return f"{seconds:.2f} s" if seconds < 100 else lasting(seconds)
+
+
+def counted(count: int, noun: str) -> str:
+    """A number with its noun: no restart, 1 restart, 3 restarts."""
+    return f"{number(count) if count else 'no'} {noun}{'' if count in (0, 1) else 's'}"
+
+
 def seconds_since(moment: str, now: datetime) -> float:
     """Seconds from a written moment to now, never below zero; only for showing."""
     return max(0.0, (now - moment_of(moment)).total_seconds())

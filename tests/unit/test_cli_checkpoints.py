@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from tests.fake_job import FakeJob, Weir
 from tests.kept_job import write
 from weir.checkpoint.manifest import Manifest, QueryCut
 from weir.checkpoint.restore import Changes, From
+from weir.cli import say
 from weir.cli.points import as_point
 from weir.ids import CheckpointId, Generation
 from weir.protocol.checkpoints import AbortReason, Alignment
@@ -165,9 +167,28 @@ def test_the_list_has_a_line_for_each_query_of_the_newest_or_of_all(weir: Weir, 
     of_query = ["counts", "12", "0.260", "0.100", "0.050", "0.977", "KiB", "5", "MiB"]
     shown = lines(weir("checkpoints", "wordcount").out)
     assert ["id", "query", "batch", "wait", "commit", "snapshot", "new", "full"] in shown
-    assert [line[0] for line in shown if line[1:] == of_query] == ["3", "4", "5"]
+    assert [line[0] for line in shown if line[1:] == of_query] == ["5", "4", "3"]
     shown = lines(weir("checkpoints", "wordcount", "--queries").out)
-    assert [line[0] for line in shown if line[1:] == of_query] == ["1", "2", "3", "4", "5"]
+    assert [line[0] for line in shown if line[1:] == of_query] == ["5", "4", "3", "2", "1"]
+
+
+def test_a_wide_terminal_has_a_line_for_each_checkpoint_newest_first(
+    weir: Weir, job: FakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for id in range(1, 4):
+        completed(job, id)
+    for columns, shown in ((109, []), (110, ["3", "aligned", "interval", "subsumed"])):
+        monkeypatch.setattr(say, "out", Console(width=columns, highlight=False))
+        table = lines(weir("checkpoints", "wordcount").out)[: 7 if columns < 110 else 4]
+        assert ("trigger" in table[0]) is (columns == 110)
+        rows = [line for line in table if line[0].isdigit()]
+        assert [row[0] for row in rows] == ["3", "2", "1"]
+        assert columns < 110 or rows[0][: len(shown)] == shown
+
+
+def test_looking_for_a_checkpoint_that_is_not_there_is_no_restore(weir: Weir, job: FakeJob) -> None:
+    answer = weir("checkpoints", "wordcount", "99")
+    assert answer.code == 2 and "job 'wordcount' has no checkpoint 99" in answer.err
 
 
 @pytest.mark.parametrize(("unaligned", "kind"), [([True, True], "unaligned"), ([False, True], "turned")])

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,11 +15,14 @@ import pytest
 
 from tests.fake_job import FakeJob, Weir
 from weir.clock import Clock
+from weir.errors import DriverDiedError
 from weir.ids import job_name
+from weir.protocol.messages import BatchCommitted
 from weir.protocol.states import JobState
 from weir.storage import paths
 from weir.storage.attempts import AttemptLock
 from weir.storage.local import LocalStore
+from weir.supervisor import asking
 from weir.supervisor.view import LOST, Alive, true_state
 
 
@@ -70,8 +74,19 @@ def test_a_job_whose_supervisor_was_killed_is_lost_and_says_what_to_do(weir: Wei
     job.killed()
     answer = weir("list")
     assert "LOST" in answer.out and "RUNNING" not in answer.out
-    assert "'weir run /jobs/wordcount.py' goes on where it was" in answer.out.replace("\n", "")
+    assert "'weir run /jobs/wordcount.py' resumes it" in answer.out.replace("\n", "")
     assert weir("status", "wordcount", "--json").json["state"] == LOST
+
+
+def test_a_lost_job_is_lost_since_it_was_last_seen_alive(weir: Weir, job: FakeJob, tmp_path: Path) -> None:
+    ran_since = weir("status", "wordcount", "--json").json["since"]
+    job.batch(42)
+    job.killed()
+    beat = tmp_path / paths.beat(job.name, job.lock.held)
+    os.utime(beat, (0, 0))
+    assert weir("status", "wordcount", "--json").json["since"] > ran_since  # the batch was later
+    os.utime(beat, (4e9, 4e9))
+    assert weir("status", "wordcount", "--json").json["since"].startswith("2096-")
 
 
 def test_a_supervisor_killed_after_the_last_state_leaves_that_state(weir: Weir, job: FakeJob) -> None:
@@ -106,6 +121,9 @@ def test_a_job_in_a_notebook_has_no_journal_and_is_listed(weir: Weir, tmp_path: 
     lock.release()
     (one,) = weir("list", "--all", "--json").json["jobs"]
     assert one["state"] == "CANCELED"
+    lock.release(failed=True)
+    (one,) = weir("list", "--all", "--json").json["jobs"]
+    assert one["state"] == "FAILED"
 
 
 def test_the_end_of_an_earlier_life_is_not_the_state_of_this_one(
@@ -170,7 +188,8 @@ def test_status_shows_queries_failure_restarts_and_the_recovery(weir: Weir, job:
     out = weir("status", "wordcount").out
     for text in (
         "RUNNING",
-        "attempt 2, 1 restarts",
+        "attempt 2, 1 restart\n",
+        f"supervisor {os.getpid()}",
         "300k",
         "2 MiB",
         "the driver was killed",
@@ -249,14 +268,65 @@ def test_cancel_waits_for_the_end_and_says_it(state: str, code: int, weir: Weir,
 def test_cancel_of_a_job_that_has_ended_says_so(weir: Weir, job: FakeJob) -> None:
     job.state("FINISHED").end()
     answer = weir("cancel", "wordcount")
-    assert answer.code == 5
-    assert "it is FINISHED since" in answer.err and "'weir status wordcount'" in answer.err
+    assert (answer.code, answer.out) == (0, "wordcount is FINISHED already\n")
+    assert weir("cancel", "wordcount", "--json").json["state"] == "FINISHED"
+    refused = weir("checkpoint", "wordcount")
+    assert refused.code == 5 and "it is FINISHED since" in refused.err
+    assert "'weir status wordcount'" in refused.err
+
+
+def test_ctrl_c_in_cancel_says_that_the_job_still_ends(
+    weir: Weir, job: FakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pressed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(asking, "ask", pressed)
+    answer = weir("cancel", "wordcount")
+    assert answer.code == 130 and "the cancel of wordcount continues" in answer.err
+
+
+def test_a_job_that_is_looked_for_in_the_wrong_place_is_told_with_the_whole_path(
+    weir: Weir, tmp_path: Path
+) -> None:
+    answer = weir("status", "nope", "--dir", "somewhere")
+    assert f"there is no job 'nope' in {tmp_path / 'somewhere'}" in answer.err and "--dir" in answer.err
+    assert str(tmp_path / "somewhere") in weir("list", "--dir", "somewhere").out
+
+
+def test_a_dashboard_of_a_directory_that_is_not_there_is_refused(weir: Weir) -> None:
+    answer = weir("dashboard", "--dir", "nope", "--port", "0")
+    assert answer.code == 2 and "there is no such directory" in answer.err
+
+
+def test_the_watermark_is_a_time_and_before_the_first_event_it_is_nothing(weir: Weir, job: FakeJob) -> None:
+    batch = BatchCommitted("counts", 1, 42, 10, 0.5, {}, 3, 100, at=job.clock.now().isoformat())
+    for mark, shown in (
+        ("1970-01-01T00:00:00.000Z", r"100 B +-\n"),
+        (job.clock.now().isoformat(), r"100 B +\d\d:\d\d:\d\d \(\d+ s ago\)\n"),
+    ):
+        job.journal.batch(job.lock.held, replace(batch, watermark=mark))
+        job.journal.flush()
+        assert re.search(shown, weir("status", "wordcount").out)
+
+
+def test_the_hint_of_a_failure_names_the_attempt_that_failed(weir: Weir, job: FakeJob) -> None:
+    failure = DriverDiedError(job="wordcount", attempt=1, how="was killed by SIGKILL")
+    job.event("failure", {"what": failure.what, "why": "", "hint": failure.hint})
+    assert "'weir logs wordcount --attempt 1' shows its last output" in weir("status", "wordcount").out
+    job.event(
+        "failure", {"what": "Spark failed", "why": "", "hint": "'weir logs wordcount' has the whole stack"}
+    )
+    job.restart()
+    seen = weir("status", "wordcount", "--json").json["failure"]["hint"]
+    assert seen == "'weir logs wordcount --attempt 1' has the whole stack"
 
 
 def test_cancel_of_a_lost_job_says_that_nobody_is_there(weir: Weir, job: FakeJob) -> None:
     job.killed()
     answer = weir("cancel", "wordcount")
-    assert answer.code == 5 and "is gone without an end" in answer.err
+    assert answer.code == 5 and "it is LOST since" in answer.err
+    assert "what to do: to resume it: weir run /jobs/wordcount.py" in answer.err
     assert job.requests.pending() == []
 
 

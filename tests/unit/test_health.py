@@ -73,7 +73,7 @@ def test_the_state_decides_first(state: str, level: Level, word: str, job: FakeJ
 
 def test_a_lost_job_is_bad_and_one_that_ended_is_over(job: FakeJob) -> None:
     job.killed()
-    assert verdict(job).level is Level.BAD and "is gone without an end" in verdict(job).words
+    assert verdict(job).level is Level.BAD and "died before the job ended" in verdict(job).words
     job.state("FINISHED").end()
     assert verdict(job) == Health(Level.OVER, "it ended as FINISHED")
 

@@ -13,11 +13,13 @@ import weir
 from weir.clock import Clock
 from weir.config import resolve
 from weir.driver import notebook
-from weir.errors import FencedError, StorageError, WeirError
+from weir.errors import FencedError, RunFailedError, StorageError, WeirError
 from weir.ids import job_name
 from weir.protocol import messages as m
+from weir.spark.failure import from_exception
 from weir.storage import open_store
 from weir.storage.attempts import AttemptLock
+from weir.supervisor.view import look
 
 LIMIT = 30.0
 
@@ -96,6 +98,19 @@ def test_a_run_that_ended_watches_its_lease_no_more(engines: None, tmp_path: Pat
         if thread.name in ("weir-heart", "weir-lease"):
             thread.join(LIMIT)
     assert not engine.lost.is_set()
+
+
+def test_a_run_that_failed_is_failed_for_who_looks_later_and_its_hint_leads_somewhere(
+    engines: None, tmp_path: Path
+) -> None:
+    run, _ = started(tmp_path, "1 h")
+    failure = from_exception(RuntimeError("boom"), "clicks")
+    run._hear(m.QueryFailed("counts", 1, 3, failure))
+    with pytest.raises(RunFailedError) as raised:
+        run.check()
+    assert "weir logs" not in raised.value.hint and "run.failures[0].failure.stack" in raised.value.hint
+    run.stop()
+    assert look(str(tmp_path), "clicks", Clock()).state == "FAILED"
 
 
 def test_leaving_the_block_cancels_a_job_that_runs(engines: None, tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def test_events_come_from_behind_the_last_that_was_seen(api: TestClient, job: Fa
         ("/jobs/nope", 404, "there is no job 'nope'"),
         ("/jobs/nope/checkpoints", 404, "there is no job 'nope'"),
         ("/jobs/-x", 400, "can't be the name of a job"),
-        ("/jobs/wordcount/checkpoints/99", 404, "chk-99"),
+        ("/jobs/wordcount/checkpoints/99", 404, "has no checkpoint 99"),
         ("/jobs/wordcount/checkpoints/x", 422, "can't be understood"),
         ("/jobs/wordcount/checkpoints?limit=0", 422, "can't be understood"),
         ("/jobs/wordcount/savepoints/content?path=/etc", 404, "/etc can't be used"),

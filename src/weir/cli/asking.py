@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from weir.cli import say
 from weir.cli.options import command
 from weir.errors import NotDoneError
 from weir.supervisor import asking
@@ -36,8 +37,15 @@ def ask(
     timeout: float | None,
     meanwhile: Callable[[str], None] = asking.nothing,
 ) -> dict[str, Any]:
-    """Ask, and wait for the answer, whatever it is; raises when there will be none, or none in time."""
-    return asking.ask(dir, job, wish, arguments, timeout, shown_by(job.name, dir), meanwhile)
+    """Ask, and wait for the answer, whatever it is; raises when there will be none, or none in time.
+
+    Ctrl-C ends the waiting, and says that what was asked for continues.
+    """
+    try:
+        return asking.ask(dir, job, wish, arguments, timeout, shown_by(job.name, dir), meanwhile)
+    except KeyboardInterrupt:
+        say.note(f"no longer waiting; the {wish.verb} of {job.name} continues: {shown_by(job.name, dir)}")
+        raise
 
 
 def not_done(job: Standing, dir: str, wish: Wish, answer: Mapping[str, Any]) -> NotDoneError:

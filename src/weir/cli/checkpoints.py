@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from weir.cli import say
 from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, directory
@@ -31,6 +32,14 @@ OrphansOnly = Annotated[
 
 _LOOKED_INTO = 3
 """Of so many of the newest, the list shows the queries."""
+_ONE_LINE = 110
+"""Columns of a terminal, from which on a checkpoint has one line."""
+_STYLES = {
+    CheckpointState.PENDING: "yellow",
+    CheckpointState.COMPLETED: "green",
+    CheckpointState.ABORTED: "bold red",
+    CheckpointState.SUBSUMED: "dim",
+}
 _PHASES = ("barrier", "ack", "complete", "notify")
 """Of the whole, those with a column in the list; an id shows them all."""
 
@@ -48,9 +57,9 @@ def checkpoints(
 ) -> None:
     """List the checkpoints of a job, or look into one.
 
-    One that is completed can be restored; one that is subsumed was completed and made room for newer
-    ones. 'new' are the bytes that no earlier checkpoint had, 'full' all that a restore needs. One that
-    is 'turned' began aligned and was cut unaligned.
+    The newest is first. One that is completed can be restored; one that is subsumed was completed and
+    made room for newer ones. 'new' are the bytes that no earlier checkpoint had, 'full' all that a
+    restore needs. One that is 'turned' began aligned and was cut unaligned.
 
     The seconds of the whole: 'barrier' until the last query had its cut and 'ack' until all their files
     were safe, from the trigger on; 'complete' and 'notify' by themselves. Those of a query: 'wait' for
@@ -108,7 +117,7 @@ def _say(job: str, found: list[Checkpoint], clock: Clock, looked_into: int) -> N
     if not found:
         say.say(f"{job} has no checkpoint yet")
         return
-    say.out.print(_list(found, clock))
+    say.out.print(_list(found, clock, say.out.width))
     aborted = [one for one in found if one.status is CheckpointState.ABORTED]
     if aborted:
         say.say(f"the last abort, checkpoint {aborted[-1].id}: {aborted[-1].reason}")
@@ -118,25 +127,28 @@ def _say(job: str, found: list[Checkpoint], clock: Clock, looked_into: int) -> N
         say.out.print(_list_of_queries(known))
 
 
-def _list(found: list[Checkpoint], clock: Clock) -> Table:
-    """Two lines for each checkpoint."""
-    table = _table(["id", "kind\ntrigger", "status\nat"], ["seconds", *_PHASES, "new\nfull"])
-    for one in found:
-        table.add_row(
-            str(one.id),
-            f"{_kind(one)}\n{one.trigger or '-'}",
-            f"{one.status.value}\n{say.when(one.ended_at or one.begun_at, clock.now())}",
-            _seconds(one.seconds),
-            *(_seconds(one.phases.get(phase)) for phase in _PHASES),
-            f"{_size(one.new_bytes)}\n{_size(one.full_bytes)}",
-        )
+def _list(found: list[Checkpoint], clock: Clock, width: int) -> Table:
+    """A line for each checkpoint where the terminal is wide enough for it, else two; newest first."""
+    wide = width >= _ONE_LINE
+    both = ["kind", "trigger", "status", "at"] if wide else ["kind\ntrigger", "status\nat"]
+    table = _table(["id", *both], ["seconds", *_PHASES, *(["new", "full"] if wide else ["new\nfull"])])
+    for one in reversed(found):
+        status = Text(one.status.value, style=_STYLES.get(one.status, ""))
+        at = say.when(one.ended_at or one.begun_at, clock.now())
+        kind, trigger, new, full = _kind(one), one.trigger or "-", _size(one.new_bytes), _size(one.full_bytes)
+        phases = [_seconds(one.seconds), *(_seconds(one.phases.get(phase)) for phase in _PHASES)]
+        if wide:
+            table.add_row(str(one.id), kind, trigger, status, at, *phases, new, full)
+        else:
+            shown = status.append(f"\n{at}", style="default")
+            table.add_row(str(one.id), f"{kind}\n{trigger}", shown, *phases, f"{new}\n{full}")
     return table
 
 
 def _list_of_queries(found: list[Checkpoint]) -> Table:
     """A line for each query of each checkpoint."""
     table = _table(["id", "query"], ["batch", "wait", "commit", "snapshot", "new", "full"])
-    for one in found:
+    for one in reversed(found):
         for row, (name, query) in enumerate(one.queries.items()):
             phases = query.get("phases", {})
             table.add_row(

@@ -12,6 +12,7 @@ from weir.cli.options import AsJson, Define, Directory, SettingsFile, overrides,
 from weir.clock import Clock
 from weir.config import resolve
 from weir.errors import BadValueError
+from weir.storage.open import absolute, is_local, local_path
 
 Port = Annotated[
     str | None,
@@ -45,6 +46,9 @@ def dashboard(
     from weir.web.site import Site  # noqa: PLC0415
 
     place = settings.execution_checkpointing_dir
+    if is_local(place) and not os.path.isdir(local_path(place)):
+        reason = "there is no such directory; it should be the one in which jobs are kept"
+        raise BadValueError(key="--dir", value=absolute(place), origin="the command line", reason=reason)
     site = Site(place, Clock())
     server = Server(site, settings.rest_address, settings.rest_port, settings.rest_token_file)
     if json:

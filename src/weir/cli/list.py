@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from weir.cli import say
 from weir.cli.options import AsJson, Define, Directory, SettingsFile, directory
@@ -13,9 +14,20 @@ from weir.clock import Clock
 from weir.protocol.states import JobState
 from weir.storage.open import absolute
 from weir.supervisor import forms
-from weir.supervisor.view import Alive, Standing, job_names, look, running
+from weir.supervisor.view import LOST, Alive, Standing, job_names, look, running
 
 All = Annotated[bool, typer.Option("--all", "-a", help="Also the jobs that have ended.")]
+
+
+_STYLES = {
+    JobState.RUNNING.value: "green",
+    JobState.STARTING.value: "yellow",
+    JobState.RESTARTING.value: "yellow",
+    JobState.CANCELLING.value: "yellow",
+    JobState.FAILING.value: "bold red",
+    JobState.FAILED.value: "bold red",
+    LOST: "bold red",
+}
 
 
 def list_jobs(
@@ -27,8 +39,8 @@ def list_jobs(
 ) -> None:
     """List the jobs as they truly stand.
 
-    LOST is a job whose supervisor died before the job ended: 'weir run' goes on where it was.
-    A question mark stands behind the state of a job on another machine, which can't be seen from here.
+    LOST is a job whose supervisor died before the job ended: 'weir run' resumes it.
+    A question mark follows the state of a job on another machine, which can't be seen from here.
 
     \b
     Example: weir list --all
@@ -36,20 +48,26 @@ def list_jobs(
     clock = Clock()
     place = directory(dir, config, define)
     found = [look(place, name, clock) for name in job_names(place)]
-    shown = [job for job in found if all or not _ended(job)]
+    shown = [job for job in found if all or not ended(job)]
     if json:
         say.say_json({"dir": place, "jobs": [forms.job(job, clock.now()) for job in shown]})
         return
     _say(place, shown, len(found) - len(shown), clock)
 
 
-def _ended(job: Standing) -> bool:
+def ended(job: Standing) -> bool:
+    """Whether the job has come to its end; one that is LOST has not."""
     return job.over and job.state in [state.value for state in JobState if state.final]
 
 
 def state_text(job: Standing) -> str:
     """The state, with a question mark when this machine can't check it."""
-    return job.state + ("?" if job.alive is Alive.UNKNOWN and not _ended(job) else "")
+    return job.state + ("?" if job.alive is Alive.UNKNOWN and not ended(job) else "")
+
+
+def state_shown(job: Standing) -> Text:
+    """The state in its colour."""
+    return Text(state_text(job), style=_STYLES.get(job.state, ""))
 
 
 def _say(place: str, jobs: list[Standing], hidden: int, clock: Clock) -> None:
@@ -84,7 +102,7 @@ def _table(jobs: list[Standing], clock: Clock) -> Table:
     return table
 
 
-def _row(job: Standing, clock: Clock) -> list[str]:
+def _row(job: Standing, clock: Clock) -> list[str | Text]:
     now = clock.now()
     up = "-" if job.over else say.lasting(say.seconds_since(job.started_at, now))
     batch = f"{job.batch['query']} {job.batch['batch']}" if job.batch else "-"
@@ -92,7 +110,7 @@ def _row(job: Standing, clock: Clock) -> list[str]:
     queries = "-" if job.over else running(job.queries)
     return [
         job.name,
-        state_text(job),
+        state_shown(job),
         queries,
         str(job.attempt),
         say.when(job.since, now),

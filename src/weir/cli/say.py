@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
-from weir.words import lasting, number, seconds_since, size, when, without_escapes
+from weir.words import counted, lasting, number, seconds_since, size, took, when, without_escapes
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -25,6 +26,7 @@ __all__ = [
     "Bar",
     "Form",
     "bar",
+    "counted",
     "err",
     "form",
     "lasting",
@@ -34,9 +36,11 @@ __all__ = [
     "say",
     "say_error",
     "say_json",
+    "say_styled",
     "seconds_since",
     "size",
     "speak",
+    "took",
     "waiting",
     "when",
 ]
@@ -97,6 +101,11 @@ def note(text: str) -> None:
 def say(text: str = "") -> None:
     """A line of the answer."""
     out.print(text, markup=False, soft_wrap=True)
+
+
+def say_styled(*parts: str | Text) -> None:
+    """A line of the answer with colours, where there is a terminal."""
+    out.print(Text.assemble(*parts), soft_wrap=True)
 
 
 class Bar:

@@ -7,10 +7,10 @@ from typing import Any
 from rich.table import Table
 
 from weir.cli import say
-from weir.cli.list import state_text
+from weir.cli.list import state_shown
 from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, directory
 from weir.clock import Clock
-from weir.supervisor import forms
+from weir.supervisor import forms, measures
 from weir.supervisor.journal import Event
 from weir.supervisor.recovery import timeline
 from weir.supervisor.view import Report, report
@@ -42,14 +42,16 @@ def status(
 
 def _say(seen: Report, clock: Clock) -> None:
     job, now = seen.standing, clock.now()
-    say.say(f"{job.name} is {state_text(job)} since {say.when(job.since, now)}")
+    say.say_styled(f"{job.name} is ", state_shown(job), f" since {say.when(job.since, now)}")
     if job.advice:
         say.say(f"  {job.advice}")
     up = "" if job.over else f", up {say.lasting(say.seconds_since(job.started_at, now))}"
-    say.say(f"  attempt {job.attempt}, {seen.restarts} restarts since {say.when(job.started_at, now)}{up}")
+    restarts = say.counted(seen.restarts, "restart")
+    say.say(f"  started {say.when(job.started_at, now)}{up}, attempt {job.attempt}, {restarts}")
     if not job.over:
+        who = f"supervisor {job.pid}" if job.supervised else f"process {job.pid}"
         driver = f", driver {job.driver}" if job.driver else ""
-        say.say(f"  process {job.pid} on {job.host}, started by {job.user or '?'}{driver}")
+        say.say(f"  {who}{driver} on {job.host}, started by {job.user or '?'}")
     if job.file:
         say.say(f"  file {job.file}")
     if seen.checkpoint is not None:
@@ -80,16 +82,15 @@ def _say_checkpoint(event: Event, clock: Clock) -> None:
     body = event.body
     ago = say.lasting(say.seconds_since(event.at, clock.now()))
     sizes = f"{say.size(body['new_bytes'])} new of {say.size(body['full_bytes'])}"
-    say.say(f"  last checkpoint {body['id']}, {ago} ago: {body['seconds']:.2f} s, {sizes}")
+    say.say(f"  last checkpoint {body['id']}, {ago} ago: {say.took(body['seconds'])}, {sizes}")
 
 
 def _query_table(seen: Report, clock: Clock) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("query", overflow="fold")
     table.add_column("state", no_wrap=True)
-    for name in ("batch", "at", "rows", "seconds", "state rows", "bytes"):
+    for name in ("batch", "at", "rows", "seconds", "state rows", "bytes", "watermark"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("watermark", overflow="fold")
     for query in seen.queries:
         table.add_row(*_query_row(query, clock))
     return table
@@ -119,15 +120,24 @@ def _query_row(query: dict[str, Any], clock: Clock) -> list[str]:
         f"{query['seconds']:.2f}",
         say.number(query["state_rows"]),
         say.size(query["state_bytes"]),
-        (query["watermark"] or "-").removesuffix(".000Z"),
+        _watermark(query["watermark"], clock),
     ]
+
+
+def _watermark(mark: str, clock: Clock) -> str:
+    """Where event time stands, and how long ago that is; before the first event it is nowhere."""
+    if not measures.begun(mark):
+        return "-"
+    now = clock.now()
+    return f"{say.when(mark, now)} ({say.lasting(say.seconds_since(mark, now))} ago)"
 
 
 def _say_failure(failure: Event, gave_up: str, clock: Clock) -> None:
     where = f" in query {failure.query}" if failure.query else ""
     say.say(f"\nlast failure, {say.when(failure.at, clock.now())}, attempt {failure.attempt}{where}")
-    say.say(f"  {failure.body['what']}")
-    for label, text in (("why", failure.body["why"]), ("what to do", failure.body["hint"])):
+    shown = forms.failure(failure)
+    say.say(f"  {shown['what']}")
+    for label, text in (("why", shown["why"]), ("what to do", shown["hint"])):
         if text:
             say.say(f"  {label}: {text}")
     if gave_up:

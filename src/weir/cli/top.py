@@ -100,7 +100,7 @@ def _headline(seen: Report, verdict: Health, clock: Clock) -> Text:
         (job.name, "bold"),
         "  ",
         (job.state, style),
-        f"  attempt {job.attempt}{up}, {seen.restarts} restarts\n",
+        f"  attempt {job.attempt}{up}, {say.counted(seen.restarts, 'restart')}\n",
     )
     return head.append(verdict.words, style=style)
 
@@ -143,7 +143,7 @@ def _checkpoints(newest: list[Checkpoint], clock: Clock) -> Table:
             str(one.id),
             one.status.value,
             say.when(one.ended_at or one.begun_at, clock.now()) if one.ended_at or one.begun_at else "-",
-            "-" if one.seconds is None else f"{one.seconds:.2f} s",
+            "-" if one.seconds is None else say.took(one.seconds),
             "-" if one.new_bytes is None else say.size(one.new_bytes),
             one.reason or _mostly(one),
         )
@@ -160,7 +160,7 @@ def _mostly(one: Checkpoint) -> str:
     if not found:
         return ""
     seconds, phase, query = max(found)
-    return f"{phase} of {query}, {seconds:.2f} s"
+    return f"{phase} of {query}, {say.took(seconds)}"
 
 
 def _recovery(event: Event, clock: Clock) -> list[Text]:

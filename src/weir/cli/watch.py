@@ -139,7 +139,7 @@ def _query_line(batch: BatchCommitted) -> Text:
 
 def _checkpoint_line(done: CheckpointCompleted) -> Text:
     sizes = f"{say.size(done.new_bytes)} new of {say.size(done.full_bytes)}"
-    line = Text(f"  checkpoint {done.id}: {done.seconds:.2f} s, {sizes}", style="dim", no_wrap=True)
+    line = Text(f"  checkpoint {done.id}: {say.took(done.seconds)}, {sizes}", style="dim", no_wrap=True)
     line.overflow = "ellipsis"
     return line
 

@@ -32,6 +32,7 @@ from weir.ids import JobName
 from weir.lease import Lease
 from weir.protocol import messages as m
 from weir.spark import session
+from weir.spark.failure import whole_stack
 from weir.storage import Store, access, generations, open_store
 from weir.storage.attempts import AttemptLock, AttemptRecord
 from weir.words import without_secrets
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from weir.job.job import Job
+
+
+_WHOLE_STACK = "the whole stack is in run.failures[0].failure.stack"
+"""A notebook keeps no logs."""
 
 
 class Run:
@@ -91,7 +96,7 @@ class Run:
             self._engine.start(wanted)
         except BaseException:
             self._engine.stop(0)
-            self._release()
+            self._release(failed=True)
             raise
 
     def __enter__(self) -> Run:
@@ -201,7 +206,8 @@ class Run:
         if self.failures:
             first = self.failures[0]
             f = first.failure
-            raise RunFailedError(query=first.query, batch=first.batch, what=f.what, why=f.why, hint=f.hint)
+            hint = f.hint.replace(whole_stack(self.job), _WHOLE_STACK)
+            raise RunFailedError(query=first.query, batch=first.batch, what=f.what, why=f.why, hint=hint)
         if self._engine.failed is not None:
             raise self._engine.failed
 
@@ -220,7 +226,7 @@ class Run:
         self._engine.stop(self._settings.task_cancellation_timeout.total_seconds(), cancelled=cancelled)
         self._engine.over.wait(self._settings.task_cancellation_timeout.total_seconds())
         self._engine.settle_groups()
-        self._release()
+        self._release(failed=self._failed)
 
     def _hear(self, message: m.Message) -> None:
         with self._changed:
@@ -276,10 +282,10 @@ class Run:
         except FencedError as error:
             self._engine.fail(error)
 
-    def _release(self) -> None:
+    def _release(self, *, failed: bool) -> None:
         self._released.set()
         self._beating.join()  # a beat behind the release would hold the attempt again
-        self._lock.release()
+        self._lock.release(failed=failed)
 
     def _waiting(self, holder: AttemptRecord, seconds: float) -> None:
         if holder.pid == os.getpid():

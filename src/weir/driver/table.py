@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from weir.protocol.messages import BatchCommitted, CheckpointCompleted, QueryFailed
-from weir.words import number, size
+from weir.words import number, size, took
 
 
 def run_table(
@@ -37,7 +37,7 @@ def _last(checkpoints: Sequence[CheckpointCompleted]) -> str:
         return ""
     last = checkpoints[-1]
     sizes = f"{size(last.new_bytes)} new of {size(last.full_bytes)}"
-    return f"; checkpoint {last.id} took {last.seconds:.2f} s, {sizes}"
+    return f"; checkpoint {last.id} took {took(last.seconds)}, {sizes}"
 
 
 def _row(last: BatchCommitted, all: Sequence[BatchCommitted]) -> str:

@@ -83,6 +83,11 @@ _SLIPS: tuple[tuple[str, str], ...] = (
 """What helps against the commonest slips in a pipeline, by Spark's own words: advice alone."""
 
 
+def whole_stack(job: str) -> str:
+    """Where the whole stack of a failure is, under a supervisor."""
+    return f"'weir logs {job}' has the whole stack"
+
+
 def from_exception(error: BaseException, job: str, *, planning: bool = False) -> Failure:
     """The failure behind an exception, as the supervisor and the journal take it.
 
@@ -116,7 +121,7 @@ def _from_exception(error: BaseException, job: str, planning: bool) -> Failure:
         )
     if (own := _own_in_worker(error, stack)) is not None:
         return own
-    return _of_spark(error, stack, f"'weir logs {job}' has the whole stack", planning)
+    return _of_spark(error, stack, whole_stack(job), planning)
 
 
 def _of_spark(error: BaseException, stack: str, logs: str, planning: bool) -> Failure:

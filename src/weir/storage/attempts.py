@@ -20,6 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from weir.clock import Clock
 from weir.errors import FencedError, JobRunningError, OutcomeUnknownError
@@ -63,6 +64,8 @@ class Beat:
     released: bool = False
     group: int = 0
     """The process group of the driver, or 0."""
+    failed: bool = False
+    """Released because the job failed; of a job without a supervisor, which has no journal."""
 
 
 class AttemptLock:
@@ -117,9 +120,9 @@ class AttemptLock:
             raise FencedError(who=f"attempt {self.held}", by=f"attempt {self.held + 1}")
         self._write(replace(self._beat, count=self._beat.count + 1, group=group or self._beat.group))
 
-    def release(self) -> None:
+    def release(self, *, failed: bool = False) -> None:
         """Say that the owner and its driver have ended; the next taker need not wait."""
-        self._write(replace(self._beat, count=self._beat.count + 1, released=True))
+        self._write(replace(self._beat, count=self._beat.count + 1, released=True, failed=failed))
 
     def newest(self) -> AttemptRecord | None:
         """The newest attempt of the job, or None. One whose record is torn has a holder, nobody knows who."""
@@ -194,7 +197,12 @@ class AttemptLock:
 
     def _write(self, beat: Beat) -> None:
         self._beat = beat
-        self._store.put(paths.beat(self._job, self.held), json.dumps(asdict(beat)).encode())
+        self._store.put(paths.beat(self._job, self.held), json.dumps(_form(beat)).encode())
+
+
+def _form(beat: Beat) -> dict[str, Any]:
+    """A beat as it is stored; `failed` only when it is so, because an earlier weir does not know it."""
+    return {key: value for key, value in asdict(beat).items() if key != "failed" or value}
 
 
 class KnownAttempts:

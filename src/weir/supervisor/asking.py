@@ -47,14 +47,10 @@ CONFIGURE = Wish("configure", "changed its settings", "it takes the change when 
 def refuse_without_supervisor(job: Standing, verb: str, shown: str) -> None:
     """Raise when nobody is there who could do this to the job; `shown` says where to look instead."""
     if job.over:
-        lost = job.state == LOST
         since = f"it is {job.state} since {when(job.since, Clock().now())}"
-        raise NoSupervisorError(
-            job=job.name,
-            verb=verb,
-            reason=job.advice if lost else since,
-            todo="nothing runs that could do it" if lost else shown,
-        )
+        lost = f"to resume it: weir run {job.file or 'FILE'}"
+        todo = lost if job.state == LOST else shown
+        raise NoSupervisorError(job=job.name, verb=verb, reason=since, todo=todo)
     if not job.supervised:
         raise NoSupervisorError(
             job=job.name,

@@ -15,7 +15,7 @@ from typing import Any
 
 from weir.checkpoint import manifest as mf
 from weir.clock import Clock
-from weir.errors import NoSuchCheckpointError
+from weir.errors import NotListedError
 from weir.ids import CheckpointId, JobName, job_name
 from weir.protocol.checkpoints import CheckpointState
 from weir.storage import Store, open_store, paths
@@ -62,11 +62,11 @@ def newest(dir: str, name: str, clock: Clock, limit: int, before: int | None = N
 
 
 def one(dir: str, name: str, clock: Clock, id: int) -> Checkpoint:
-    """One checkpoint; raises `NoSuchCheckpointError`."""
+    """One checkpoint; raises `NotListedError`."""
     found = newest(dir, name, clock, 1, id + 1)
     if not found or found[-1].id != id:
         reason = "neither its journal nor its storage has such a checkpoint"
-        raise NoSuchCheckpointError(job=name, point=f"chk-{id}", reason=reason)
+        raise NotListedError(job=name, id=id, reason=reason)
     return found[-1]
 
 

@@ -5,6 +5,7 @@ Keys may be added; none goes or changes its meaning. Facts in, plain values out.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import asdict
 from datetime import datetime
@@ -13,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 from weir.supervisor.journal import Event
 from weir.supervisor.view import Alive, Report, Standing
 from weir.words import seconds_since
+
+_LOGS = re.compile(r"('weir logs [\w.-]+)'")
+"""The advice to look into the output of a job, as a failure has it."""
 
 if TYPE_CHECKING:
     from weir.savepoint.catalogue import Entry
@@ -64,9 +68,11 @@ def happened(event: Event) -> dict[str, Any]:
 
 
 def failure(event: Event) -> dict[str, Any]:
+    """A failure; its hint names the attempt whose output has it, which is rarely the newest."""
     kept = ("what", "why", "hint", "domain", "error", "batch", "stack")
     where = {"at": event.at, "attempt": event.attempt, "query": event.query or None}
-    return where | {key: event.body.get(key) for key in kept}
+    hint = _LOGS.sub(rf"\1 --attempt {event.attempt}'", str(event.body.get("hint") or ""))
+    return where | {key: event.body.get(key) for key in kept} | {"hint": hint}
 
 
 def savepoint(entry: Entry) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from weir.words import moment_of
 
 PERCENTILES = (50, 90, 95, 99)
 _WINDOW = timedelta(seconds=60)
+_LONG_ENOUGH = timedelta(minutes=10)
+"""For a growth an hour."""
 _RECENT = 300
 """So many batches of a query are looked at."""
 _CHECKPOINTS = 1000
@@ -28,6 +30,11 @@ _SPREAD = ("seconds", "new_bytes", "full_bytes")
 _HALF = 10
 """So many newest batches are compared with as many before them."""
 _NO_WATERMARK = "1970-01-01"
+
+
+def begun(watermark: str | None) -> bool:
+    """Whether event time has begun; Spark reports 1970 before the first event."""
+    return bool(watermark) and not str(watermark).startswith(_NO_WATERMARK)
 
 
 def spread(values: Iterable[float | None]) -> dict[str, float] | None:
@@ -96,7 +103,7 @@ class Query:
     def watermark_lag(self) -> float | None:
         """Seconds from the watermark to now; None without event time."""
         mark = self.last["watermark"] if self.last else ""
-        if not mark or mark.startswith(_NO_WATERMARK):
+        if not begun(mark):
             return None
         return max(0.0, (self.now - moment_of(mark)).total_seconds())
 
@@ -140,6 +147,7 @@ class Query:
             "query": self.name,
             **self.standing.form(),
             **{key: last.get(key) for key in shown},
+            "watermark": last["watermark"] if begun(last.get("watermark")) else None,
             "durations": last.get("durations", {}),
             "rate": self.rate,
             "behind": self.behind,
@@ -162,12 +170,15 @@ def _operators_of(batch: Mapping[str, Any]) -> list[str]:
 
 
 def _hourly(course: Sequence[tuple[str, float]]) -> float | None:
-    """How much a figure grows in an hour, from its first to its last value, oldest first."""
+    """How much a figure grows in an hour, from its first to its last value, oldest first.
+
+    None when they are less than ten minutes apart: a job that has just begun grows from nothing.
+    """
     if len(course) < 2:
         return None
     (began, first), (ended, last) = course[0], course[-1]
     seconds = (moment_of(ended) - moment_of(began)).total_seconds()
-    return (last - first) / seconds * 3600 if seconds >= 1 else None
+    return (last - first) / seconds * 3600 if seconds >= _LONG_ENOUGH.total_seconds() else None
 
 
 def queries(dir: str, name: str, clock: Clock, recent: int = _RECENT) -> list[Query]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
 
@@ -50,7 +50,7 @@ class Standing:
     """What to do about it; empty when there is nothing to do."""
     attempt: int
     since: str
-    """When this state began."""
+    """When this state began; of a LOST job when it was last seen alive."""
     started_at: str
     """When the supervisor took the job."""
     pid: int
@@ -120,16 +120,18 @@ def alive(record: AttemptRecord, beat: Beat) -> Alive:
     return Alive.YES if visible(record) else Alive.UNKNOWN
 
 
-def true_state(written: JobState | None, released: bool, life: Alive) -> str:
+def true_state(written: JobState | None, released: bool, life: Alive, failed: bool = False) -> str:
     """The state to show: what was written last, unless its writer died before the end.
 
-    A job in a notebook (`Job.start`) writes no journal, so that nothing is `written`.
+    A job in a notebook (`Job.start`) writes no journal, so that nothing is `written`: `failed` is what
+    its release says.
     """
     if written is not None and (written.final or life is not Alive.NO):
         return written.value
     if written is not None or (life is Alive.NO and not released):
         return LOST
-    return JobState.CANCELED.value if released else JobState.RUNNING.value
+    ended = JobState.FAILED if failed else JobState.CANCELED
+    return ended.value if released else JobState.RUNNING.value
 
 
 def job_names(dir: str) -> list[JobName]:
@@ -159,7 +161,7 @@ def look(dir: str, name: str, clock: Clock) -> Standing:
     job = job_name(name)
     newest, beat = _newest(dir, job, clock)
     with history_of(dir, job) as history:
-        return _standing(job, newest, beat, history, clock.now())
+        return _standing(dir, job, newest, beat, history, clock.now())
 
 
 def report(dir: str, name: str, clock: Clock, recoveries: int = 3) -> Report:
@@ -167,7 +169,7 @@ def report(dir: str, name: str, clock: Clock, recoveries: int = 3) -> Report:
     job = job_name(name)
     newest, beat = _newest(dir, job, clock)
     with history_of(dir, job) as history:
-        standing = _standing(job, newest, beat, history, clock.now())
+        standing = _standing(dir, job, newest, beat, history, clock.now())
         if history is None:
             return Report(standing, [], None, "", 0, [])
         gave_up = history.last("gave up")
@@ -220,7 +222,7 @@ def history_of(dir: str, job: JobName) -> Iterator[History | None]:
 
 
 def _standing(
-    job: JobName, newest: AttemptRecord, beat: Beat, history: History | None, now: datetime
+    dir: str, job: JobName, newest: AttemptRecord, beat: Beat, history: History | None, now: datetime
 ) -> Standing:
     state = history.last("state") if history else None
     written = JobState(state.body["state"]) if state else None
@@ -228,7 +230,7 @@ def _standing(
     if state is not None and state.attempt < start.attempt:
         state, written = None, None  # an earlier life says nothing of this one
     life = alive(newest, beat)
-    shown = true_state(written, beat.released, life)
+    shown = true_state(written, beat.released, life, beat.failed)
     file = str(start.body.get("file", ""))
     batches = history.batches(limit=1) if history else []
     return Standing(
@@ -237,7 +239,7 @@ def _standing(
         alive=life,
         advice=_advice(shown, life, newest, beat, file),
         attempt=newest.attempt,
-        since=state.at if state else newest.since,
+        since=_last_seen(dir, job, newest, history) if shown == LOST else state.at if state else newest.since,
         started_at=start.at,
         pid=newest.pid,
         host=newest.host,
@@ -275,6 +277,18 @@ def running(queries: Mapping[str, QueryView]) -> str:
     return f"{count} of {len(queries)}" if queries else "-"
 
 
+def _last_seen(dir: str, job: JobName, newest: AttemptRecord, history: History | None) -> str:
+    """When the newest attempt was last seen alive: its newest event, batch or beat."""
+    events, batches = (history.events(limit=1), history.batches(limit=1)) if history else ([], [])
+    seen = [moment_of(newest.since), *(moment_of(one.at) for one in events)]
+    seen += [moment_of(one["at"]) for one in batches if one["at"]]
+    if is_local(dir):
+        with suppress(OSError):  # it died before its first beat
+            beaten = os.stat(os.path.join(local_path(dir), paths.beat(job, newest.attempt))).st_mtime
+            seen.append(datetime.fromtimestamp(beaten, timezone.utc))
+    return max(seen).isoformat()
+
+
 def _session_start(newest: AttemptRecord, history: History | None) -> Event:
     """The first attempt of whoever holds the newest one; with an empty body when it keeps no journal."""
     written = history.events("attempt") if history else []
@@ -286,10 +300,10 @@ def _advice(state: str, life: Alive, newest: AttemptRecord, beat: Beat, file: st
     who = f"process {newest.pid} on {newest.host}"
     if state == LOST:
         ending = "" if beat.released or gone(newest, beat) else "; its driver ends itself about now"
-        again = f"'weir run {file or 'FILE'}' goes on where it was"
-        return f"its supervisor ({who}) is gone without an end{ending}: {again}"
+        again = f"'weir run {file or 'FILE'}' resumes it"
+        return f"its supervisor ({who}) died before the job ended{ending}: {again}"
     if life is Alive.UNKNOWN:
-        return f"it is held by {who}, which can't be seen from here: this is what it said last"
+        return f"it is held by {who}, which can't be seen from here: this is what it reported last"
     return ""
 
 
