@@ -53,8 +53,10 @@ JSON_FORMS = {
     "checkpoint": "`job`, `id`, `status`, `seconds`, `new_bytes`, `full_bytes`. One that was aborted has"
     " `error` beside `job`, `id`, `status`",
     "checkpoints": "`job`, `checkpoints`: each with `id`, `status` (pending, completed, aborted or subsumed),"
-    " `attempt`, `alignment`, `full`, `trigger`, `begun_at`, `ended_at`, `seconds`, `new_bytes`,"
-    " `full_bytes`, `reason`, `phases`, `queries` (by name: `batch`, `unaligned`, `new_bytes`, `full_bytes`,"
+    " `attempt`, `alignment`, `full`, `trigger`, `begun_at` and `ended_at` (when it was recorded), `seconds`"
+    " (from the trigger to the last ack, as the driver measured it), `new_bytes`, `full_bytes`, `reason`,"
+    " `phases` (trigger, barrier and ack are seconds after the trigger; complete and notify come"
+    " after them and are lengths), `queries` (by name: `batch`, `unaligned`, `new_bytes`, `full_bytes`,"
     " `phases`); with `--orphans`: `job`, `orphans` (each with `key` and `bytes`; null: not known, in an"
     " object store), `bytes` (their sum), `under_way` (ids of checkpoints that are being taken: pins and"
     " copies are left out)",

@@ -13,9 +13,11 @@ from tests.fake_job import Answer, FakeJob
 from tests.web_site import checkpointed, described, failed
 from weir.cli import main
 from weir.clock import Clock, ManualClock
+from weir.supervisor import measures
 from weir.supervisor.health import Health, Level, health, judge
 from weir.supervisor.measures import Query
 from weir.supervisor.view import report
+from weir.words import moment_of, seconds_since
 
 INTERVAL = "execution.checkpointing.interval"
 
@@ -60,8 +62,8 @@ def test_a_checkpoint_that_is_overdue_is_said_unless_there_is_no_interval(
     ("state", "level", "word"),
     [
         ("FAILED", Level.BAD, "boom: too often"),
-        ("RESTARTING", Level.WARN, "it starts again: boom"),
-        ("STARTING", Level.OVER, "it is starting"),
+        ("RESTARTING", Level.WARN, "down for 0 s: boom; it waits before it restarts"),
+        ("STARTING", Level.WARN, "down for 0 s: boom; attempt 1 is starting"),
         ("CANCELLING", Level.OVER, "it is ending"),
     ],
 )
@@ -69,6 +71,28 @@ def test_the_state_decides_first(state: str, level: Level, word: str, job: FakeJ
     failed(job, "boom").event("gave up", {"reason": "too often"})
     job.state(state)
     assert verdict(job) == Health(level, word)
+
+
+def test_a_job_that_starts_for_the_first_time_or_after_an_end_is_not_down(tmp_path: Path) -> None:
+    job = described(FakeJob(tmp_path).state("STARTING"))
+    assert verdict(job) == Health(Level.OVER, "it is starting")
+    job.state("RUNNING").state("CANCELLING").state("CANCELED").state("STARTING")
+    assert verdict(job) == Health(Level.OVER, "it is starting")
+    assert measures.outages(str(tmp_path), job.name, job.clock) == []
+
+
+def test_an_outage_lasts_from_the_last_sign_of_life_and_until_now_while_it_lasts(job: FakeJob) -> None:
+    recovery = {"query": "", "cause": "killed", "seconds": 75.0, "parts": {}, "first": None}
+    job.event("recovery", recovery)
+    job.event("recovery", {**recovery, "query": "counts"}, "counts")  # the others ran meanwhile
+    (past,) = measures.outages(str(job.dir), job.name, job.clock)
+    assert seconds_since(past[0], moment_of(past[1])) == 75.0 and past[2] == "killed"
+    job.event("failure", {"what": "killed again", "why": "", "hint": ""})
+    job.state("RESTARTING").restart().state("STARTING")
+    _, lasting = measures.outages(str(job.dir), job.name, job.clock)
+    assert lasting[0] < lasting[1] and lasting[2] == "killed again"
+    job.state("RUNNING")
+    assert len(measures.outages(str(job.dir), job.name, job.clock)) == 1
 
 
 def test_a_lost_job_is_bad_and_one_that_ended_is_over(job: FakeJob) -> None:

@@ -23,6 +23,7 @@ from tests.unit.test_cli_savepoints import saved
 from tests.web_site import ASKS, Answering, checkpointed, client, described, failed, site
 from weir.checkpoint.restore import Changes, From
 from weir.protocol.messages import BatchCommitted
+from weir.supervisor.checkpoints import lengths
 from weir.web import doing, sampling
 from weir.web.metrics import MEANINGS
 
@@ -107,6 +108,55 @@ def test_failures_are_grouped_with_the_authors_frames_first_and_advice(api: Test
     assert group["kind"] == "poison record"
     assert len(data(api.get(f"{API}/jobs/wordcount/recoveries"))) == 4
     assert data(api.get(f"{API}/jobs/wordcount/restarts"))[0]["query"] == "counts"
+
+
+def test_one_cause_in_several_queries_is_one_group(api: TestClient, job: FakeJob) -> None:
+    for query in ("bronze", "silver"):
+        what = f"Query [id = 6f-{query}, runId = 1a-{query}] Python worker failed to connect back."
+        job.event("failure", {"what": what, "why": "", "hint": "", "domain": "internal", "error": "X"}, query)
+    (group,) = data(api.get(f"{API}/jobs/wordcount/failures"))
+    assert (group["count"], group["queries"], group["kind"]) == (2, ["bronze", "silver"], "overload")
+
+
+def test_the_phases_of_a_whole_checkpoint_are_counted_once() -> None:
+    phases = {"trigger": 0.001, "barrier": 0.003, "ack": 0.006, "complete": 0.002, "notify": 0.001}
+    found = dict(lengths(phases))
+    assert found == pytest.approx(
+        {"trigger": 0.001, "barrier": 0.002, "ack": 0.003, "complete": 0.002, "notify": 0.001}
+    )
+    assert dict(lengths({"trigger": 0.1})) == {"trigger": 0.1}  # one that was aborted has reached only this
+
+
+def test_a_source_has_the_name_that_its_author_gave_when_there_is_only_one(
+    api: TestClient, job: FakeJob
+) -> None:
+    batch = BatchCommitted("counts", 1, 42, 10, 0.5, {}, 3, 100, at=job.clock.now().isoformat())
+    sources: list[dict[str, Any]] = [{"name": "RateStreamV2[...]", "rows": 1, "behind": None, "unit": ""}]
+    job.journal.batch(job.lock.held, replace(batch, sources=sources))
+    for named, shown in ((["orders"], "orders"), (["orders", "rates"], "RateStreamV2[...]")):
+        query = {
+            "name": "counts",
+            "inputs": [],
+            "sources": [],
+            "named": named,
+            "channel": False,
+            "sink": None,
+        }
+        job.journal.event(1, "graph", {"queries": [{**query, "output_mode": "update"}]}, alone=True)
+        (vertex,) = data(api.get(f"{API}/jobs/wordcount/graph"))["queries"]
+        assert vertex["reads"] == [shown]
+
+
+def test_a_job_has_no_growth_before_ten_minutes_and_no_watermark_before_an_event(
+    api: TestClient, job: FakeJob
+) -> None:
+    now = job.clock.now()
+    for ago, size in ((9, 2**20), (0, 2**30)):
+        batch = BatchCommitted("counts", 1, 50 - ago, 10, 0.5, {}, 3, size, watermark="1970-01-01T00:00:00Z")
+        job.journal.batch(1, replace(batch, at=(now - timedelta(minutes=ago)).isoformat()))
+    job.journal.flush()
+    (query,) = data(api.get(f"{API}/jobs/wordcount/queries"))
+    assert query["state_growth_bytes_per_hour"] is None and query["watermark"] is None
 
 
 def test_two_mistakes_that_raise_the_same_type_are_two_causes(api: TestClient, job: FakeJob) -> None:

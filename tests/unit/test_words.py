@@ -11,7 +11,15 @@ from weir.clock import Clock
 from weir.errors import ExternalError, NoTokenError, UserCodeError
 from weir.spark.failure import from_exception
 from weir.supervisor.journal import History, Journal
-from weir.words import Scrubber, body_without_secrets, without_escapes, without_secrets, without_this
+from weir.words import (
+    Scrubber,
+    body_without_secrets,
+    counted,
+    took,
+    without_escapes,
+    without_secrets,
+    without_this,
+)
 
 SECRET = "hunter2"
 JAAS = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="{SECRET}";'
@@ -179,3 +187,22 @@ def test_no_command_reaches_a_terminal_and_colours_only_where_they_may() -> None
 
 def test_what_an_error_tells_to_do_can_be_read() -> None:
     assert NoTokenError(reason="no").hint.endswith("Authorization: Bearer <token>")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0.00 s"),
+        (0.0002, "< 1 ms"),
+        (0.005, "5 ms"),
+        (0.34, "0.34 s"),
+        (75, "75.00 s"),
+        (125, "2 min 5 s"),
+    ],
+)
+def test_how_long_something_took(seconds: float, text: str) -> None:
+    assert took(seconds) == text
+
+
+def test_a_number_has_the_form_of_its_noun() -> None:
+    assert [counted(count, "row") for count in (0, 1, 2, 3000)] == ["no row", "1 row", "2 rows", "3k rows"]

@@ -106,6 +106,7 @@ def learnt(spec: QuerySpec, graph: Graph) -> dict[str, Any]:
         "name": spec.name,
         "inputs": list(graph.inputs[spec.name]),
         "sources": [one.name for one in graph.receiving if spec.name in one.readers],
+        "named": list(spec.sources),
         "channel": spec.channel is not None,
         "sink": saved_sink(spec).model_dump(include={"kind", "description", "rewindable"}),
         "output_mode": spec.output_mode,

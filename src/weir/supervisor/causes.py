@@ -21,6 +21,9 @@ _FOREIGN = re.compile(r"/(site-packages|dist-packages|pyspark|py4j|weir)/|/lib/p
 _VARIES = re.compile(r"'[^']*'|\"[^\"]*\"|/\S+|\S*\d\S*")
 """What differs from one failure to the next of the same cause: values, paths, numbers and ids."""
 
+_OF_QUERY = re.compile(r"Query \[id = [^\]]*\]\s*")
+"""Spark's name for a query in a message; the same cause has another one in each query and each run."""
+
 _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         "memory",
@@ -113,7 +116,6 @@ class _Cause(NamedTuple):
 
     domain: str
     error: str
-    query: str
     where: str
     """The author's own innermost line; what was said, without its numbers and values, when there is none."""
 
@@ -121,9 +123,9 @@ class _Cause(NamedTuple):
 def _cause(event: Event) -> _Cause:
     body = event.body
     own = [one for one in frames(str(body.get("stack") or "")) if one.own]
-    said = _VARIES.sub("*", f"{body.get('what', '')} {body.get('why', '')}")
+    said = _VARIES.sub("*", _OF_QUERY.sub("", f"{body.get('what', '')} {body.get('why', '')}"))
     where = f"{own[-1].file}:{own[-1].line}" if own else said
-    return _Cause(str(body.get("domain", "")), str(body.get("error", "")), event.query, where)
+    return _Cause(str(body.get("domain", "")), str(body.get("error", "")), where)
 
 
 def frames(stack: str) -> list[Frame]:
@@ -159,6 +161,7 @@ def _group(events: list[Event]) -> dict[str, Any]:
         "count": len(events),
         "first_at": events[0].at,
         "last_at": last.at,
+        "queries": sorted({event.query for event in events if event.query}),
         "attempts": sorted({event.attempt for event in events}),
         "batches": list(dict.fromkeys(batch for batch in batches if batch is not None and batch >= 0)),
         "kind": found.kind if found else "",

@@ -23,6 +23,8 @@ from weir.supervisor.journal import Event
 from weir.supervisor.view import history_of, look
 
 WHOLE = ("trigger", "barrier", "ack", "complete", "notify")
+_MOMENTS = ("trigger", "barrier", "ack")
+"""Of the whole, those that are seconds after the trigger began; the others are lengths."""
 PHASES = ("barrier", "alignment", "commit", "listing", "pinning", "copying", "ack")
 """Of the whole and of a query, in the order in which they pass."""
 _UNFINISHED = "its driver ended before it completed"
@@ -41,12 +43,13 @@ class Checkpoint:
     begun_at: str = ""
     ended_at: str = ""
     seconds: float | None = None
+    """From the trigger to the last ack, as the driver measured it; `complete` and `notify` come after."""
     new_bytes: int | None = None
     full_bytes: int | None = None
     reason: str = ""
     """Why it was aborted."""
     phases: Mapping[str, float] = field(default_factory=dict)
-    """Of the whole, in seconds."""
+    """Of the whole, in seconds: `barrier` and `ack` after the trigger began, the others by themselves."""
     queries: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """For each query: batch, unaligned, new_bytes, full_bytes, phases."""
 
@@ -68,6 +71,17 @@ def one(dir: str, name: str, clock: Clock, id: int) -> Checkpoint:
         reason = "neither its journal nor its storage has such a checkpoint"
         raise NotListedError(job=name, id=id, reason=reason)
     return found[-1]
+
+
+def lengths(phases: Mapping[str, float]) -> list[tuple[str, float]]:
+    """The phases of the whole one after the other, each with what it took by itself."""
+    found, reached = [], 0.0
+    for phase in WHOLE:
+        if phase in phases:
+            length = phases[phase] - reached if phase in _MOMENTS else phases[phase]
+            reached = max(reached, phases[phase]) if phase in _MOMENTS else reached
+            found.append((phase, max(0.0, length)))
+    return found
 
 
 def folded(events: Iterable[Event]) -> dict[int, Checkpoint]:

@@ -23,6 +23,12 @@ from weir.words import lasting, moment_of, number, seconds_since
 INTERVAL = "execution.checkpointing.interval"
 _FAILED = {reason.value for reason in COUNTED}
 _HOUR = timedelta(hours=1)
+_COMING_BACK = {
+    JobState.RESTARTING.value: "it waits before it restarts",
+    JobState.STARTING.value: "attempt {attempt} is starting",
+}
+_STATES = 50
+"""So many changes of state are looked at for the last time that it ran."""
 _OFTEN = 3
 """So many restarts within an hour are worth a word."""
 _PATIENCE = 30.0
@@ -50,9 +56,11 @@ def health(dir: str, seen: Report, clock: Clock) -> Health:
     with history_of(dir, job_name(job)) as history:
         ended = history.events(*CHECKPOINTS[1:], limit=50) if history else []
         restarts = history.events("restart", limit=_OFTEN) if history else []
+        states = history.events("state", limit=_STATES) if history else []
     interval = settings_of(dir, job).get(INTERVAL, {}).get("value", "off")
     late = [one for one in measures.queries(dir, job, clock) if one.falling_behind]
-    return judge(seen, ended, restarts, interval, clock.now(), late)
+    down_since = measures.down_since(states, seen.failure)
+    return judge(seen, ended, restarts, interval, clock.now(), late, down_since)
 
 
 def judge(
@@ -62,10 +70,11 @@ def judge(
     interval: str,
     now: datetime,
     late: Sequence[measures.Query] = (),
+    down_since: str = "",
 ) -> Health:
     """`ended` are the newest checkpoints that completed or were aborted, `restarts` the newest ones.
 
-    `late` are the queries that fall behind.
+    `late` are the queries that fall behind; `down_since` is when the job went down, if it is.
     """
     job, failure = seen.standing, seen.failure
     if job.state == LOST:
@@ -77,6 +86,10 @@ def judge(
         return Health(Level.OVER, f"it ended as {job.state}")
     if failed := [name for name, one in job.queries.items() if one.state == QueryState.FAILED.value]:
         return Health(Level.BAD, _failed_words(failed[0], job.queries[failed[0]].failure, len(job.queries)))
+    if down_since and measures.down(job):
+        what = failure.body["what"] if failure else "as asked"
+        coming = _COMING_BACK[job.state].format(attempt=job.attempt)
+        return Health(Level.WARN, f"down for {lasting(seconds_since(down_since, now))}: {what}; {coming}")
     if job.state == JobState.RESTARTING.value:
         return Health(Level.WARN, _restarting(job.queries, failure))
     if job.state != JobState.RUNNING.value:

@@ -12,8 +12,9 @@ from typing import Any
 
 from weir.clock import Clock
 from weir.ids import job_name
-from weir.supervisor.journal import CHECKPOINTS, History
-from weir.supervisor.view import UNKNOWN_QUERY, QueryView, history_of, look
+from weir.protocol.states import JobState, QueryState
+from weir.supervisor.journal import CHECKPOINTS, Event, History
+from weir.supervisor.view import UNKNOWN_QUERY, QueryView, Standing, history_of, look
 from weir.words import moment_of
 
 PERCENTILES = (50, 90, 95, 99)
@@ -29,6 +30,10 @@ PHASED = 100
 _SPREAD = ("seconds", "new_bytes", "full_bytes")
 _HALF = 10
 """So many newest batches are compared with as many before them."""
+_OUTAGES = 100
+"""Recoveries and states that are looked at for outages."""
+_RUNNING = JobState.RUNNING.value
+_DOWN = (JobState.STARTING.value, JobState.RESTARTING.value)
 _NO_WATERMARK = "1970-01-01"
 
 
@@ -207,10 +212,55 @@ def graph(dir: str, name: str, clock: Clock) -> dict[str, Any]:
     return {"queries": [_vertex(learnt.get(query.name, {}), query) for query in found]}
 
 
+def outages(dir: str, name: str, clock: Clock) -> list[tuple[str, str, str]]:
+    """When the job was down, oldest first: from, to and why; the last one may last until now."""
+    with history_of(dir, job_name(name)) as history:
+        if history is None:
+            return []
+        recoveries = history.events("recovery", limit=_OUTAGES)
+        states = history.events("state", limit=_OUTAGES)
+        failure = history.last("failure")
+    past = [
+        (_before(one.at, one.body["seconds"]), one.at, str(one.body["cause"]))
+        for one in recoveries
+        if not one.body.get("query")  # the others ran
+    ]
+    since = down_since(states, failure)
+    why = str(failure.body["what"]) if failure else ""
+    now_down = since and down(look(dir, name, clock))
+    return [*past, (since, clock.now().isoformat(), why)] if now_down else past
+
+
+def down(job: Standing) -> bool:
+    """Whether somebody works on the job, and none of its queries runs."""
+    running = any(one.state == QueryState.RUNNING.value for one in job.queries.values())
+    return not job.over and job.state in _DOWN and not running
+
+
+def _before(moment: str, seconds: float) -> str:
+    return (moment_of(moment) - timedelta(seconds=seconds)).isoformat()
+
+
+def down_since(states: Sequence[Event], failure: Event | None) -> str:
+    """Since when a job that ran is down; empty when it is up, or has not been up yet.
+
+    `states` are its newest events of that kind, oldest first.
+    """
+    ran = max((at for at, one in enumerate(states) if one.body["state"] == _RUNNING), default=None)
+    after = states[ran + 1 :] if ran is not None else []
+    if not after or any(one.body["state"] not in _DOWN for one in after):
+        return ""  # one that was ended and started again was not down meanwhile
+    left = after[0].at
+    return min(left, failure.at) if failure and failure.at > states[ran or 0].at else left
+
+
 def _vertex(learnt: Mapping[str, Any], query: Query) -> dict[str, Any]:
     external = [one["name"] for one in query.form()["sources"] if not one["name"].startswith("channel ")]
     named = learnt.get("sources", [])
     sources = [*named, *external[len(named) :]]
+    author = learnt.get("named", [])
+    if len(sources) == len(author) == 1:  # with more, nobody says which of them this query reads
+        sources = author
     return {
         **query.form(),
         "inputs": learnt.get("inputs", []),

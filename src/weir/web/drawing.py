@@ -8,7 +8,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from weir.words import lasting, number, size
+from weir.protocol.states import QueryState
+from weir.words import lasting, number, size, took
 
 _GAP, _TOP, _BETWEEN = 46, 6, 18
 _WIDE, _NARROW, _PAD = 232, 188, 12
@@ -29,6 +30,8 @@ class Node:
     title: str
     lines: list[str] = field(default_factory=list)
     column: int = 0
+    standing: str = ""
+    """Of a query that does not run: down, failed or ended."""
     x: float = 0
     y: float = 0
 
@@ -41,9 +44,9 @@ class Node:
         return 32 + 18 * len(self.lines) if self.kind == "query" else 34 + 16 * len(self.lines)
 
 
-def graph(vertices: Sequence[Mapping[str, Any]]) -> Markup:
-    """Sources, queries, channels and sinks, from left to right."""
-    nodes, edges = _nodes(vertices)
+def graph(vertices: Sequence[Mapping[str, Any]], *, down: bool = False) -> Markup:
+    """Sources, queries, channels and sinks, from left to right; `down`: none of the queries runs now."""
+    nodes, edges = _nodes(vertices, down)
     if not nodes:
         return Markup("")
     width, height = _place(nodes, edges)
@@ -57,7 +60,9 @@ def graph(vertices: Sequence[Mapping[str, Any]]) -> Markup:
     ).format(w=width, h=height, body=Markup("").join(drawn))
 
 
-def _nodes(vertices: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Node], list[tuple[str, str, str]]]:
+def _nodes(
+    vertices: Sequence[Mapping[str, Any]], down: bool
+) -> tuple[dict[str, Node], list[tuple[str, str, str]]]:
     depth = _depths({one["query"]: one["inputs"] for one in vertices})
     nodes: dict[str, Node] = {}
     edges: list[tuple[str, str, str]] = []
@@ -68,7 +73,8 @@ def _nodes(vertices: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Node], list
             where = f"source {source}"
             nodes.setdefault(where, Node(where, "source", source, column=column - 1))
             edges.append((where, key, ""))
-        nodes[key] = Node(key, "query", name, _query_lines(one), column)
+        standing, words = _standing(one, down)
+        nodes[key] = Node(key, "query", name, _query_lines(one, words), column, standing)
         sink = one["sink"]
         if sink and not one["channel"]:
             where = f"sink {name}"
@@ -87,15 +93,28 @@ def _waiting(vertex: Mapping[str, Any], stream: str) -> str:
     return ""
 
 
-def _query_lines(one: Mapping[str, Any]) -> list[str]:
+def _standing(one: Mapping[str, Any], down: bool) -> tuple[str, str]:
+    """How a query stands when it does not run, for its colour and in words; `down`: none of them runs."""
+    if one["state"] == QueryState.FAILED.value:
+        return "failed", "FAILED"
+    if one["state"] == QueryState.ENDED.value:
+        return "ended", "ended"
+    if one["state"] == QueryState.RESTARTING.value:
+        wait = one["restart_in_seconds"]
+        return "down", "restarts" if wait is None else f"restarts in {wait:.0f} s"
+    return ("down", "down") if down else ("", "")
+
+
+def _query_lines(one: Mapping[str, Any], standing: str) -> list[str]:
     if one["batch"] is None:
-        return ["no batch yet"]
+        return [f"{standing}, no batch yet" if standing else "no batch yet"]
     behind = one["behind"]
-    lines = [f"{number(one['rate'] or 0)} rows/s · batch {one['batch']}, {one['seconds']:.2f} s"]
+    doing = standing or f"{number(one['rate'] or 0)} rows/s"
+    lines = [f"{doing} · batch {one['batch']}, {took(one['seconds'])}"]
     lag = [f"{number(behind['count'])} {behind['unit']} behind"] if behind and behind["count"] else []
     if one["watermark_lag_seconds"] is not None:
         lag.append(f"watermark {lasting(one['watermark_lag_seconds'])} ago")
-    lines.append(" · ".join(lag) or "up to date" if behind or lag else "lag not told")
+    lines.append(" · ".join(lag) or "up to date" if behind or lag else "lag unknown")
     if one["state_rows"]:
         lines.append(f"{number(one['state_rows'])} state rows · {size(one['state_bytes'])}")
     return lines
@@ -164,13 +183,21 @@ def _box(node: Node) -> Markup:
     for row, line in enumerate(node.lines):
         place = 42 + 18 * row if query else 40
         text += Markup('<text class="line" x="{}" y="{}">{}</text>').format(
-            _PAD, place, _short(line, room / _LINE)
+            _PAD, place, (_short_front if node.kind == "sink" else _short)(line, room / _LINE)
         )
     whole = "\n".join([node.title, *node.lines])
     return Markup(
         '<g class="node {}" transform="translate({} {})"><title>{}</title>'
         '<rect width="{}" height="{}" rx="8"/>{}</g>'
-    ).format(node.kind, round(node.x, 1), round(node.y, 1), whole, node.width, node.height, text)
+    ).format(
+        f"{node.kind} {node.standing}".rstrip(),
+        round(node.x, 1),
+        round(node.y, 1),
+        whole,
+        node.width,
+        node.height,
+        text,
+    )
 
 
 def _short(text: str, room: float) -> str:
@@ -184,6 +211,11 @@ def _short(text: str, room: float) -> str:
             break
         shown += letter
     return shown.rstrip() + "…"
+
+
+def _short_front(text: str, room: float) -> str:
+    """The same, but its end is kept: of a path, the folder's name."""
+    return _short(text[::-1], room)[::-1]
 
 
 def _width(letter: str) -> float:
@@ -202,7 +234,7 @@ def bars(parts: Sequence[tuple[str, float]], total: float | None = None, kind: s
         if width > 0.05:
             place = (f"{kind} {name.replace(' ', '-')}", round(x, 2), round(max(width, 0.4), 2))
             box = Markup('<rect class="{}" x="{}" width="{}" height="10"><title>{}</title></rect>')
-            drawn.append(box.format(*place, f"{name} {seconds:.3f} s"))
+            drawn.append(box.format(*place, f"{name} {took(seconds)}"))
         x += width
     return Markup('<svg class="bars" viewBox="0 0 100 10" preserveAspectRatio="none">{}</svg>').format(
         Markup("").join(drawn)

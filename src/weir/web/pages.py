@@ -7,6 +7,7 @@ something has happened.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2s
 from importlib.resources import files
@@ -22,17 +23,18 @@ from weir.errors import WeirError
 from weir.protocol.checkpoints import CheckpointState
 from weir.savepoint.catalogue import Entry
 from weir.supervisor import causes, checkpoints, forms, measures
-from weir.supervisor.checkpoints import PHASES, WHOLE
+from weir.supervisor.checkpoints import PHASES
 from weir.supervisor.health import health
 from weir.supervisor.journal import Event
 from weir.supervisor.recovery import PARTS
-from weir.supervisor.view import Report, report
+from weir.supervisor.view import LOST, Report, report
 from weir.web import drawing
 from weir.web.envelope import status_of, words
 from weir.web.guard import LOGIN, LOGOUT, SESSION_SECONDS, Sessions, cookie_name, cookie_of
 from weir.web.reading import kept, settings, total
 from weir.web.site import SAVEPOINT_DIR, Site
-from weir.words import lasting, number, seconds_since, size, when
+from weir.web.versions import versions
+from weir.words import counted, lasting, number, seconds_since, size, took, when
 
 TABS = ("overview", "checkpoints", "savepoints", "recoveries", "failures", "state", "history")
 HISTORY = (
@@ -185,14 +187,16 @@ class Pages:
         found = measures.graph(dir, name, clock)["queries"]
         queries = measures.queries(dir, name, clock, _POINTS)
         newest = checkpoints.newest(dir, name, clock, 3)
+        down = seen.standing.state == LOST or measures.down(seen.standing)
         return {
-            "drawing": drawing.graph(found),
+            "drawing": drawing.graph(found, down=down),
+            "down": down,
             "queries": found,
             "rate": sum(one["rate"] or 0 for one in found),
             "state_rows": sum(one["state_rows"] or 0 for one in found),
             "state_bytes": sum(one["state_bytes"] or 0 for one in found),
-            "batch_chart": _batch_chart(queries, "seconds", "s"),
-            "rows_chart": _batch_chart(queries, "rows", "rows"),
+            "batch_chart": _batch_chart(queries, "seconds", "s") | self._events(seen),
+            "rows_chart": _batch_chart(queries, "rows", "rows") | self._events(seen),
             "pending": [one for one in newest if one.status is CheckpointState.PENDING],
             "operations": self._operations(name),
             "notes": kept(self._site, name, "note", "state", limit=12)[::-1],
@@ -213,8 +217,10 @@ class Pages:
             "spreads": _spreads(summary),
             "phased": min(len(summary["course"]), measures.PHASED),
             "phases": PHASES,
-            "time_chart": _course(summary["course"], {"seconds": "end to end"}, "s"),
-            "size_chart": _course(summary["course"], {"new_bytes": "new", "full_bytes": "full"}, "bytes"),
+            "time_chart": _course(summary["course"], {"seconds": "trigger to last ack"}, "s")
+            | self._events(seen),
+            "size_chart": _course(summary["course"], {"new_bytes": "new", "full_bytes": "full"}, "bytes")
+            | self._events(seen),
             "settings": settings(self._site, name),
             "operations": self._operations(name),
         }
@@ -225,8 +231,8 @@ class Pages:
         return {
             "one": vars(one),
             "status": one.status.value,
-            "whole": [(phase, one.phases[phase]) for phase in WHOLE if phase in one.phases],
-            "whole_bar": drawing.bars([(p, one.phases[p]) for p in WHOLE if p in one.phases], kind="whole"),
+            "whole": checkpoints.lengths(one.phases),
+            "whole_bar": drawing.bars(checkpoints.lengths(one.phases), kind="whole"),
             "lanes": _lanes(one, max((_length(body) for body in one.queries.values()), default=0)),
             "phases": PHASES,
             "now_at": _now_at(seen),
@@ -272,8 +278,8 @@ class Pages:
         queries = measures.queries(self._site.dir, seen.standing.name, self._site.clock, _POINTS)
         return {
             "queries": [one.form() for one in queries],
-            "rows_chart": _batch_chart(queries, "state_rows", "rows"),
-            "bytes_chart": _batch_chart(queries, "state_bytes", "bytes"),
+            "rows_chart": _batch_chart(queries, "state_rows", "rows") | self._events(seen),
+            "bytes_chart": _batch_chart(queries, "state_bytes", "bytes") | self._events(seen),
         }
 
     def history(self, seen: Report, before: int | None) -> dict[str, Any]:
@@ -303,6 +309,16 @@ class Pages:
             "health": health(dir, seen, clock),
             "spark": drawing.sparkline(course, _seconds),
             "lag": _lag(queries),
+        }
+
+    def _events(self, seen: Report) -> dict[str, Any]:
+        """What a chart shows beside its lines: when the job was down, and checkpoints that were aborted."""
+        name = seen.standing.name
+        outages = measures.outages(self._site.dir, name, self._site.clock)
+        aborted = kept(self._site, name, "checkpoint aborted", limit=_POINTS)
+        return {
+            "outages": outages,
+            "marks": [[one.at, f"checkpoint {one.body['id']} was aborted"] for one in aborted],
         }
 
     def _operations(self, job: str) -> list[dict[str, Any]]:
@@ -408,9 +424,7 @@ def _chart(lines: Mapping[str, list[list[Any]]], unit: str) -> dict[str, Any]:
 
 
 def _seconds(value: float | None) -> str:
-    if value is None:
-        return _UNKNOWN
-    return f"{value:.2f} s" if value < 100 else lasting(value)
+    return _UNKNOWN if value is None else took(value)
 
 
 def _environment() -> Environment:
@@ -426,6 +440,7 @@ def _environment() -> Environment:
         "number": lambda value: _UNKNOWN if value is None else number(value),
         "lasting": lambda value: _UNKNOWN if value is None else lasting(value),
         "seconds": _seconds,
+        "counted": counted,
         "growth": lambda value: (
             _UNKNOWN if value is None else f"{'-' if value < 0 else '+'}{size(abs(value))}"
         ),
@@ -434,5 +449,9 @@ def _environment() -> Environment:
         "segment": lambda text: quote(str(text), safe=""),
         "slug": lambda text: re.sub(r"[^a-z0-9]+", "-", str(text).lower()),
     }
-    environment.globals |= {"tab_of": lambda tab: "" if tab == "overview" else f"/{tab}"}
+    environment.globals |= {
+        "tab_of": lambda tab: "" if tab == "overview" else f"/{tab}",
+        "versions": versions(),
+        "zone": time.strftime("%Z"),
+    }
     return environment

@@ -26,6 +26,8 @@ async function refresh() {
       const other = fresh.getElementById(part.id);
       if (other && !inUse(part)) replace(part, other);
     }
+    document.title = fresh.title;
+    tick();
     say(true);
   } catch { say(false); } finally { busy = false; }
 }
@@ -51,6 +53,7 @@ function replace(part, other) {
   seen.set(part, other.innerHTML);
   const open = [...part.querySelectorAll("details")].map((one) => one.open);
   part.className = other.className;
+  part.toggleAttribute("data-restless", other.hasAttribute("data-restless"));
   part.replaceChildren(...document.adoptNode(other).childNodes);
   const now = part.querySelectorAll("details");
   if (now.length === open.length) now.forEach((one, at) => { one.open = open[at]; });
@@ -74,6 +77,7 @@ function listen() {
     events.addEventListener("open", () => { say(true); if (opened) refreshSoon(); opened = true; });
     events.onerror = () => say(false);
     setInterval(refreshSoon, 15000);
+    setInterval(() => { if (document.querySelector("[data-restless]")) refreshSoon(); }, 2000); // down: it counts
   } else if (document.body.dataset.poll) {
     setInterval(refreshSoon, Number(document.body.dataset.poll));
   }
@@ -89,7 +93,20 @@ function lasting(seconds) {
   return `${Math.floor(s / 86400)} d ${Math.floor(s % 86400 / 3600)} h`;
 }
 
+// One clock for all of a page, texts and charts: the browser's zone, 24 hours; the zone is in the footer.
+const two = (number) => String(number).padStart(2, "0");
+const clock = (at) => `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+const day = (at) => `${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+const moment = (at) => (at.toDateString() === new Date().toDateString() ? clock(at) : `${day(at)} ${clock(at).slice(0, 5)}`);
+const zone = () => Intl.DateTimeFormat().resolvedOptions().timeZone;
+
 function tick() {
+  for (const one of document.querySelectorAll("time")) {
+    const at = new Date(one.dateTime);
+    if ("at" in one.dataset) one.textContent = moment(at);
+    one.title = `${at.getFullYear()}-${day(at)} ${clock(at)} ${zone()}`;
+  }
+  document.getElementById("zone").textContent = zone();
   for (const one of document.querySelectorAll("time[data-ago]")) {
     one.textContent = `${lasting(Math.max(0, (Date.now() - Date.parse(one.dateTime)) / 1000))} ago`;
   }
@@ -105,7 +122,7 @@ const short = (value, units, step) => {
 const UNITS = {
   bytes: (v) => short(v, [" B", " KiB", " MiB", " GiB", " TiB"], 1024),
   rows: (v) => short(v, ["", "k", "M", "G"], 1000),
-  s: (v) => `${Number(v.toPrecision(3))} s`,
+  s: (v) => (v > 0 && v < 1 ? `${Number((v * 1000).toPrecision(3))} ms` : `${Number(v.toPrecision(3))} s`),
 };
 
 const POWERS = [...Array(50).keys()].map((at) => 2 ** at);
@@ -113,27 +130,88 @@ const POWERS = [...Array(50).keys()].map((at) => 2 ** at);
 function colour(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); }
 
 function draw(holder) {
-  const { unit, series } = JSON.parse(holder.dataset.chart);
+  const { unit, series, outages = [], marks = [] } = JSON.parse(holder.dataset.chart);
   const old = charts.get(holder.id);
   if (old) { old.destroy(); charts.delete(holder.id); }
   const lines = series.filter((one) => one.points.length);
   if (!lines.length || typeof uPlot === "undefined") return;
   holder.replaceChildren();
-  const tables = lines.map((one) => [one.points.map((p) => Date.parse(p[0]) / 1000), one.points.map((p) => p[1])]);
+  const down = outages.map(([from, to]) => [Date.parse(from) / 1000, Date.parse(to) / 1000]);
+  const aborted = marks.map(([at]) => Date.parse(at) / 1000);
+  const tables = lines.map((one) => broken(one.points.map((p) => [Date.parse(p[0]) / 1000, p[1]]), down));
   const data = tables.length === 1 ? tables[0] : uPlot.join(tables);
   const words = UNITS[unit];
   const axis = { stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 }, font: "12px system-ui, sans-serif" };
   const options = {
     width: Math.max(240, holder.clientWidth), height: 190, cursor: { y: false }, legend: { live: true },
     scales: { y: { range: (_u, _low, high) => [0, high > 0 ? high * 1.1 : 1] } },
-    axes: [axis, { ...axis, size: 66, values: (_u, all) => all.map(words), ...(unit === "bytes" ? { incrs: POWERS } : {}) }],
-    series: [{ value: (_u, v) => (v == null ? "" : new Date(v * 1000).toLocaleTimeString()) },
+    axes: [{ ...axis, values: hours }, { ...axis, size: 66, values: (_u, all) => all.map(words), ...(unit === "bytes" ? { incrs: POWERS } : {}) }],
+    hooks: { drawClear: [(u) => shade(u, down)], draw: [(u) => mark(u, aborted)] },
+    series: [{ value: (_u, v) => (v == null ? "" : moment(new Date(v * 1000))) },
       ...lines.map((one, at) => ({
-        label: one.name, stroke: colour(`--c${at % 7 + 1}`), width: 1.6, spanGaps: true, points: { show: one.points.length < 40, size: 5 },
+        label: one.name, stroke: colour(`--c${at % 7 + 1}`), width: 1.6, spanGaps: false, points: { show: one.points.length < 40, size: 5 },
         value: (_u, v) => (v == null ? "" : words(v)),
       }))],
   };
-  charts.set(holder.id, new uPlot(options, data, holder));
+  const chart = new uPlot(options, data, holder);
+  charts.set(holder.id, chart);
+  const shown = (at) => at >= data[0][0] && at <= data[0][data[0].length - 1];
+  const keys = [];
+  if (down.some(([from, to]) => shown(from) || shown(to))) keys.push(["", "the job was down"]);
+  if (aborted.some(shown)) keys.push(["mark", "a checkpoint was aborted"]);
+  if (keys.length) holder.append(legend(keys));
+}
+
+// The points of a line with a gap at each outage; one that lasts widens the chart up to now.
+function broken(points, down) {
+  const first = points[0][0];
+  const gaps = down.filter(([from, to]) => to > first).flatMap(([from, to]) => [[from, null], [to - 0.001, null]]);
+  const all = [...points, ...gaps].sort((one, other) => one[0] - other[0]);
+  return [all.map((p) => p[0]), all.map((p) => p[1])];
+}
+
+function hours(_u, splits, _axis, _space, step) {
+  let last = "";
+  return splits.map((one) => {
+    const at = new Date(one * 1000), on = day(at), text = step >= 86400 ? on : step >= 60 ? clock(at).slice(0, 5) : clock(at);
+    const dated = last && on !== last && step < 86400 ? `${text}\n${on}` : text;
+    last = on;
+    return dated;
+  });
+}
+
+function shade(u, down) {
+  const { left, top, width, height } = u.bbox;
+  u.ctx.save();
+  u.ctx.fillStyle = colour("--warn-soft");
+  for (const [from, to] of down) {
+    const x1 = Math.max(left, u.valToPos(from, "x", true)), x2 = Math.min(left + width, u.valToPos(to, "x", true));
+    if (x2 > left && x1 < left + width) u.ctx.fillRect(x1, top, Math.max(2, x2 - x1), height);
+  }
+  u.ctx.restore();
+}
+
+function mark(u, aborted) {
+  const { left, top, width, height } = u.bbox;
+  u.ctx.save();
+  u.ctx.fillStyle = colour("--bad");
+  for (const at of aborted) {
+    const x = u.valToPos(at, "x", true);
+    if (x >= left && x <= left + width) u.ctx.fillRect(x - 1, top + height - 14, 3, 14);
+  }
+  u.ctx.restore();
+}
+
+function legend(keys) {
+  const line = document.createElement("div");
+  line.className = "key";
+  for (const [kind, text] of keys) {
+    const one = document.createElement("span"), sign = document.createElement("i");
+    if (kind) sign.className = kind;
+    one.append(sign, text);
+    line.append(one);
+  }
+  return line;
 }
 
 function drawAll() { document.querySelectorAll(".chart[data-chart]").forEach(draw); }
