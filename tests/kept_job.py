@@ -9,7 +9,7 @@ from pathlib import Path
 
 import xxhash
 
-from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
+from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut, encode
 from weir.checkpoint.pins import Pins
 from weir.clock import ManualClock
 from weir.ids import CheckpointId, Generation, JobName, job_name
@@ -63,6 +63,7 @@ class KeptJob:
             "state/0/_metadata/metadata": "v1\n" + json.dumps(OPERATOR),
             f"state/0/0/{number + 1}.delta": changes(number),
         }
+        made |= source_logs(sources)
         for path, text in made.items():
             write(root / path, text)
         before = [f"offsets/{number - 1}"] if number else []
@@ -98,9 +99,7 @@ class KeptJob:
         self.store.create(paths.aborted(self.job, CheckpointId(id)), b"{}")
 
     def complete(self, manifest: Manifest) -> Manifest:
-        self.store.create(
-            paths.completed(self.job, CheckpointId(manifest.id)), manifest.model_dump_json().encode()
-        )
+        self.store.create(paths.completed(self.job, CheckpointId(manifest.id)), encode(manifest))
         return manifest
 
     def manifest(
@@ -133,6 +132,20 @@ class KeptJob:
             queries=dict(queries),
             channels=dict(channels or {}),
         )
+
+
+def source_logs(ends: Sequence[str]) -> dict[str, str | bytes]:
+    """What a file source has logged of the files that it has seen, up to its end offset."""
+    made: dict[str, str | bytes] = {}
+    for number, end in enumerate(ends):
+        for entry in range(json.loads(end).get("logOffset", -1) + 1 if end.startswith("{") else 0):
+            seen = {
+                "path": f"file:///in/{entry}.json",
+                "timestamp": 1_790_000_000_000 + entry,
+                "batchId": entry,
+            }
+            made[f"sources/{number}/{entry}"] = "v1\n" + json.dumps(seen, separators=(",", ":"))
+    return made
 
 
 def changes(batch: int) -> bytes:

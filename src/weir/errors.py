@@ -70,6 +70,8 @@
         |-- IllegalMoveError        an event that a state machine does not know in its state
         |-- DamagedError            live files are lost or torn, and no checkpoint is whole
         |-- OutputAheadError        sinks hold more than a crash explains that the live files know nothing of
+        |-- DamagedOriginError      the beginning of a generation can't be read
+        |-- LostLedgerError         an entry of a ledger is gone or damaged
         |-- DamagedCheckpointError  files of a checkpoint are gone or changed
         |   `-- InconsistentCheckpointError  its cuts do not belong together
         |-- DamagedSavepointError   files of a savepoint are gone or changed
@@ -734,6 +736,24 @@ class OutputAheadError(InternalError):
         "bring the newest copy of the directory back; or rewind the sinks to what these live files know:"
         " 'weir repair {job}' shows which batches, 'weir repair {job} --to-last-good' does it"
     )
+
+
+class DamagedOriginError(InternalError):
+    """The file that says how a generation of live files began can't be read."""
+
+    exit_code = 1
+    what_form = "{file} of job {job!r} can't be read"
+    why_form = "somebody changed it, or the disk lost it: {reason}"
+    hint_form = "'weir repair {job}' says what the job can go on from; a restore that was not begun yet is given up by 'weir restore {job} --withdraw'"
+
+
+class LostLedgerError(InternalError):
+    """An entry of a ledger or journal is gone or damaged, and others come after it."""
+
+    exit_code = 1
+    what_form = "{file} {wrong}"
+    why_form = "somebody changed or deleted it, or the disk lost it: what comes after it can't be trusted"
+    hint_form = "bring the folder back from a backup; weir stops rather than skip data"
 
 
 class DamagedCheckpointError(InternalError):

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from tests.fake_job import FakeJob, Weir
 from tests.kept_job import write
-from weir.checkpoint.manifest import Manifest, QueryCut
+from weir.checkpoint.manifest import Manifest, QueryCut, encode
 from weir.checkpoint.restore import Changes, From
 from weir.cli import say
 from weir.cli.points import as_point
@@ -81,7 +81,7 @@ def stored(job: FakeJob, id: int, attempt: int = 1) -> Manifest:
         weir="0.1.0",
         queries={"counts": QueryCut(batch=12, phases=PHASES)},
     )
-    data = manifest.model_dump_json().encode()
+    data = encode(manifest)
     LocalStore(job.dir).create(paths.completed(job.name, CheckpointId(id)), data)
     return manifest
 

@@ -190,7 +190,7 @@ def test_the_catalogue_has_what_is_in_the_savepoint_dir_and_what_the_journal_nam
     (tmp_path / "saved" / f"{HIDDEN}wordcount-9-abc").mkdir()
     broken = tmp_path / "saved" / "wordcount-11"
     broken.mkdir()
-    (broken / MANIFEST).write_text('{"format": 2}')
+    (broken / MANIFEST).write_text('{"format": 3}')
     assert weir("verify", first.place).code == 0
     found = weir("savepoints", "wordcount", "--json").json["savepoints"]
     assert [one["path"] for one in found] == [str(broken), first.place, second.place]
@@ -209,7 +209,7 @@ def test_the_catalogue_has_what_is_in_the_savepoint_dir_and_what_the_journal_nam
     out = weir("savepoints").out
     assert f"to know: weir plan FILE -s {first.place}" in " ".join(out.split())
     assert "another" in out and "1f3c9a2" in out and "never" in out
-    assert f"{broken}: it has format 2" in out.replace("\n", " ").replace("  ", " ")
+    assert f"{broken}: it has format 3" in out.replace("\n", " ").replace("  ", " ")
     assert weir("savepoints", "nobody").code == 2
 
 
@@ -392,5 +392,5 @@ def test_what_is_whole_is_loaded_when_asked_and_the_catalogue_knows(
 def test_a_manifest_can_be_read_without_weir(tmp_path: Path) -> None:
     done = saved(tmp_path, tmp_path / "saved")
     plain = json.loads((Path(done.place) / MANIFEST).read_text())
-    assert plain["format"] == 1 and plain["queries"]["counts"]["batch"] == 1
+    assert plain["format"] == 2 and plain["queries"]["counts"]["batch"] == 1
     assert {file["path"] for file in plain["files"]} == set(Place(done.place).names()) - {MANIFEST}

@@ -66,7 +66,7 @@ class Chain:
 
     def commit(self, query: str, batch: int, *ends: Position) -> None:
         lines = ["v1", json.dumps({"conf": CONF}), *(json.dumps(end.offset("all")) for end in ends)]
-        write(self.queries / query / "metadata", "{}")
+        write(self.queries / query / "metadata", '{"id": "0"}')
         write(self.queries / query / f"offsets/{batch}", "\n".join(lines))
         write(self.queries / query / f"commits/{batch}", "v1\n{}")
 

@@ -41,7 +41,7 @@ def job(tmp_path: Path) -> KeptJob:
 
 def with_path(manifest: Manifest, path: str) -> bytes:
     """The manifest, and one more file in it, whose content it has itself."""
-    body = json.loads(manifest.model_dump_json())
+    body = json.loads(manifest.model_dump_json(exclude={"format", "checksum"}))
     body["queries"]["counts"]["files"].append({"path": path, "bytes": 3, "crc": 2196158926, "inline": "a2V5"})
     return json.dumps(body).encode()
 
@@ -80,7 +80,11 @@ def test_a_checkpoint_names_only_files_of_its_own_queries_and_channels(job: Kept
 def test_nor_is_its_job_a_path(job: KeptJob, job_name: str) -> None:
     manifest = job.take(41, job.pins(), job.batch(0), 0)
     with pytest.raises(ValueError, match="can't be the name of a job"):
-        mf.decode(json.dumps(json.loads(manifest.model_dump_json()) | {"job": job_name}).encode())
+        mf.decode(
+            json.dumps(
+                json.loads(manifest.model_dump_json(exclude={"format", "checksum"})) | {"job": job_name}
+            ).encode()
+        )
 
 
 def test_a_hostile_copy_writes_nothing(job: KeptJob, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tests.fake_job import FakeJob, Weir
 from tests.kept_job import KeptJob, changes, tree, write
 from weir.checkpoint import restore
 from weir.checkpoint.damage import look
+from weir.checkpoint.manifest import encode
 from weir.checkpoint.pins import Pins
 from weir.checkpoint.repair import carry_out, plan
 from weir.errors import DamagedError, NotRewindableError
@@ -145,7 +146,7 @@ def test_output_that_can_not_be_taken_back_is_not_delivered_twice_unasked(job: K
     manifest = job.take(5, job.pins(), job.batch(0), 0)
     cut = manifest.queries["counts"].model_copy(update={"rewindable": False})
     told = manifest.model_copy(update={"queries": {"counts": cut}})
-    job.store.put(paths.completed(job.job, CheckpointId(5)), told.model_dump_json().encode())
+    job.store.put(paths.completed(job.job, CheckpointId(5)), encode(told))
     empty(live(job) / "commits/2")
     found = plan(job.store, job.job)
     assert found is not None and found.replays[0].text.endswith("can't be rewound: it comes twice")

@@ -5,9 +5,11 @@ Names, sizes, the entries of the log, and the last bytes of the rows' files; no 
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from weir.channel.log import (
+    SCHEMA,
     TORN,
     Entry,
     SegmentFile,
@@ -51,6 +53,7 @@ def problems(folder: Path, low: int | None, committed: BatchId, elsewhere: Batch
             entries[number] = need_entry(store, number)
         except LostSegmentError as error:
             wrong |= _said(store, error)
+    wrong |= _lost_schema(store)
     if wrong:
         return wrong
     tail = tail_behind(entries[first]) if first else Tail()
@@ -61,6 +64,16 @@ def problems(folder: Path, low: int | None, committed: BatchId, elsewhere: Batch
         tail = apply(tail, entry)
     last = tail.last if tail.last != NO_BATCH else elsewhere
     return wrong | _lost_stagings(store, folder, last, committed)
+
+
+def _lost_schema(store: Store) -> dict[str, str]:
+    """One that is gone is written again by the next start; one that is there is compared with."""
+    data = store.get(SCHEMA)
+    try:
+        known = {"schema": {"type": "struct"}} if data is None else json.loads(data)
+        return {} if known["schema"]["type"] == "struct" else {SCHEMA: TORN}
+    except (ValueError, KeyError, TypeError):
+        return {SCHEMA: TORN}
 
 
 def _said(store: Store, error: LostSegmentError) -> dict[str, str]:

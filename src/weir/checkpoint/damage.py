@@ -1,42 +1,43 @@
-"""Are the live files whole? Asked before a start, so that a torn file does not end in Spark's own words.
+"""Are the live files intact? Asked before a start, so that a damaged file does not end in Spark's own words.
 
 Spark does not force its files to the disk: after a power loss the newest may be empty, cut off or
-missing. A start looks at names, sizes, and the few small files that it reads anyway; nothing big is
-read. A `thorough` look, for `weir repair` and `weir verify`, reads all state of the last batch, too. The
-facts of each query are collected first, and judged without I/O. Of channels only what a reader has still
-before it counts (`channel/whole.py`).
+missing. A start looks at names, sizes, and the small files that it reads anyway, compared with Hadoop's
+checksums beside them; nothing big is read. A `thorough` look, for `weir repair` and `weir verify`, reads all
+state of the last batch, too, and compares with the sums that checkpoints have. The facts of each query are
+collected first, and judged without I/O. Of channels only what a reader has still before it counts
+(`channel/whole.py`).
 """
 
 from __future__ import annotations
 
-import json
 import re
-import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from weir.channel import whole
-from weir.channel.log import first_number
+from weir.channel.log import SCHEMA, first_number
 from weir.channel.position import positions_in
 from weir.checkpoint import manifest as mf
 from weir.checkpoint.manifest import Manifest
-from weir.errors import LostInputError
+from weir.errors import DamagedOriginError, LostInputError
 from weir.ids import NO_BATCH, BatchId, Generation, JobName, QueryName
 from weir.savepoint import shapes
 from weir.spark import whole as spark_files
-from weir.spark.closure import GoneError, closure
+from weir.spark.closure import GoneError, closure, missing_input
 from weir.spark.cut import conf_of
 from weir.spark.refusals import codec_of
 from weir.storage import Store, files, open_store, paths
 from weir.storage.files import Sum
-from weir.storage.generations import delivered_elsewhere, read_origin
+from weir.storage.generations import delivered_elsewhere, known_origin, read_origin
 
 _GONE = "is gone"
 _EMPTY = "is empty"
+_UNREADABLE = "can't be read"
 _UNIQUE = re.compile(r"[-_][0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\.\w+$")
-"""A name that Spark gives once; under others a task that was run twice may have written the same anew."""
+"""A name that Spark gives once; state of another name may be written again by a task that runs twice."""
+_OTHER = "is not what a checkpoint has of it"
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Damage:
     file: str
     wrong: str
     kind: str = "query"
-    """Whose file it is: that of the query, or of the channel that it writes."""
+    """Whose file it is: that of the query, of the channel that it writes, or of the generation."""
 
     @property
     def text(self) -> str:
@@ -73,10 +74,22 @@ def look(store: Store, job: JobName, generation: Generation, *, thorough: bool =
     try:
         certain = expected(store, job, generation)
         running = _queries(store, job, generation) or certain.keys() | _folders(root / "queries")
-        found = torn(root, {name: certain[name] for name in certain if name in running}, contents, running)
-        return found or _torn_channels(store, job, generation, root, running)
+        found = _lost_origin(store, job, generation, root)
+        found += torn(root, {name: certain[name] for name in certain if name in running}, contents, running)
+        return found or _torn_channels(store, job, generation, root, running, contents)
     except OSError as error:
         raise files.failed("read", root, error, store.url) from error
+
+
+def _lost_origin(store: Store, job: JobName, generation: Generation, root: Path) -> list[Damage]:
+    """Without its origin nobody knows whose output belongs to a generation that has worked."""
+    try:
+        there = read_origin(store, job, generation) is not None
+        worked = any(newest(path / "offsets") != NO_BATCH for path in _children(root / "queries"))
+        wrong = "" if there or not worked else _GONE
+    except DamagedOriginError:
+        wrong = _UNREADABLE
+    return [Damage(str(generation), "origin.json", wrong, "generation")] if wrong else []
 
 
 def expected(store: Store, job: JobName, generation: Generation) -> dict[str, BatchId]:
@@ -96,7 +109,7 @@ def expected(store: Store, job: JobName, generation: Generation) -> dict[str, Ba
 
 
 def _newest_checkpoint(store: Store, job: JobName, generation: Generation) -> Manifest | None:
-    origin = read_origin(store, job, generation)
+    origin = known_origin(store, job, generation)
     opened_from = origin.checkpoint if origin else None
     for id in reversed(mf.completed(store, job)):
         try:
@@ -111,7 +124,7 @@ def _newest_checkpoint(store: Store, job: JobName, generation: Generation) -> Ma
 
 
 class Contents:
-    """What state files hold, each looked at once."""
+    """What files hold, each looked at once."""
 
     def __init__(self, known: Mapping[str, Sum]) -> None:
         self._known = known
@@ -126,7 +139,15 @@ class Contents:
                 manifest = mf.read(store, job, id)
                 if manifest is not None and manifest.generation == generation:
                     found |= {one.path: Sum(one.bytes, one.crc) for one in manifest.files()}
-        return cls({path: sum for path, sum in found.items() if _UNIQUE.search(path)})
+        return cls(
+            {path: sum for path, sum in found.items() if "/state/" not in path or _UNIQUE.search(path)}
+        )
+
+    def changed(self, root: Path, below: str) -> Iterator[str]:
+        """The files below a folder of the generation that are not what a checkpoint has of them."""
+        for path, sum in self._known.items():
+            if path.startswith(f"{below}/") and (root / path).exists() and files.checksum(root / path) != sum:
+                yield path.removeprefix(f"{below}/")
 
     def problem(self, root: Path, name: str, codec: str) -> str | None:
         """What is wrong with a file of the query at `root`; None when nothing is."""
@@ -138,8 +159,8 @@ class Contents:
     def _look(self, path: Path, known_as: str, codec: str) -> str | None:
         kept = self._known.get(known_as)
         if kept is not None and files.checksum(path) != kept:
-            return "is not what a checkpoint has of it"
-        return spark_files.problem(path, codec)
+            return _OTHER
+        return spark_files.problem(path, codec) or spark_files.checksum_problem(path)
 
 
 def _queries(store: Store, job: JobName, generation: Generation) -> set[str]:
@@ -170,9 +191,14 @@ def torn(
 
 
 def _torn_channels(
-    store: Store, job: JobName, generation: Generation, root: Path, queries: Collection[str]
+    store: Store,
+    job: JobName,
+    generation: Generation,
+    root: Path,
+    queries: Collection[str],
+    contents: Contents | None,
 ) -> list[Damage]:
-    """The same of the channels, when the queries are whole."""
+    """The same of the channels, when the queries are intact."""
     checkpoint = _newest_checkpoint(store, job, generation)
     names = _folders(root / "channels")
     if checkpoint is not None and checkpoint.generation == generation:
@@ -189,6 +215,12 @@ def _torn_channels(
         committed = newest(root / "queries" / name / "commits")
         before = elsewhere.get(QueryName(name), NO_BATCH)
         wrong = whole.problems(root / "channels" / name, low, committed, before)
+        if checkpoint is not None and checkpoint.generation == generation:
+            schema = f"channels/{name}/{SCHEMA}"
+            kept = any(file.path == schema for file in checkpoint.files())
+            wrong |= {SCHEMA: _GONE} if kept and not (root / schema).exists() else {}
+        if contents is not None and not wrong:
+            wrong = dict.fromkeys(contents.changed(root, f"channels/{name}"), _OTHER)
         found += [Damage(name, file, what, "channel") for file, what in wrong.items()]
     return found
 
@@ -224,7 +256,11 @@ def _needed(root: Path) -> dict[str, int | None]:
 
 
 def _folders(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir() if path.is_dir()} if folder.is_dir() else set()
+    return {path.name for path in _children(folder)}
+
+
+def _children(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
 
 
 def judge(query: str, facts: QueryFacts, expected: BatchId) -> list[Damage]:
@@ -246,12 +282,26 @@ def collect(root: Path, contents: Contents | None = None) -> QueryFacts:
     """The facts of the query whose checkpointLocation is `root`."""
     planned, committed = newest(root / "offsets"), newest(root / "commits")
     wrong: dict[str, str] = {}
-    if (problem := _empty(root / "metadata")) is not None and (planned >= 0 or problem != _GONE):
+    problem = _empty(root / "metadata")
+    if problem is None:
+        problem = spark_files.description_problem(root / "metadata", "metadata", thorough=True)
+    if problem is not None and (planned >= 0 or problem != _GONE):
         wrong["metadata"] = problem
     wrong |= _log_problems(root, planned, committed)
     if committed >= 0 and not wrong:
         wrong |= _closure_problems(root, committed, contents)
+    if planned > committed and not wrong:
+        wrong |= _input_problems(root, planned)
     return QueryFacts(planned, committed, wrong)
+
+
+def _input_problems(root: Path, planned: BatchId) -> dict[str, str]:
+    """What is wrong with what a batch reads that will run again."""
+    try:
+        lost = missing_input(root, planned)
+        return {lost: _GONE} if lost else {}
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        return {f"offsets/{planned}": f"can't be read: {error}"}
 
 
 def last_whole(root: Path, newest: BatchId, contents: Contents) -> BatchId | None:
@@ -275,7 +325,7 @@ def _log_problems(root: Path, planned: BatchId, committed: BatchId) -> dict[str,
     """What is wrong with the entries that a start reads."""
     needed = [f"offsets/{batch}" for batch in (planned, planned - 1) if batch >= 0]
     needed += [f"commits/{committed}"] if committed >= 0 else []
-    found = {name: _log_problem(root / name) for name in needed}
+    found = {name: spark_files.log_problem(root / name) for name in needed}
     return {name: problem for name, problem in found.items() if problem is not None}
 
 
@@ -283,6 +333,10 @@ def _closure_problems(root: Path, batch: BatchId, contents: Contents | None) -> 
     try:
         needed = closure(root, batch).files
         found = {name: _empty(root / name) for name in needed}
+        for name, problem in found.items():
+            if problem is None:
+                thorough = contents is not None
+                found[name] = spark_files.description_problem(root / name, name, thorough=thorough)
         wrong = {name: problem for name, problem in found.items() if problem is not None}
         codec = codec_of(conf_of(root, batch))
         wrong |= spark_files.misfits(root, [name for name in needed if name not in wrong], codec)
@@ -292,7 +346,7 @@ def _closure_problems(root: Path, batch: BatchId, contents: Contents | None) -> 
         return wrong
     except GoneError as error:
         return {str(error): _GONE}
-    except (ValueError, KeyError, IndexError, zipfile.BadZipFile) as error:
+    except ValueError as error:
         return {f"the state of batch {batch}": f"can't be read: {error}"}
 
 
@@ -301,26 +355,6 @@ def _empty(path: Path) -> str | None:
         return None if path.stat().st_size else _EMPTY
     except FileNotFoundError:
         return _GONE
-
-
-def _log_problem(path: Path) -> str | None:
-    """What is wrong with an entry of Spark's logs: a version, JSON, and a line for each source."""
-    try:
-        version, _, rest = path.read_text().partition("\n")
-    except FileNotFoundError:
-        return _GONE
-    except UnicodeDecodeError:
-        return "can't be read"
-    if not version:
-        return _EMPTY
-    metadata, *ends = rest.split("\n")
-    offsets = ends if version == "v1" else [line.partition(":")[2] for line in ends]
-    try:
-        for text in [metadata, *(offset for offset in offsets if offset.startswith("{"))]:
-            json.loads(text)
-    except ValueError:
-        return "is cut off"
-    return None
 
 
 def newest(folder: Path) -> BatchId:

@@ -7,7 +7,9 @@ taken from another.
 from __future__ import annotations
 
 import base64
+import io
 from pathlib import Path
+from typing import BinaryIO
 
 from weir.checkpoint.copies import Copies
 from weir.checkpoint.edits import Edit
@@ -32,7 +34,7 @@ class KeptFiles:
     def damage(self, file: File) -> str | None:
         """What is wrong with a file, in words that follow its name; None when it is whole somewhere."""
         if file.within:
-            return _wrong(file, sum_of(base64.b64decode(file.inline)))
+            return _wrong(file, _inline(file))
         pinned = _wrong(file, self._pinned(file))
         if pinned is None or self._copies is None:
             return pinned
@@ -73,8 +75,10 @@ class KeptFiles:
     def content(self, file: File) -> bytes:
         """Its whole content, from wherever it is whole; raises `DamagedCheckpointError`."""
         if file.within:
-            data = base64.b64decode(file.inline)
-        elif _wrong(file, self._pinned(file)) is None:
+            if (wrong := _wrong(file, _inline(file))) is not None:
+                raise self._damaged(file, wrong)
+            return base64.b64decode(file.inline)
+        if _wrong(file, self._pinned(file)) is None:
             data = self.pin(file).read_bytes()
         else:
             where = self._manifest.kept_at(file)
@@ -82,6 +86,12 @@ class KeptFiles:
         if (wrong := _wrong(file, sum_of(data))) is not None:
             raise self._damaged(file, self.damage(file) or wrong)
         return data
+
+    def open(self, file: File) -> BinaryIO:
+        """Its content, to be read from the beginning; raises `DamagedCheckpointError` as `content` does."""
+        if not file.within and _wrong(file, self._pinned(file)) is None:
+            return files.opened(self.pin(file))
+        return io.BytesIO(self.content(file))
 
     def pin(self, file: File) -> Path:
         """Where it is kept beside the live files, if it is there."""
@@ -100,6 +110,14 @@ class KeptFiles:
         return DamagedCheckpointError(
             job=self._job, checkpoint=self._manifest.id, file=file.path, damage=wrong
         )
+
+
+def _inline(file: File) -> Sum:
+    """The sum of what the manifest has itself; one of no file, when that can't be decoded."""
+    try:
+        return sum_of(base64.b64decode(file.inline, validate=True))
+    except ValueError:
+        return Sum(file.bytes, -1)
 
 
 def _wrong(file: File, found: Sum | None) -> str | None:

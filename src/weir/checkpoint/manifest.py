@@ -18,9 +18,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from weir.errors import BadNameError
 from weir.ids import MAX_ATTEMPT, Attempt, CheckpointId, Generation, JobName, job_name, query_name
 from weir.protocol.checkpoints import Alignment, Reading, Written, inconsistencies
-from weir.storage import Store, paths
+from weir.storage import Store, paths, sealed
 from weir.storage.generations import Origin
 from weir.storage.members import check_members
+
+FORMAT = 2
+"""The newest form of a manifest that this weir knows: the second has a checksum of its own."""
 
 
 def _job(name: str) -> str:
@@ -108,6 +111,10 @@ class ChannelCut(_Part):
 class Manifest(_Frozen):
     """A completed checkpoint."""
 
+    format: Annotated[int, Field(ge=1)] = FORMAT
+    """1 for what an earlier weir wrote, which says nothing of it and has no checksum."""
+    checksum: str = ""
+    """That of its own file, where it is stored (`storage/sealed.py`); else ""."""
     id: _Number
     job: _Job
     generation: _Number
@@ -205,13 +212,20 @@ begun_key = paths.begun
 
 
 def encode(manifest: Manifest) -> bytes:
-    """As it is stored."""
-    return manifest.model_dump_json().encode()
+    """As it is stored, with a checksum of its own."""
+    stored = manifest.model_copy(update={"format": FORMAT, "checksum": ""})
+    return sealed.seal(stored.model_dump_json().encode())
 
 
 def decode(data: bytes) -> Manifest:
     """What is stored so; raises `ValueError` for what is damaged, or names what no checkpoint may name."""
-    return Manifest.model_validate_json(data)
+    manifest = Manifest.model_validate_json(data)
+    form = manifest.format if "format" in manifest.model_fields_set else 1
+    if form > FORMAT:
+        raise ValueError(f"it has format {form}, and this weir knows those up to {FORMAT}")
+    if (form > 1 or manifest.checksum) and not sealed.check(data):
+        raise ValueError("it is not what its checksum says")
+    return manifest.model_copy(update={"format": form, "checksum": ""})
 
 
 def read(store: Store, job: JobName, id: CheckpointId) -> Manifest | None:

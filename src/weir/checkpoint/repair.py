@@ -32,7 +32,7 @@ from weir.job.state import Values
 from weir.protocol.checkpoints import Alignment, last_id
 from weir.spark.closure import GoneError, closure
 from weir.storage import Created, Store, files, generations, open_store, paths
-from weir.storage.generations import read_origin
+from weir.storage.generations import known_origin
 
 TRIGGER = "repair"
 
@@ -175,7 +175,7 @@ class _Live:
 
     def last_whole(self) -> dict[str, BatchId] | None:
         """The last whole batch of every query; None when one has none, or they hang together."""
-        origin = read_origin(self._store, self._job, self.generation)
+        origin = known_origin(self._store, self._job, self.generation)
         if origin is None or any("/log/" in name for name in files.below(self._root / "channels")):
             return None
         found, contents = {}, Contents.known(self._store, self._job, self.generation)
@@ -195,7 +195,7 @@ class _Live:
 
     def keep(self, whole: Mapping[str, BatchId], clock: Clock, still: Callable[[], None]) -> CheckpointId:
         """Keep these batches as one more checkpoint; its id."""
-        origin = read_origin(self._store, self._job, self.generation)
+        origin = known_origin(self._store, self._job, self.generation)
         assert origin is not None, "live files with whole batches have an origin"
         begun_at = clock.now().isoformat()
         still()
@@ -227,7 +227,7 @@ class _Live:
 
     def _begin(self) -> CheckpointId:
         there = mf.ids(self._store, self._job).values()
-        origin = read_origin(self._store, self._job, self.generation)
+        origin = known_origin(self._store, self._job, self.generation)
         restored = origin.checkpoint if origin is not None else None
         id = CheckpointId(last_id((one for ids in there for one in ids), restored, ()) + 1)
         while self._store.create(paths.begun(self._job, id), b"{}") is not Created.NOW:

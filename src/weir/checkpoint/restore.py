@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from weir.checkpoint import manifest as mf
 from weir.checkpoint.edits import edit_of
 from weir.checkpoint.kept import KeptFiles
 from weir.checkpoint.manifest import File, Manifest, no_cut
+from weir.checkpoint.needs import left_out
 from weir.clock import Clock
 from weir.errors import (
     DamagedCheckpointError,
@@ -42,7 +44,7 @@ from weir.savepoint.place import Place
 from weir.savepoint.records import recorded
 from weir.spark.layout import QueryFiles
 from weir.storage import Created, Store, files, generations, open_store, paths
-from weir.storage.generations import Origin, create_origin, read_origin
+from weir.storage.generations import Origin, create_origin, known_origin, read_origin
 from weir.storage.members import below
 
 LATEST = "latest"
@@ -256,10 +258,10 @@ def newest(store: Store, job: JobName) -> Manifest | None:
 
 
 def verify(store: Store, manifest: Manifest) -> list[str]:
-    """What is wrong with a checkpoint, each with the path of a file; nothing when it is whole.
+    """What is wrong with a checkpoint, each with the path of a file; nothing when it is intact.
 
     Reads every file, and looks whether the cuts belong together: an earlier weir did not before it completed
-    one.
+    one. Of a manifest without a checksum it looks, too, whether the files are all that its cut needs.
     """
     if wrong := manifest.inconsistencies():
         return [f"chk-{manifest.id}.json {no_cut(wrong)}"]
@@ -269,7 +271,14 @@ def verify(store: Store, manifest: Manifest) -> list[str]:
         damage = kept.damage(file)
         return f"{file.path} {damage}" if damage else None
 
-    return [found for found in files.parallel(look, manifest.files()) if found]
+    found = [wrong for wrong in files.parallel(look, manifest.files()) if wrong]
+    if found or manifest.format > 1:
+        return found
+    return left_out(
+        {name: cut.batch for name, cut in manifest.queries.items()},
+        {name: (cut.first, cut.behind) for name, cut in manifest.channels.items()},
+        {file.path: partial(kept.open, file) for file in manifest.files()},
+    )
 
 
 def verify_id(store: Store, job: JobName, id: CheckpointId) -> list[str]:
@@ -439,7 +448,7 @@ def _is_of(store: Store, job: JobName, manifest: Manifest) -> bool:
 
     A fork keeps the lineage, but its generations are its own.
     """
-    live = read_origin(store, job, generations.live(store, job))
+    live = known_origin(store, job, generations.live(store, job))
     return live is None or (job, live.lineage) == (manifest.job, manifest.lineage)
 
 
@@ -452,7 +461,7 @@ def _owners(manifest: Manifest, maps: Sequence[str]) -> dict[str, str]:
 
 def _forked_from(store: Store, job: JobName) -> str:
     """A fork stays one: its channels were begun under the other name."""
-    live = read_origin(store, job, generations.live(store, job))
+    live = known_origin(store, job, generations.live(store, job))
     return live.forked_from if live is not None else ""
 
 

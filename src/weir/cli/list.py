@@ -14,7 +14,7 @@ from weir.clock import Clock
 from weir.protocol.states import JobState
 from weir.storage.open import absolute
 from weir.supervisor import forms
-from weir.supervisor.view import LOST, Alive, Standing, job_names, look, running
+from weir.supervisor.view import LOST, Alive, Standing, jobs, running
 
 All = Annotated[bool, typer.Option("--all", "-a", help="Also the jobs that have ended.")]
 
@@ -47,7 +47,7 @@ def list_jobs(
     """
     clock = Clock()
     place = directory(dir, config, define)
-    found = [look(place, name, clock) for name in job_names(place)]
+    found = jobs(place, clock)
     shown = [job for job in found if all or not ended(job)]
     if json:
         say.say_json({"dir": place, "jobs": [forms.job(job, clock.now()) for job in shown]})

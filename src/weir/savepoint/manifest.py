@@ -22,10 +22,11 @@ from weir.errors import BadNameError, NotASavepointError
 from weir.ids import MAX_ATTEMPT, job_name, query_name
 from weir.protocol.operators import Operator
 from weir.protocol.shapes import Shape
+from weir.storage import sealed
 from weir.storage.members import check_members
 
-FORMAT = 1
-"""The newest form of a manifest that this weir knows."""
+FORMAT = 2
+"""The newest form of a manifest that this weir knows: the second has a checksum of its own."""
 MANIFEST = "manifest.json"
 
 DERIVED = ("edit", "convert")
@@ -113,6 +114,8 @@ class Savepoint(_Frozen):
     """A savepoint, whole."""
 
     format: int
+    checksum: str = ""
+    """That of its own file, where it is stored (`storage/sealed.py`); else ""."""
     job: str
     id: int
     """The checkpoint that it is a copy of."""
@@ -183,21 +186,28 @@ def _checked(check: Callable[[str], str], name: str) -> str:
 
 
 def encode(savepoint: Savepoint) -> bytes:
-    """As it is stored."""
-    return savepoint.model_dump_json(indent=1).encode()
+    """As it is stored, with a checksum of its own."""
+    stored = savepoint.model_copy(update={"format": FORMAT, "checksum": ""})
+    return sealed.seal(stored.model_dump_json(indent=1).encode())
 
 
 def decode(data: bytes, place: str) -> Savepoint:
     """The savepoint of a manifest; raises `NotASavepointError` for what can't be used, and says why."""
     try:
         form = json.loads(data)["format"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise NotASavepointError(place=place, reason=f"its {MANIFEST} can't be read") from None
-    if not isinstance(form, int) or form > FORMAT:
+    if not isinstance(form, int) or not form >= 1:
+        raise NotASavepointError(place=place, reason=f"its {MANIFEST} can't be read")
+    if form > FORMAT:
         reason = f"it has format {form}, and this weir knows those up to {FORMAT}: a newer weir wrote it"
         raise NotASavepointError(place=place, reason=reason)
     try:
-        return Savepoint.model_validate_json(data)
+        savepoint = Savepoint.model_validate_json(data)
+        if (form > 1 or savepoint.checksum) and not sealed.check(data):
+            reason = f"its {MANIFEST} is not what its checksum says: somebody changed it, or the disk lost it"
+            raise NotASavepointError(place=place, reason=reason)
+        return savepoint.model_copy(update={"checksum": ""})
     except ValidationError as error:
         first = error.errors()[0]
         where = "".join(f"{one}: " for one in [".".join(map(str, first["loc"]))] if one)

@@ -6,9 +6,13 @@ Every file is summed up while it is read: what is not as the manifest says never
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
+from weir.checkpoint.needs import left_out
 from weir.errors import DamagedSavepointError, NotASavepointError
 from weir.savepoint.manifest import MANIFEST, SavedFile, Savepoint, decode
 from weir.storage import files, open_store
@@ -78,6 +82,15 @@ class Place:
         """Its whole content; raises `DamagedSavepointError`."""
         return b"".join(self.chunks(file))
 
+    def open(self, file: SavedFile) -> BinaryIO:
+        """A file that was found intact, to be read from the beginning; not compared once more."""
+        if self._root is None:
+            return io.BytesIO(self.content(file))
+        try:
+            return files.opened(self._root / file.path)
+        except OSError as error:
+            raise files.failed("read", f"{self.url}/{file.path}", error, self.url) from error
+
     def bring(self, file: SavedFile, target: Path, edit: Edit | None = None) -> None:
         """Make the target this file, or what `edit` makes of it, durably; its folder must be there.
 
@@ -114,3 +127,14 @@ class Place:
 
     def _damaged(self, file: SavedFile, damage: str) -> DamagedSavepointError:
         return DamagedSavepointError(place=self.url, file=file.path, damage=damage)
+
+
+def lacks(place: Place, savepoint: Savepoint) -> list[str]:
+    """What its cut needs and its manifest, which has no checksum, does not name; its files are intact."""
+    if savepoint.format > 1:
+        return []
+    return left_out(
+        {name: query.batch for name, query in savepoint.queries.items()},
+        {name: (one.first, one.behind) for name, one in savepoint.channels.items()},
+        {file.path: partial(place.open, file) for file in savepoint.files},
+    )

@@ -19,7 +19,7 @@ from weir.ids import JobName
 from weir.job.sources import journal
 from weir.protocol.checkpoints import Alignment
 from weir.savepoint.manifest import MANIFEST, SavedFile, SavedQuery, Savepoint
-from weir.savepoint.place import Place
+from weir.savepoint.place import Place, lacks
 from weir.storage import Store, files, paths
 from weir.storage.members import JOURNALS, below
 
@@ -36,6 +36,9 @@ def find(url: str, job: str, forked_from: str = "") -> tuple[Place, Manifest]:
     damaged = [one for one in files.parallel(lambda f: (f, place.damage(f)), savepoint.files) if one[1]]
     if damaged:
         raise DamagedSavepointError(place=place.url, file=damaged[0][0].path, damage=damaged[0][1])
+    if lacking := lacks(place, savepoint):
+        file, _, missing = lacking[0].partition(" ")
+        raise DamagedSavepointError(place=place.url, file=file, damage=missing)
     manifest = facts(savepoint)
     if wrong := manifest.inconsistencies():
         raise InconsistentSavepointError(place=place.url, file=MANIFEST, damage=no_cut(wrong))

@@ -15,7 +15,7 @@ from weir.checkpoint.manifest import no_cut
 from weir.clock import Clock
 from weir.errors import ExternalError
 from weir.savepoint.manifest import MANIFEST, SavedFile, Savepoint
-from weir.savepoint.place import Place
+from weir.savepoint.place import Place, lacks
 from weir.savepoint.restoring import facts
 from weir.savepoint.take import Progress
 from weir.storage import files, open_store
@@ -47,7 +47,7 @@ def verify(place: Place, clock: Clock, progress: Progress = lambda _done, _total
     """
     savepoint = place.read()
     look = _Look(place, savepoint, progress)
-    damage = [found for found in files.parallel(look, savepoint.files) if found]
+    damage = [found for found in files.parallel(look, savepoint.files) if found] or lacks(place, savepoint)
     if wrong := facts(savepoint).inconsistencies():
         damage.insert(0, f"{MANIFEST} {no_cut(wrong)}")
     found = Verified(clock.now().isoformat(), len(savepoint.files), savepoint.bytes, tuple(damage))

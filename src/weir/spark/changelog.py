@@ -9,27 +9,36 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator
-from pathlib import Path
+from typing import BinaryIO
 
 _MAGIC = b"LZ4Block"
 _HEADER = struct.Struct("<8sBiii")
 _RAW = 0x10
 
 
-def lineage(path: Path) -> dict[int, str]:
-    """For each version since the last uploaded snapshot, up to the one before, its unique id."""
-    stream = _Decoded(path)
+def lineage(file: BinaryIO) -> dict[int, str]:
+    """For each version since the last uploaded snapshot, up to the one before, its unique id.
+
+    Raises `ValueError` for what is damaged.
+    """
+    try:
+        return _lineage(_Decoded(file))
+    except (struct.error, IndexError, KeyError, TypeError) as error:
+        raise ValueError(f"the header of the changelog can't be read: {error}") from error
+
+
+def _lineage(stream: _Decoded) -> dict[int, str]:
     version = stream.utf()
     if version not in ("v3", "v4"):
-        raise ValueError(f"{path.name} is a changelog of version {version}, which has no lineage")
+        raise ValueError(f"it is a changelog of version {version}, which has no lineage")
     return {int(item["version"]): str(item["checkpointUniqueId"]) for item in json.loads(stream.utf())}
 
 
 class _Decoded:
     """The decompressed bytes of a file, read and decoded only as far as they are asked for."""
 
-    def __init__(self, path: Path) -> None:
-        self._chunks = _decoded(path)
+    def __init__(self, file: BinaryIO) -> None:
+        self._chunks = _decoded(file)
         self._ready = bytearray()
 
     def utf(self) -> str:
@@ -47,16 +56,15 @@ class _Decoded:
         return taken
 
 
-def _decoded(path: Path) -> Iterator[bytes]:
-    with open(path, "rb") as file:
-        while len(header := file.read(_HEADER.size)) == _HEADER.size:
-            magic, token, packed, plain, _ = _HEADER.unpack(header)
-            if magic != _MAGIC:
-                raise ValueError("the changelog is not compressed with LZ4")
-            if plain == 0:
-                return
-            block = file.read(packed)
-            yield from (block,) if token & 0xF0 == _RAW else _unpacked(block)
+def _decoded(file: BinaryIO) -> Iterator[bytes]:
+    while len(header := file.read(_HEADER.size)) == _HEADER.size:
+        magic, token, packed, plain, _ = _HEADER.unpack(header)
+        if magic != _MAGIC or packed < 0:
+            raise ValueError("the changelog is not compressed with LZ4")
+        if plain == 0:
+            return
+        block = file.read(packed)
+        yield from (block,) if token & 0xF0 == _RAW else _unpacked(block)
 
 
 def _unpacked(block: bytes) -> Iterator[bytes]:

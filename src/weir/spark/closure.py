@@ -5,6 +5,9 @@ Committed batch N has state version N + 1 in every store. Its closure is found f
 file in it is immutable. Maintenance may take a file away between listing and use: then `GoneError`
 is raised, and the closure of a newer batch is taken instead. The facts are proven in the project's
 experiments on Spark 4.3 (117 of 117 copies restarted exactly).
+
+The same reading tells whether a list of files is all that a batch needs (`missing`): that of a folder, or
+that of a manifest.
 """
 
 from __future__ import annotations
@@ -12,10 +15,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Protocol
 
 from weir.ids import BatchId
 from weir.spark.changelog import lineage
@@ -41,9 +44,98 @@ class Closure:
     files: tuple[str, ...]
 
 
+class Tree(Protocol):
+    """The files of a checkpointLocation, wherever they are."""
+
+    def names(self, folder: str) -> list[str]:
+        """What is directly below a folder, without hidden ones; none when it is not there."""
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or folder of this name."""
+
+    def open(self, path: str) -> BinaryIO:
+        """A file's content; raises `FileNotFoundError`."""
+
+
+class Folder:
+    """A checkpointLocation on a file system."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return [name for name in os.listdir(f"{self._root}/{folder}") if not name.startswith(".")]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(f"{self._root}/{path}")
+
+    def open(self, path: str) -> BinaryIO:
+        return open(f"{self._root}/{path}", "rb")
+
+
+class Listed:
+    """Files as a manifest lists them; `read` opens one of them."""
+
+    def __init__(self, files: Iterable[str], read: Callable[[str], BinaryIO]) -> None:
+        self._files = frozenset(files)
+        self._read = read
+        self._folders: dict[str, dict[str, None]] = {}
+        for file in self._files:
+            folder, _, name = file.rpartition("/")
+            self._folders.setdefault(folder, {})[name] = None
+            while folder:
+                folder, _, name = folder.rpartition("/")
+                self._folders.setdefault(folder, {})[name] = None
+
+    def names(self, folder: str) -> list[str]:
+        return sorted(self._folders.get(folder, ()))
+
+    def exists(self, path: str) -> bool:
+        return path in self._files or path in self._folders
+
+    def open(self, path: str) -> BinaryIO:
+        if path not in self._files:
+            raise FileNotFoundError(path)
+        return self._read(path)
+
+
 def closure(root: Path, batch: BatchId) -> Closure:
-    """The closure of a committed batch of the query whose checkpointLocation is `root`."""
-    names = tuple(dict.fromkeys(_Reader(root, batch).files()))
+    """The closure of a committed batch of the query whose checkpointLocation is `root`.
+
+    Raises `GoneError`, and `ValueError` for what is damaged.
+    """
+    return _of(Folder(root), batch)
+
+
+def missing(tree: Tree, batch: BatchId) -> str | None:
+    """The first file that a committed batch needs and that is not there; None when all are.
+
+    Raises `ValueError` for what is damaged.
+    """
+    try:
+        return next((name for name in _of(tree, batch).files if not tree.exists(name)), None)
+    except GoneError as error:
+        return str(error)
+
+
+def missing_input(root: Path, batch: BatchId) -> str | None:
+    """The first entry of a file source's log that a planned batch reads and that is not there."""
+    try:
+        for _ in _Reader(Folder(root), batch, planned=True).sources():
+            pass
+    except GoneError as error:
+        return str(error)
+    return None
+
+
+def _of(tree: Tree, batch: BatchId) -> Closure:
+    try:
+        names = tuple(dict.fromkeys(_Reader(tree, batch).files()))
+    except (KeyError, IndexError, TypeError, AttributeError) as error:  # JSON, but not what Spark writes
+        raise ValueError(f"its description lacks {error}") from error
     for name in names:  # what Spark's files say of each other may be anybody's, in a restored job
         if not is_safe(name):
             raise ValueError(f"{name!r} is named, which is no file of a query")
@@ -51,12 +143,12 @@ def closure(root: Path, batch: BatchId) -> Closure:
 
 
 class _Reader:
-    def __init__(self, root: Path, batch: BatchId) -> None:
-        self._root = root
+    def __init__(self, tree: Tree, batch: BatchId, *, planned: bool = False) -> None:
+        self._tree = tree
         self._batch = batch
         self._offsets = self._text(f"offsets/{batch}").split("\n")
         self._conf: dict[str, str] = json.loads(self._offsets[1])["conf"]
-        commit = self._text(f"commits/{batch}").split("\n")
+        commit = [] if planned else self._text(f"commits/{batch}").split("\n")
         self._ids: dict[str, Any] = (
             json.loads(commit[1] if len(commit) > 1 else "{}").get("stateUniqueIds") or {}
         )
@@ -67,23 +159,33 @@ class _Reader:
         yield f"commits/{self._batch}"
         if self._batch > 0:
             yield f"offsets/{self._batch - 1}"
-        yield from self._sources()
+        yield from self.sources()
         for operator in sorted(self._numbers("state"), key=int):
             yield from self._operator(operator)
 
-    def _sources(self) -> Iterator[str]:
+    def sources(self) -> Iterator[str]:
+        """The logs of sources; raises `GoneError` for an entry that a file source needs and has not."""
         ends = dict(self._ends())
-        folders = self._list("sources")
+        folders = sorted(self._list("sources"))
         shared = {name for name in ends if name.isdigit()} != {name for name in folders if name.isdigit()}
-        for source in sorted(folders):
+        for source, end in ends.items():
+            last = _log_offset(end)
+            needed = last is not None and last >= 0
+            if needed and source not in folders and (source == "0" or not source.isdigit()):
+                raise GoneError(f"sources/{source}")
+        for source in folders:
             last = _log_offset(ends.get(source, "-"))
-            if shared and source.isdigit():
+            certain = not (shared and source.isdigit())
+            if not certain:
                 # A frame that is used twice has two lines in the offset log and one folder, so the folders
                 # behind it have lower numbers than their lines. Too much of a log does no harm, too little
                 # loses its files: the furthest line that may be this folder's counts.
                 later = [_log_offset(end) for name, end in ends.items() if int(name) >= int(source)]
                 last = max((one for one in later if one is not None), default=last)
-            for name in _source_log(self._list(f"sources/{source}"), last):
+            names = _source_log(self._list(f"sources/{source}"), last)
+            if last is not None:
+                _check_dense(source, names, last if certain else None)
+            for name in names:
                 yield f"sources/{source}/{name}"
 
     def _ends(self) -> Iterator[tuple[str, str]]:
@@ -103,11 +205,18 @@ class _Reader:
         for store in stores:
             for path in store.get("stateSchemaFilePaths", []):
                 yield f"{folder}/_stateSchema/" + path.split("/_stateSchema/")[1]
-        limit = int(self._conf.get(_PARTITIONS, 2**31))
-        for partition in sorted(map(int, self._numbers(folder))):
-            if partition < limit:
-                for number, store in enumerate(stores):
-                    yield from self._store(operator, partition, number, store["storeName"])
+        for partition in self._partitions(operator, stores):
+            for number, store in enumerate(stores):
+                yield from self._store(operator, partition, number, store["storeName"])
+
+    def _partitions(self, operator: str, stores: list[dict[str, Any]]) -> range:
+        """All that the operator has. A global aggregate and a limit have one, whatever the metadata says."""
+        ids = self._ids.get(operator)
+        if ids is not None:
+            return range(len(ids))
+        told = max((int(store["numPartitions"]) for store in stores if "numPartitions" in store), default=1)
+        there = max(map(int, self._numbers(f"state/{operator}")), default=0)
+        return range(int(self._conf.get(_PARTITIONS, told)) if there else 1)
 
     def _metadata(self, folder: str) -> str:
         if self._exists(f"{folder}/_metadata/metadata"):
@@ -121,8 +230,6 @@ class _Reader:
         folder = f"state/{operator}/{partition}" + ("" if name == "default" else f"/{name}")
         names = set(self._list(folder))
         ids = self._ids.get(operator)
-        if ids is not None and partition >= len(ids):
-            return
         for file in self._versions(folder, names, ids[partition][number] if ids else None):
             yield f"{folder}/{file}"
             if f"{file}.crc" in names:
@@ -154,13 +261,17 @@ class _Reader:
     def _zip(self, folder: str, name: str) -> Iterator[str]:
         yield name
         try:
-            yield from members(self._root / folder / name)
+            with self._tree.open(f"{folder}/{name}") as file:
+                yield from members(file)
         except FileNotFoundError as error:
             raise GoneError(f"{folder}/{name}") from error
+        except ValueError as error:
+            raise ValueError(f"{folder}/{name}: {error}") from error
 
     def _lineage(self, path: str) -> dict[int, str]:
         try:
-            return lineage(self._root / path)
+            with self._tree.open(path) as file:
+                return lineage(file)
         except FileNotFoundError as error:
             raise GoneError(path) from error
         except ValueError as error:
@@ -168,18 +279,16 @@ class _Reader:
 
     def _text(self, path: str) -> str:
         try:
-            return (self._root / path).read_text()
+            with self._tree.open(path) as file:
+                return file.read().decode()
         except FileNotFoundError as error:
             raise GoneError(path) from error
 
     def _exists(self, path: str) -> bool:
-        return os.path.exists(f"{self._root}/{path}")
+        return self._tree.exists(path)
 
     def _list(self, folder: str) -> list[str]:
-        try:
-            return [name for name in os.listdir(f"{self._root}/{folder}") if not name.startswith(".")]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        return self._tree.names(folder)
 
     def _numbers(self, folder: str) -> list[str]:
         return [name for name in self._list(folder) if name.isdigit()]
@@ -206,3 +315,15 @@ def _source_log(names: list[str], last: int | None) -> list[str]:
     first = max((number for number, name in usable.items() if name.endswith(".compact")), default=-1)
     others = [name for name in names if name not in numbered.values()]
     return [usable[number] for number in sorted(usable) if number >= first] + sorted(others)
+
+
+def _check_dense(source: str, names: list[str], last: int | None) -> None:
+    """Raise `GoneError` for a hole between the newest compaction (or the beginning) and the last entry."""
+    numbered = sorted(
+        (int(n.removesuffix(".compact")), n) for n in names if n.removesuffix(".compact").isdigit()
+    )
+    there = {number for number, _ in numbered}
+    first = next((number for number, name in numbered if name.endswith(".compact")), 0)
+    for number in range(first, (max(there, default=-1) if last is None else last) + 1):
+        if number not in there:
+            raise GoneError(f"sources/{source}/{number}")

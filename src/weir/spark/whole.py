@@ -8,17 +8,23 @@ an end of their own.
 from __future__ import annotations
 
 import json
+import re
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from weir.spark.schemas import read_schemas
 from weir.spark.zips import sizes
 
 _READ = (".delta", ".snapshot", ".changelog")
 _END = struct.Struct("8sB12s")
 _CUT_OFF = "is cut off"
+_SMALL = 1 << 18
+"""Bytes of a description that a start reads; of a bigger one only its beginning and its end."""
+_HADOOP = struct.Struct(">4si")
+_VERSION = re.compile(r"v\d+")
 
 
 def misfits(root: Path, names: Sequence[str], codec: str) -> dict[str, str]:
@@ -63,13 +69,94 @@ def _expected(root: Path, name: str) -> Iterator[tuple[str, int]]:
             yield name.removesuffix(".crc"), int(size)
 
 
+def checksum_problem(path: Path) -> str | None:
+    """What is wrong with a file by Hadoop's checksum beside it, which Spark compares; None without one."""
+    try:
+        told = path.with_name(f".{path.name}.crc").read_bytes()
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    if len(told) < _HADOOP.size or told[:4] != b"crc\0":
+        return None  # Hadoop takes no notice of such a one
+    _, piece = _HADOOP.unpack_from(told)
+    sums = (zlib.crc32(data[at : at + piece]) for at in range(0, len(data), piece)) if piece > 0 else iter(())
+    if told[_HADOOP.size :] == b"".join(struct.pack(">I", one) for one in sums):
+        return None
+    return f"is not what its checksum, .{path.name}.crc, says"
+
+
+def description_problem(path: Path, name: str, *, thorough: bool) -> str | None:
+    """What is wrong with a file that describes a query or its state; `name` is its path in the query.
+
+    None where nothing is, and for files of state. Not `thorough`, a big log is looked at on both ends only.
+    """
+    first, _, rest = name.partition("/")
+    try:
+        if name == "metadata":
+            known = json.loads(path.read_bytes())
+            return None if isinstance(known, dict) and known.get("id") else "names no query"
+        if first in ("offsets", "commits"):
+            return log_problem(path)
+        if first == "sources":
+            return _source_problem(path, thorough)
+        if "/_stateSchema/" in name or name.endswith("/_metadata/schema"):
+            read_schemas(path.read_bytes())
+        elif "/_metadata/" not in rest:
+            return None
+        return checksum_problem(path)
+    except ValueError as error:
+        return f"can't be read: {error}"
+    except FileNotFoundError:
+        return None  # which is said of it already
+
+
+def log_problem(path: Path) -> str | None:
+    """What is wrong with an entry of offset or commit log: a version, JSON, and a line for each source."""
+    try:
+        version, _, rest = path.read_text().partition("\n")
+    except FileNotFoundError:
+        return "is gone"
+    except UnicodeDecodeError:
+        return "can't be read"
+    if not version:
+        return "is empty"
+    metadata, *ends = rest.split("\n")
+    offsets = ends if version == "v1" else [line.partition(":")[2] for line in ends]
+    try:
+        for text in [metadata, *(offset for offset in offsets if offset.startswith("{"))]:
+            if not isinstance(json.loads(text), dict):
+                return _CUT_OFF
+    except ValueError:
+        return _CUT_OFF
+    return checksum_problem(path) if _VERSION.fullmatch(version) else "can't be read"
+
+
+def _source_problem(path: Path, thorough: bool) -> str | None:
+    """The same of an entry of a source's own log: a version, and lines that are JSON, or a number."""
+    size = path.stat().st_size
+    if size > _SMALL and not thorough:
+        with path.open("rb") as file:
+            data = file.read(4096).rpartition(b"\n")[0]
+            file.seek(-_SMALL, 2)
+            data += b"\n" + file.read().partition(b"\n")[2]
+    else:
+        data = path.read_bytes()
+    version, *lines = data.removeprefix(b"\0").decode().split("\n")  # Kafka's begin with a zero
+    if not _VERSION.fullmatch(version):
+        return "can't be read"
+    for line in lines:
+        if line.startswith("{"):
+            json.loads(line)
+    return checksum_problem(path) if size <= _SMALL or thorough else None
+
+
 def problem(path: Path, codec: str) -> str | None:
     """What is wrong with a file of state, which is read to its end; None for one that is whole or unknown."""
     if path.name.endswith(".zip"):
         try:
             with zipfile.ZipFile(path) as snapshot:
                 torn = snapshot.testzip()
-        except (zipfile.BadZipFile, zlib.error) as error:
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
             return f"can't be read: {error}"
         return f"has changed in {torn}" if torn else None
     if not path.name.endswith(_READ):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import zipfile
+import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 from weir.storage.members import is_safe
 
@@ -12,24 +14,37 @@ _MOST = 64 * 2**20
 """Bytes of metadata: a snapshot of a hundred thousand files has less."""
 
 
-def members(path: Path) -> list[str]:
+def members(snapshot: Path | BinaryIO) -> list[str]:
     """The SST and log files that the snapshot needs beside itself, relative to its folder."""
-    return list(sizes(path))
+    return list(sizes(snapshot))
 
 
-def sizes(path: Path) -> dict[str, int | None]:
-    """The same with the size of each, where it is told."""
-    with zipfile.ZipFile(path) as snapshot, snapshot.open("metadata") as file:
+def sizes(snapshot: Path | BinaryIO) -> dict[str, int | None]:
+    """The same with the size of each, where it is told. Raises `ValueError` for what is damaged."""
+    try:
+        return _sizes(_metadata(snapshot))
+    except (zipfile.BadZipFile, zlib.error, KeyError, TypeError, AttributeError, EOFError) as error:
+        raise ValueError(f"the snapshot can't be read: {error}") from error
+    except (NotImplementedError, RuntimeError) as error:  # a flag says that it is encrypted, or packed oddly
+        raise ValueError(f"the snapshot can't be read: {error}") from error
+
+
+def _metadata(snapshot: Path | BinaryIO) -> bytes:
+    with zipfile.ZipFile(snapshot) as inner, inner.open("metadata") as file:
         data = file.read(_MOST + 1)
     if len(data) > _MOST:
-        raise ValueError(f"{path.name} has metadata of more than {_MOST} bytes")
+        raise ValueError(f"it has metadata of more than {_MOST} bytes")
+    return data
+
+
+def _sizes(data: bytes) -> dict[str, int | None]:
     version, text = data.decode().split("\n", 1)
     if version != "v1":
-        raise ValueError(f"{path.name} has metadata of version {version}, which this weir does not know")
+        raise ValueError(f"it has metadata of version {version}, which this weir does not know")
     metadata = json.loads(text)
     tables = {f"SSTs/{one['dfsSstFileName']}": one.get("sizeBytes") for one in metadata.get("sstFiles") or []}
     logs = {f"logs/{one['dfsLogFileName']}": one.get("sizeBytes") for one in metadata.get("logFiles") or []}
     for name in tables | logs:
         if not is_safe(name) or name.count("/") != 1:
-            raise ValueError(f"{path.name} names {name!r}, which is no file of a snapshot")
+            raise ValueError(f"it names {name!r}, which is no file of a snapshot")
     return tables | logs

@@ -18,7 +18,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 from weir import faults
-from weir.storage.log import DenseLog, Entry
+from weir.errors import LostLedgerError
+from weir.storage.log import DenseLog, Entry, lost
 from weir.storage.store import Store
 
 
@@ -33,6 +34,8 @@ class Folded(Protocol):
 
 
 State = TypeVar("State", bound=Folded)
+_MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError)
+"""What JSON raises that is none, or not that of an entry or a snapshot."""
 
 
 class BoundedLog(Generic[State]):
@@ -51,7 +54,7 @@ class BoundedLog(Generic[State]):
         self._snapshots = snapshots
         self._empty = empty
         self._decode = decode
-        self._begun = False
+        self._begun = self._checked = False
         self._newest = 0
         """The number of the newest snapshot, as it was seen last."""
         self._restart(0, empty())
@@ -67,16 +70,18 @@ class BoundedLog(Generic[State]):
         return self.number - self._newest
 
     def catch_up(self) -> State:
-        """What the log says now."""
+        """What the log says now; raises `LostLedgerError` for a damaged entry, and for a hole."""
         if not self._begun:
             self._reload()
             self._begun = True
         while True:
             for entry in self._log.read_new():
-                self.state.apply(entry)
-            if self._believe() and not self._is_cut_off():
+                self._apply(entry)
+            if not self._believe() or self._is_cut_off():
+                self._reload()
+            elif self._checked or self._is_all():
+                self._checked = True
                 return self.state
-            self._reload()
 
     def append(self, entry: Entry, wanted: Callable[[State], bool]) -> bool:
         """Append the entry behind everything that is there; True when it counts.
@@ -86,7 +91,7 @@ class BoundedLog(Generic[State]):
         """
 
         def seen(other: Entry) -> bool:
-            self.state.apply(other)
+            self._apply(other)
             return wanted(self.state)
 
         while True:
@@ -136,13 +141,38 @@ class BoundedLog(Generic[State]):
         return newest >= self._first and not self._store.exists(f"{self._prefix}/{newest:09d}.json")
 
     def _reload(self) -> None:
-        """Begin at the newest snapshot."""
+        """Begin at the newest snapshot; if it is damaged, at the older one, whose entries are all there."""
+        self._checked = False
         while kept := self._kept():
-            data = self._store.get(self._key(kept[-1]))
-            if data is not None:  # or two newer ones have come
-                self._restart(kept[-1], self._decode(json.loads(data)))
-                return
+            for number in kept[:-3:-1]:
+                data = self._store.get(self._key(number))
+                if data is None:  # two newer ones have come
+                    break
+                try:
+                    self._restart(number, self._decode(json.loads(data)))
+                    return
+                except _MALFORMED:
+                    continue
+            else:
+                raise lost(self._store, self._key(kept[-1]), "can't be read")
         self._restart(0, self._empty())
+
+    def _is_all(self) -> bool:
+        """Whether nothing stands after what was read, once for each beginning; a hole is an error."""
+        try:
+            return self._log.check_end()
+        except LostLedgerError:
+            if self._believe():
+                raise
+        self._reload()  # the head was deleted meanwhile, and no entry is lost
+        return False
+
+    def _apply(self, entry: Entry) -> None:
+        try:
+            self.state.apply(entry)
+        except _MALFORMED as error:
+            last = f"{self._prefix}/{self._log.next_number - 1:09d}.json"
+            raise lost(self._store, last, "can't be read") from error
 
     def _kept(self) -> list[int]:
         return sorted(_number(key) for key in self._store.list(self._snapshots))

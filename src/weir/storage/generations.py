@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from weir.clock import Clock
-from weir.errors import StorageError
+from weir.errors import DamagedOriginError, StorageError
 from weir.ids import BatchId, CheckpointId, Generation, JobName, QueryName
 from weir.storage import paths
 from weir.storage.local import reason
@@ -79,11 +79,28 @@ class Origin:
 
 
 def read_origin(store: Store, job: JobName, generation: Generation) -> Origin | None:
-    data = store.get(paths.origin(job, generation))
-    if not data:
+    """The origin of a generation, or None; raises `DamagedOriginError` when it can't be read."""
+    key = paths.origin(job, generation)
+    data = store.get(key)
+    if data is None:
         return None
-    content = json.loads(data)
-    return Origin(**content | {"maps": tuple(content.get("maps", ()))})
+    try:
+        content = json.loads(data)
+        origin = Origin(**content | {"maps": tuple(content.get("maps", ()))})
+        _ = origin.checkpoint  # "chk-41" has a number
+        if not all(isinstance(n, int) for n in (origin.parallelism, origin.parent, origin.saved)):
+            raise ValueError("a number is none")
+    except (ValueError, TypeError, AttributeError) as error:
+        raise DamagedOriginError(job=job, file=f"{store.url}/{key}", reason=str(error)) from error
+    return origin
+
+
+def known_origin(store: Store, job: JobName, generation: Generation) -> Origin | None:
+    """The same for who looks around: None also where it can't be read."""
+    try:
+        return read_origin(store, job, generation)
+    except DamagedOriginError:
+        return None
 
 
 def open_origin(
@@ -111,17 +128,21 @@ def create_origin(store: Store, job: JobName, generation: Generation, origin: Or
 
 
 def numbers(store: Store, job: JobName) -> list[Generation]:
-    """The generations that have an origin, in order."""
+    """The generations that have an origin, or have been live and lost it, in order."""
     found = {int(name) for name in _folders(store, paths.generations(job)) if name.isdigit()}
-    return [Generation(n) for n in sorted(found) if store.exists(paths.origin(job, Generation(n)))]
+    known = (Generation(number) for number in sorted(found))
+    return [n for n in known if store.exists(paths.origin(job, n)) or store.exists(paths.live(job, n))]
 
 
 def is_live(store: Store, job: JobName, generation: Generation) -> bool:
     """Whether the job has ever worked on it."""
-    origin = read_origin(store, job, generation)
-    if origin is None:
-        return False
-    return not origin.restored_from or store.exists(paths.live(job, generation))
+    if store.exists(paths.live(job, generation)):
+        return True
+    try:
+        origin = read_origin(store, job, generation)
+    except DamagedOriginError:
+        return generation == FIRST  # every later one is of a restore, and needs its mark
+    return origin is not None and not origin.restored_from
 
 
 def live(store: Store, job: JobName) -> Generation:
@@ -246,7 +267,7 @@ def timeline(store: Store, job: JobName) -> dict[Generation, CheckpointId | None
     """
     at = live(store, job)
     found: dict[Generation, CheckpointId | None] = {at: None}
-    while (origin := read_origin(store, job, at)) is not None and origin.restored_from:
+    while (origin := known_origin(store, job, at)) is not None and origin.restored_from:
         at = Generation(origin.parent)
         found[at] = origin.checkpoint
     return found

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from weir.errors import OutcomeUnknownError
+from weir.errors import LostLedgerError, OutcomeUnknownError
 from weir.storage.store import Created, Store
 
 Entry = dict[str, Any]
@@ -62,9 +62,37 @@ class DenseLog:
                 if self._store.get(self._key(self._next)) is None:
                     raise
 
+    def check_end(self) -> bool:
+        """Whether what was read is all there is; raises `LostLedgerError` when entries come after a hole.
+
+        False when the next entry has come meanwhile. Lists the log: for a start and a reader, not for every
+        batch.
+        """
+        last = max((_number(key) for key in self._store.list(self._prefix)), default=-1)
+        if last < self._next:
+            return True
+        if self._store.exists(self._key(self._next)):
+            return False
+        raise lost(self._store, self._key(self._next), "is gone, and later entries are there")
+
     def _parse(self, key: str, data: bytes) -> Entry:
-        entry: Entry = json.loads(data)
+        try:
+            entry = json.loads(data)
+        except ValueError as error:
+            raise lost(self._store, key, "can't be read") from error
+        if not isinstance(entry, dict):
+            raise lost(self._store, key, "can't be read")
         return entry
 
     def _key(self, number: int) -> str:
         return f"{self._prefix}/{number:09d}.json"
+
+
+def lost(store: Store, key: str, wrong: str) -> LostLedgerError:
+    """The error for an entry that is gone or damaged."""
+    return LostLedgerError(file=f"{store.url}/{key}", wrong=wrong)
+
+
+def _number(key: str) -> int:
+    name = key.rsplit("/", 1)[1].removesuffix(".json")
+    return int(name) if name.isdigit() else -1

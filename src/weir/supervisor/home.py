@@ -63,6 +63,9 @@ class Home:
                 raise StorageError(verb="open", path=path, reason=str(error), root=self._dir) from error
             raise
         leftovers.delete_beside(self._dir, job, config.settings, clock)
+        if self.journal.moved_to is not None:
+            text = f"the history of the job could not be read, and begins again: {self.journal.moved_to}"
+            self.event("note", {"text": text})
 
     @property
     def attempt(self) -> Attempt:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from weir.clock import Clock
 from weir.errors import JobRunningError, NoSuchJobError, NotDoneError
-from weir.ids import Generation, job_name
-from weir.storage import generations, open_store
+from weir.ids import Attempt, Generation, job_name
+from weir.storage import generations, open_store, paths
 from weir.supervisor.view import Standing, look
 
 
@@ -28,6 +28,8 @@ class Idle:
     @classmethod
     def of(cls, dir: str, job: str, standing: Standing | None) -> Idle:
         """The job as it stands; None for one that has never run here. Raises `JobRunningError`."""
+        if standing is not None and not standing.session:
+            raise _nobody_knows(dir, job, standing)
         if standing is not None and not standing.over:
             raise _runs(standing)
         live = generations.live(open_store(dir), job_name(job))
@@ -50,6 +52,18 @@ class Idle:
                 f" {now.attempt}, its live generation was {self.generation} and is {now.generation}",
                 hint=f"'weir status {self.job}' shows how it stands; then ask again",
             )
+
+
+def _nobody_knows(dir: str, job: str, standing: Standing) -> NotDoneError:
+    """The record of its newest attempt is damaged, so that only silence could tell that nobody runs it."""
+    record = paths.attempt(job_name(job), Attempt(standing.attempt))
+    return NotDoneError(
+        what=f"nothing was written down for job {job!r}",
+        why=f"the record of attempt {standing.attempt}, {dir}/{record},"
+        " can't be read, so that nobody can tell whether it runs",
+        hint="start the job: 'weir run FILE' waits until its silence is certain, takes over, and goes on from"
+        " the newest checkpoint that is intact where files are damaged",
+    )
 
 
 def _runs(standing: Standing) -> JobRunningError:

@@ -30,6 +30,8 @@ BATCHES, ROWS = "batch", "rows"
 """The totals of batches: how many and how many seconds; how many rows they have read."""
 _KEPT, _CHECKPOINTS_KEPT, _PRUNE_EVERY = 200_000, 30_000, 10_000
 """So many batches and events of checkpoints are kept, give or take."""
+_CHECKED = 64 * 2**20
+"""Up to this size a journal is looked through when it is opened: a tenth of a second."""
 _SCHEMA = """
 create table if not exists events (
     id integer primary key, at text not null, attempt integer not null,
@@ -66,16 +68,20 @@ class Journal:
     """The writer's end. A journal that can't be written (a full disk) never stops the job."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
+        """A damaged one is moved aside, and a new one begun: it is history only."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._clock = clock
         self._said = ""
         self._inserted = 0
-        self._db = sqlite3.connect(path, check_same_thread=False, timeout=30)
-        self._db.execute("pragma journal_mode=wal")
-        self._db.execute("pragma synchronous=normal")
-        self._db.executescript(_SCHEMA)
-        with suppress(sqlite3.OperationalError):  # it has the column
-            self._db.execute(_ADDED)
+        self.moved_to: Path | None = None
+        """Where a damaged one was moved to; None when there was none."""
+        try:
+            self._db = _opened(path)
+        except sqlite3.OperationalError:  # no room, no permission: what is there may be intact
+            raise
+        except sqlite3.DatabaseError:
+            self.moved_to = _move_aside(path, clock)
+            self._db = _opened(path)
 
     def event(
         self, attempt: int, kind: str, body: Mapping[str, Any], query: str = "", *, alone: bool = False
@@ -179,15 +185,52 @@ class Journal:
                     print(said, file=sys.stderr)
 
 
+def _opened(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, check_same_thread=False, timeout=30)
+    try:
+        db.execute("pragma journal_mode=wal")
+        db.execute("pragma synchronous=normal")
+        db.executescript(_SCHEMA)
+        with suppress(sqlite3.OperationalError):  # it has the column
+            db.execute(_ADDED)
+        if (
+            path.stat().st_size < _CHECKED
+            and (found := db.execute("pragma quick_check(1)").fetchone())[0] != "ok"
+        ):
+            raise sqlite3.DatabaseError(found[0])
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _move_aside(path: Path, clock: Clock) -> Path:
+    """Rename a damaged journal, with what SQLite keeps beside it; its new name."""
+    target = path.with_name(f"{path.name}.damaged-{clock.now():%Y%m%dT%H%M%S}")
+    for end in ("-wal", "-shm", ""):
+        with suppress(FileNotFoundError):
+            path.with_name(path.name + end).rename(target.with_name(target.name + end))
+    return target
+
+
 def _event(row: Mapping[str, Any]) -> Event:
-    return Event(**{**row, "body": json.loads(row["body"])})
+    return Event(**{**row, "body": _parsed(row["body"])})
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """What a column of JSON says; nothing when the disk has changed it."""
+    try:
+        found = json.loads(text)
+    except (ValueError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _batch(row: Mapping[str, Any]) -> dict[str, Any]:
     rest = {key: value for key, value in row.items() if key != "detail"}
     return {**rest, "sources": [], "operators": []} | {
-        "durations": json.loads(row["durations"]),
-        **json.loads(row.get("detail", "{}")),
+        "durations": _parsed(row["durations"]),
+        **_parsed(row.get("detail", "{}")),
     }
 
 
@@ -277,7 +320,7 @@ class History:
 
     def lags(self) -> dict[str, dict[str, int]]:
         """For each query that reads Kafka how far each partition was behind at its newest batch."""
-        return {row["query"]: json.loads(row["lag"]) for row in self._select("select * from lags")}
+        return {row["query"]: _parsed(row["lag"]) for row in self._select("select * from lags")}
 
     def close(self) -> None:
         self._db.close()

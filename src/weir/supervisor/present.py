@@ -19,7 +19,7 @@ from weir.savepoint.restorable import Answer, Present, Restorable, judge
 from weir.savepoint.restoring import facts
 from weir.spark.layout import QueryFiles
 from weir.storage import Store, generations, open_store, paths
-from weir.storage.generations import read_origin
+from weir.storage.generations import known_origin
 from weir.supervisor.view import look
 
 
@@ -61,7 +61,7 @@ def present(dir: str, store: Store, job: JobName) -> Present | None:
         return None
     generation = generations.live(store, job)
     attempt, told = shapes.last(store, job, generation)
-    origin = read_origin(store, job, generation)
+    origin = known_origin(store, job, generation)
     files = {name: QueryFiles(store, paths.query(job, generation, name)) for name in told}
     return Present(
         attempt,

@@ -11,13 +11,13 @@ import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
 
 from weir.clock import Clock
-from weir.errors import BadNameError, NoSuchJobError, StorageError
+from weir.errors import BadNameError, NoSuchJobError, StorageError, WeirError
 from weir.ids import JobName, job_name
 from weir.protocol.states import JobState, QueryState
 from weir.storage import open_store, paths
@@ -28,6 +28,10 @@ from weir.words import moment_of
 
 LOST = "LOST"
 """Shown for a job that was not at its end when its supervisor died."""
+
+
+UNREADABLE = "UNREADABLE"
+"""Shown for a job whose files can't be read."""
 
 
 class Alive(str, Enum):
@@ -160,8 +164,46 @@ def look(dir: str, name: str, clock: Clock) -> Standing:
     """The job as it stands; raises `NoSuchJobError` when nothing has ever run under this name."""
     job = job_name(name)
     newest, beat = _newest(dir, job, clock)
-    with history_of(dir, job) as history:
-        return _standing(dir, job, newest, beat, history, clock.now())
+    try:
+        with history_of(dir, job) as history:
+            return _standing(dir, job, newest, beat, history, clock.now())
+    except StorageError as error:  # what is known without a journal is shown all the same
+        standing = _standing(dir, job, newest, beat, None, clock.now())
+        lost = f"its history can't be read ({error.why}): the next start moves it aside and begins another"
+        return replace(standing, advice=f"{standing.advice}; {lost}" if standing.advice else lost)
+
+
+def jobs(dir: str, clock: Clock) -> list[Standing]:
+    """Every job below the directory as it stands; one that can't be read says so and hides no other."""
+    found = []
+    for name in job_names(dir):
+        try:
+            found.append(look(dir, name, clock))
+        except NoSuchJobError:  # its folder has no attempt: a start that never got that far
+            continue
+        except WeirError as error:
+            found.append(_unreadable(name, error, clock.now().isoformat()))
+    return found
+
+
+def _unreadable(name: JobName, error: WeirError, now: str) -> Standing:
+    return Standing(
+        name=name,
+        state=UNREADABLE,
+        alive=Alive.UNKNOWN,
+        advice=error.text,
+        attempt=0,
+        since=now,
+        started_at=now,
+        pid=0,
+        host="",
+        user="",
+        session="",
+        driver=0,
+        file="",
+        supervised=False,
+        batch=None,
+    )
 
 
 def report(dir: str, name: str, clock: Clock, recoveries: int = 3) -> Report:
@@ -225,7 +267,7 @@ def _standing(
     dir: str, job: JobName, newest: AttemptRecord, beat: Beat, history: History | None, now: datetime
 ) -> Standing:
     state = history.last("state") if history else None
-    written = JobState(state.body["state"]) if state else None
+    written = _written(state)
     start = _session_start(newest, history)
     if state is not None and state.attempt < start.attempt:
         state, written = None, None  # an earlier life says nothing of this one
@@ -287,6 +329,13 @@ def _last_seen(dir: str, job: JobName, newest: AttemptRecord, history: History |
             beaten = os.stat(os.path.join(local_path(dir), paths.beat(job, newest.attempt))).st_mtime
             seen.append(datetime.fromtimestamp(beaten, timezone.utc))
     return max(seen).isoformat()
+
+
+def _written(state: Event | None) -> JobState | None:
+    try:
+        return JobState(state.body["state"]) if state else None
+    except (ValueError, KeyError):  # the disk has changed it
+        return None
 
 
 def _session_start(newest: AttemptRecord, history: History | None) -> Event:

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from weir.errors import ExternalError
+from weir.errors import WeirError
 from weir.ids import job_name
 from weir.protocol.states import JobState, QueryState
 from weir.supervisor.journal import BATCHES, ROWS, History
@@ -107,7 +107,7 @@ class _Collected(Collector):
             try:
                 for one in figures(self._site, job):
                     found[one.name].append(Figure(one.name, one.value, {JOB: job, **one.labels}))
-            except ExternalError:
+            except WeirError:
                 continue  # one that can't be read is left out, and not all of them
         return [_family(name, values) for name, values in found.items() if values]
 

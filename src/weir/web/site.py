@@ -8,7 +8,7 @@ from weir.clock import Clock
 from weir.errors import NotASavepointError
 from weir.savepoint.catalogue import Entry
 from weir.supervisor.savepoints import known
-from weir.supervisor.view import Standing, job_names, look, settings_of
+from weir.supervisor.view import Standing, jobs, look, settings_of
 from weir.web.operations import Operations
 
 SAVEPOINT_DIR = "execution.checkpointing.savepoint-dir"
@@ -24,7 +24,7 @@ class Site:
     operations: Operations = field(default_factory=lambda: Operations(Clock()))
 
     def jobs(self) -> list[Standing]:
-        return [look(self.dir, name, self.clock) for name in job_names(self.dir)]
+        return jobs(self.dir, self.clock)
 
     def look(self, job: str) -> Standing:
         """How a job stands; raises `NoSuchJobError`."""

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from weir.errors import FilesNotReadableError
+from weir.errors import FilesNotReadableError, LostLedgerError
 from weir.job.sinks.files import ABOUT
 from weir.job.sinks.files_ledger import log_of
 from weir.protocol.contents import Span
@@ -36,7 +36,10 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 def read_files(path: str) -> CommittedFiles:
-    """What a files sink at `path` has delivered so far; raises when nothing ever was."""
+    """What a files sink at `path` has delivered so far; raises when nothing ever was.
+
+    Raises `LostLedgerError` where entries of the ledger are lost or damaged: never fewer files in silence.
+    """
     store = open_store(path)
     about = store.get(ABOUT)
     if about is None:
@@ -47,10 +50,14 @@ def read_files(path: str) -> CommittedFiles:
         )
     now = log_of(store).catch_up()
     names = now.in_order()
+    try:
+        described = json.loads(about)
+    except ValueError as error:
+        raise LostLedgerError(file=f"{store.url}/{ABOUT}", wrong="can't be read") from error
     return CommittedFiles(
         store.url,
         tuple(f"{store.url}/{name}" for name in names),
-        json.loads(about),
+        described,
         now.checkpoint,
         tuple(_batch_of(now.files[name]) for name in names),
     )
