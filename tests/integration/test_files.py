@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
+from pyspark.errors import AnalysisException
 
 import weir
 from weir.errors import FilesNotReadableError, SinkMismatchError
 from weir.ids import Attempt, BatchId, QueryName, Run, Token
 from weir.job.sinks.files import FilesSink
+from weir.job.sinks.staging import StagedFiles
 from weir.protocol.ledger import Staged
+from weir.storage import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -147,7 +150,7 @@ def test_merged_files_hold_the_same_rows_for_all_readers(
 
     found = weir.read_files(str(tmp_path))
     assert len(found.files) == (3 if partition_by else 1)
-    assert all("/merged/" in file for file in found.files)
+    assert all("/_merged/" in file for file in found.files)
     frame = found.spark(spark)
     assert sorted(map(str, frame.collect())) == before
     assert frame.where("at is null").count() == FAN + 2  # the column came later
@@ -268,3 +271,34 @@ def test_csv_columns_that_move_are_refused_and_new_ones_at_the_end_are_not(
     sink.commit(staged)
     rows = weir.read_files(str(tmp_path)).spark(spark).collect()
     assert {tuple(row) for row in rows} == {("a", "b", None), ("a", "b", "c")}
+
+
+def test_a_plain_reader_of_the_folder_sees_nothing_rather_than_too_much(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = opened(tmp_path, "parquet", ())
+    deliver(spark, sink, 0, ROWS)
+    with pytest.raises(AnalysisException, match="infer schema"):
+        spark.read.parquet(str(tmp_path))
+    assert spark.read.schema(SCHEMA).parquet(str(tmp_path)).count() == 0
+    assert weir.read_files(str(tmp_path)).spark(spark).count() == len(ROWS)
+
+
+def test_what_an_earlier_version_has_delivered_and_staged_in_its_own_folders_still_counts(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    earlier = opened(tmp_path, "parquet", ())
+    earlier._staging = StagedFiles(open_store(str(tmp_path)), "_weir/staged")
+    deliver(spark, earlier, 0, ROWS[:1])
+    staged = Staged(BatchId(1), TOKEN)
+    earlier.stage(spark.createDataFrame(ROWS[1:2], SCHEMA), staged.batch, staged.token)
+    earlier.record(staged)
+    never = Staged(BatchId(1), Token(Attempt(1), Run(0)))
+    earlier.stage(spark.createDataFrame(ROWS, SCHEMA), never.batch, never.token)
+    assert sorted(path.name for path in (tmp_path / "data").iterdir())[0].startswith("000000000-1-1")
+    now = weir.sinks.files(str(tmp_path))
+    now.open("job/query", "lineage", Token(Attempt(2), Run(1)))
+    now.discard(BatchId(1), [staged])
+    now.commit(staged)
+    assert sorted(weir.read_files(str(tmp_path)).arrow()["n"].to_pylist()) == [1, 2]
+    assert not any((tmp_path / "data").rglob("000000001-1-0*/part-*")), "what can't count was discarded"

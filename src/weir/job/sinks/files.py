@@ -4,12 +4,13 @@
     <path>/_weir/snapshots/<number>.json      what its entries below this number say together
     <path>/_weir/staged/<batch>-<token>.json  stagings that are recorded
     <path>/_weir/about.json                   format, options, partition columns and schema, for readers
-    <path>/data/<batch>-<token>/part-*        the files themselves, written once, never moved
-    <path>/merged/<...>/part-*                small files made into large ones; see `upkeep.py`
+    <path>/_data/<batch>-<token>/part-*       the files themselves, written once, never moved
+    <path>/_merged/<...>/part-*               small files made into large ones; see `upkeep.py`
 
 A token is `<attempt>-<run>-<session>` in names. Spark writes the files straight to where they stay; the
 ledger entry makes them visible. Paths in the ledger are relative, so the folder can be moved. Read it with
-`read_files` or `committed_files`: a reader that lists `data/` would see stagings too.
+`read_files` or `committed_files`: a plain reader of the folder sees nothing. An earlier weir wrote to `data/` and
+`merged/`; what its ledger names counts.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from weir.ids import BatchId, CheckpointId, QueryName, Token
 from weir.job.sinks.contract import Outcome
 from weir.job.sinks.fence import Knows, anyone
 from weir.job.sinks.files_ledger import FilesLedger, log_of
-from weir.job.sinks.staging import StagedFiles, folder_of
+from weir.job.sinks.staging import StagedFiles
 from weir.job.sinks.upkeep import Merger, SparkMerger, Upkeep
 from weir.protocol import ledger
 from weir.protocol.ledger import Ledger, Staged
@@ -39,6 +40,8 @@ FORMATS = ("parquet", "json", "csv", "orc", "text")
 EXACT = ("parquet", "orc")
 """What is read from these is what was written, whatever the options."""
 _STAGED = "_weir/staged"
+_DATA = "_data"
+"""Spark, Hive and Arrow pass over folders that begin so: who lists the folder sees nothing, not too much."""
 ABOUT = "_weir/about.json"
 _UNITS = {"kb": 2**10, "mb": 2**20, "gb": 2**30}
 
@@ -98,7 +101,7 @@ class FilesSink:
         self._about: bytes | None = None
         """What readers need to know, and is not written yet."""
         self._store = store or open_store(path)
-        self._staging = StagedFiles(self._store, _STAGED)
+        self._staging = StagedFiles(self._store, _STAGED, _DATA)
         self._ledger = FilesLedger(self._store, self.describe)
         self._spark = SparkMerger(self._store.url, format, options)
         self._upkeep = Upkeep(self._ledger, self._store, merger or self._spark, compact)
@@ -180,7 +183,11 @@ class FilesSink:
         outcome = Outcome.ALREADY_DONE
         if now.last < staged.batch:
             names = self._staging.files_of(staged, now.owner, self.describe())
-            body = {"folder": folder_of(staged.batch, staged.token), "files": list(names), **more}
+            body = {
+                "folder": self._staging.folder_of(staged.batch, staged.token),
+                "files": list(names),
+                **more,
+            }
             try:
                 self._ledger.append(ledger.delivered(staged.batch, self._ledger.token, body))
             except OutcomeUnknownError:
@@ -193,7 +200,7 @@ class FilesSink:
 
     def discard(self, upto: BatchId, keep: Sequence[Staged]) -> None:
         now = self._ledger.contents()
-        kept = {folder_of(one.batch, one.token) for one in keep}
+        kept = {self._staging.folder_of(one.batch, one.token) for one in keep}
         kept |= {"/".join(name.split("/")[:2]) for name in (*now.files, *now.replaced)}
         self._staging.discard(upto, self._ledger.token, kept)
         self._upkeep.clear()

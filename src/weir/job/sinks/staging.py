@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+DATA = "data"
+
+
 @dataclass(frozen=True)
 class Record:
     """What is durable of one staging, beside its files."""
@@ -40,9 +43,14 @@ class Record:
 class StagedFiles:
     """The stagings of one sink, by any run."""
 
-    def __init__(self, store: Store, records: str) -> None:
+    def __init__(self, store: Store, records: str, data: str = DATA) -> None:
         self._store = store
         self._records = records
+        self._data = data
+
+    def folder_of(self, batch: BatchId, token: Token) -> str:
+        """Where the run with this token stages the batch."""
+        return folder_of(batch, token, self._data)
 
     def write(
         self,
@@ -54,7 +62,7 @@ class StagedFiles:
         partition_by: Sequence[str] = (),
     ) -> None:
         """Evaluate the batch once and write it to its folder."""
-        folder, over = folder_of(batch, token), threading.Event()
+        folder, over = self.folder_of(batch, token), threading.Event()
         faults.watch("batch.writing", lambda: any(self._store.list(folder)), over)
         try:
             writer = frame.write.format(format).options(**options).mode("errorifexists")
@@ -65,11 +73,11 @@ class StagedFiles:
 
     def written(self, staged: Staged) -> list[str]:
         """The keys of the files of a staging."""
-        return [k for k in self._store.list(folder_of(staged.batch, staged.token)) if "/part-" in k]
+        return [k for k in self._store.list(self.folder_of(staged.batch, staged.token)) if "/part-" in k]
 
     def sync(self, staged: Staged) -> None:
         """Force the files of a staging to the disk."""
-        sync_files(self._store, folder_of(staged.batch, staged.token))
+        sync_files(self._store, self.folder_of(staged.batch, staged.token))
 
     def record(self, staged: Staged, files: Sequence[Any]) -> None:
         """Make the staging durable as a whole; `files` comes back from `files_of`."""
@@ -114,7 +122,7 @@ class StagedFiles:
     def drop(self, staged: Staged) -> None:
         """Remove a staging that was delivered elsewhere. Killed in between, `discard` does the rest."""
         self.forget(staged)
-        for key in list(self._store.list(folder_of(staged.batch, staged.token))):
+        for key in list(self._store.list(self.folder_of(staged.batch, staged.token))):
             self._store.delete(key)
 
     def discard(self, upto: BatchId, token: Token, kept: Collection[str]) -> None:
@@ -124,15 +132,19 @@ class StagedFiles:
         delivered, behind a rewind, for dead.
         """
 
-        def dead(folder: str) -> bool:
-            batch, by = parse_name(folder.removeprefix("data/"))
-            return folder not in kept and batch <= upto and by <= token
+        # A name says which run of which batch it is, so it is the same one in whichever folder it lies.
+        names = {folder.partition("/")[2] for folder in kept}
 
-        for key in list(self._store.list("data")):
-            if dead("/".join(key.split("/")[:2])):
-                self._store.delete(key)
+        def dead(name: str) -> bool:
+            batch, by = parse_name(name)
+            return name not in names and batch <= upto and by <= token
+
+        for data in {self._data, DATA}:  # an earlier weir may have staged elsewhere
+            for key in list(self._store.list(data)):
+                if dead(key.split("/")[1]):
+                    self._store.delete(key)
         for key in list(self._store.list(self._records)):
-            if dead(f"data/{key.rsplit('/', 1)[1].removesuffix('.json')}"):
+            if dead(key.rsplit("/", 1)[1].removesuffix(".json")):
                 self._store.delete(key)
 
     def _key(self, staged: Staged) -> str:
@@ -188,9 +200,9 @@ def remove_files(store: Store, keys: Sequence[str]) -> None:
         raise StorageError(verb="delete", path=str(root), reason=reason(error), root=store.url) from error
 
 
-def folder_of(batch: BatchId, token: Token) -> str:
-    """Where the run with this token stages the batch."""
-    return f"data/{name_of(batch, token)}"
+def folder_of(batch: BatchId, token: Token, data: str = DATA) -> str:
+    """Where the run with this token stages the batch, below the folder of all stagings."""
+    return f"{data}/{name_of(batch, token)}"
 
 
 def name_of(batch: BatchId, token: Token) -> str:

@@ -1,6 +1,6 @@
 """What a files sink does beside its batches: it keeps its ledger short, and merges small files.
 
-    <path>/merged/<attempt>-<run>-<number>-<session>/...   files that hold the rows of several batches
+    <path>/_merged/<attempt>-<run>-<number>-<session>/...   files that hold the rows of several batches
 
 In a thread of its own, which runs only while there is something to do: no batch and no commit waits for it.
 It may be killed at any step, be fenced, or fail: then files stay small and the ledger long, and whoever is
@@ -30,7 +30,9 @@ from weir.storage.open import spark_url
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MERGED = "merged"
+MERGED = "_merged"
+_EARLIER = "merged"
+"""Where an earlier weir has put them."""
 GRACE = timedelta(hours=1)
 """How long a file that was merged into another stays."""
 
@@ -103,7 +105,8 @@ class Upkeep:
         kept = {_folder(name) for name in (*now.files, *now.replaced)}
         dead = [
             key
-            for key in self._store.list(MERGED)
+            for folder in (MERGED, _EARLIER)
+            for key in self._store.list(folder)
             if _folder(key) not in kept and _token(key) < self._ledger.token
         ]
         remove_files(self._store, dead)
