@@ -113,7 +113,7 @@ class PlayedFiles(FilesSink):
 
     def write(self, staged: Staged, parts: int) -> None:
         for part in range(parts):
-            folder = f"data/{staged.batch:09d}-{staged.token.attempt}-{staged.token.run}/p={part % 2}"
+            folder = f"_data/{staged.batch:09d}-{staged.token.attempt}-{staged.token.run}/p={part % 2}"
             row = f"{staged.batch} of {staged.token}, part {part}"
             self._store.put(f"{folder}/part-{part}", json.dumps([row]).encode())
 

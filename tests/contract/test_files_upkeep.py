@@ -100,9 +100,9 @@ def test_a_folder_of_before_there_were_snapshots_is_read_and_written_on(tmp_path
     log = DenseLog(store, "_weir/log")
     entries = [ledger.opened("job/query", "lineage"), ledger.fence(token(1))]
     for batch in range(3 * EVERY):
-        name = f"data/{batch:09d}-1-1/part-0"
+        name = f"_data/{batch:09d}-1-1/part-0"
         store.put(name, json.dumps([f"{batch} of old"]).encode())
-        body = {"folder": f"data/{batch:09d}-1-1", "files": [name]}
+        body = {"folder": f"_data/{batch:09d}-1-1", "files": [name]}
         entries.append(ledger.delivered(BatchId(batch), token(1), body))
     for entry in entries:
         log.append(entry, lambda _: True)
@@ -181,7 +181,7 @@ def test_a_kill_at_any_step_of_the_upkeep_changes_no_row(at: int) -> None:
     assert batches(store) == twice(there + EVERY)
     counted = log_of(store).catch_up()
     assert sum(span.last <= 2 * EVERY for span in counted.files.values()) < 8
-    for key in keys(store, "merged"):
+    for key in keys(store, "_merged"):
         assert key in counted.files or key in counted.replaced, f"{key} is left over"
 
 
@@ -205,7 +205,7 @@ def test_small_files_of_old_batches_are_merged_and_deleted_after_a_while(store: 
     assert not any(store.exists(name) for name in now.replaced)
     assert batches(store) == twice(16)
     if isinstance(store, LocalStore):
-        assert not (Path(store.url) / "data/000000000-1-1").exists()
+        assert not (Path(store.url) / "_data/000000000-1-1").exists()
     deliver(sink, store, 4, upto=15)
     assert not any(name in log_of(store).catch_up().replaced for name in now.replaced), "known to be gone"
 
@@ -222,7 +222,7 @@ def test_a_merge_that_fails_leaves_all_as_it_was(store: Store, capsys: pytest.Ca
     sink._upkeep._merger = Failing(store)
     sink.work(BatchId(7))
     assert log_of(store).catch_up().files == before.files
-    assert keys(store, "merged") == []
+    assert keys(store, "_merged") == []
     assert "the disk is full" in capsys.readouterr().err
 
 

@@ -9,8 +9,8 @@
 
 A token is `<attempt>-<run>-<session>` in names. Spark writes the files straight to where they stay; the
 ledger entry makes them visible. Paths in the ledger are relative, so the folder can be moved. Read it with
-`read_files` or `committed_files`: a plain reader of the folder sees nothing. An earlier weir wrote to `data/` and
-`merged/`; what its ledger names counts.
+`read_files` or `committed_files`: a plain reader of the folder sees nothing. An earlier weir wrote to `data/`
+and `merged/`; what its ledger names counts.
 """
 
 from __future__ import annotations
