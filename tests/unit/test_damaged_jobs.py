@@ -97,7 +97,7 @@ def test_one_damaged_job_hides_no_other(job: FakeJob, weir: Weir, tmp_path: Path
     site = Site(str(tmp_path), Clock())
     assert [one.name for one in site.jobs()] == names
     figures = exposed(site).decode()
-    assert 'weir_job_up{job="wordcount"} 1.0' in figures
+    assert 'weir_job_up{weir_job="wordcount"} 1.0' in figures
     assert weir("status", "other").code in (0, 3)
 
 
