@@ -35,11 +35,12 @@ def opened(browser: Browser) -> Iterator[Open]:
     """Opens a page; one on which a script breaks, or runs that should not, fails the test."""
     contexts, wrong = [], []
 
-    def open(url: str, width: str = "desk", theme: str = "light") -> Page:
+    def open(url: str, width: str = "desk", theme: str = "light", zone: str | None = None) -> Page:
         context = browser.new_context(
             viewport={"width": WIDTHS[width], "height": 900},
             color_scheme="dark" if theme == "dark" else "light",
             reduced_motion="reduce",
+            timezone_id=zone,
         )
         contexts.append(context)
         page = context.new_page()

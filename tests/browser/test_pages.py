@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +260,49 @@ def test_every_part_of_a_recovery_has_a_colour_of_its_own(job: FakeJob, url: str
     seen = "all => all.map(one => getComputedStyle(one).backgroundColor)"
     colours = page.locator(".legend i").evaluate_all(seen)
     assert len(colours) == len(set(colours)) == 11
+
+
+def test_texts_and_charts_have_the_clock_of_the_browser(job: FakeJob, url: str, opened: Open) -> None:
+    page = opened(f"{url}/history", zone="Asia/Kathmandu")
+    expect(page.locator("#zone")).to_have_text(re.compile("Asia/Kat"))
+    moment = page.locator("#history time").first
+    at = datetime.fromisoformat(str(moment.get_attribute("datetime")))
+    local = at.astimezone(timezone(timedelta(hours=5, minutes=45)))
+    if local.date() == datetime.now(local.tzinfo).date():
+        expect(moment).to_have_text(local.strftime("%H:%M:%S"))
+    shown = "hours(null, [1768000000], 0, 0, 60)[0]"
+    assert page.evaluate(shown) == "04:51"  # 2026-01-09 23:06:40 in UTC
+
+
+def test_an_outage_is_drawn_as_one(job: FakeJob, url: str, opened: Open) -> None:
+    page = opened(url)
+    expect(page.locator("#verdict")).to_have_class(re.compile("ok"))
+    job.event("failure", {"what": "the driver was killed", "why": "", "hint": ""})
+    job.state("RESTARTING").restart().state("STARTING")
+    expect(page.locator("#verdict")).to_contain_text("the driver was killed; attempt 2 is starting")
+    expect(page.locator("#verdict")).to_have_class(re.compile("warn"))
+    expect(page.locator(".graph .query.down .line").first).to_contain_text("down")
+    expect(page.locator("#chart-batches .key")).to_contain_text("the job was down")
+    expect(page).to_have_title("STARTING wordcount · weir")
+    down = page.locator("#verdict").inner_text()
+    expect(page.locator("#verdict")).not_to_have_text(down)  # it counts on
+    job.state("RUNNING")
+    expect(page.locator("#verdict")).to_contain_text("it runs")
+    expect(page.locator(".graph .query.down")).to_have_count(0)
+
+
+def test_a_wide_graph_is_scaled_to_its_box(job: FakeJob, url: str, opened: Open) -> None:
+    queries = [
+        {"name": f"q{n}", "inputs": [f"q{n - 1}"] if n else [], "sources": [], "channel": True, "sink": None}
+        for n in range(8)
+    ]
+    body = {"queries": [{**query, "output_mode": "update"} for query in queries]}
+    job.journal.event(1, "graph", body, alone=True)
+    page = opened(url)
+    expect(page.locator(".graph .node")).to_have_count(8)
+    room = "svg => [svg.getBoundingClientRect().width, svg.parentElement.clientWidth]"
+    drawn, box = page.locator(".graph").evaluate(room)
+    assert drawn <= box
 
 
 def test_a_page_whose_server_is_gone_says_so(tmp_path: Path, job: FakeJob, opened: Open) -> None:
