@@ -25,7 +25,6 @@ from weir.ids import NO_BATCH, BatchId, Run, Token, job_name
 from weir.job.committer import check_dense
 from weir.job.sinks.files import FilesSink
 from weir.job.sinks.files_ledger import log_of
-from weir.job.sinks.staging import folder_of
 from weir.protocol.ledger import Dense, Staged, decided_by, plan_start
 from weir.storage import Store
 from weir.storage.attempts import AttemptLock, KnownAttempts
@@ -40,7 +39,7 @@ class _PlainFiles(FilesSink):
     """The files sink with one small file for each batch, written without Spark."""
 
     def stage(self, frame: object, batch: BatchId, token: Token) -> None:
-        self._store.put(f"{folder_of(batch, token)}/part-0", str(frame).encode())
+        self._store.put(f"{self._staging.folder_of(batch, token)}/part-0", str(frame).encode())
 
 
 @dataclass
