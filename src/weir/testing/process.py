@@ -150,6 +150,11 @@ class JobProcess:
         return int(granted[-1].body["driver"]) if granted else 0
 
     @property
+    def alive(self) -> bool:
+        """Whether the supervisor still runs."""
+        return self._process.poll() is None
+
+    @property
     def stdout(self) -> str:
         return _text(self._out)
 
