@@ -168,7 +168,8 @@ def test_a_difference_is_told_and_leaves_nothing(
 
     def losing(*given: Any) -> rewriter.Ids | None:
         rewrite(*given)
-        lost: rewriter.Ids | None = rewrite(*given[:-1], lambda _, __, frame: frame.where("rand() > 2"))
+        *where, _, to = given
+        lost: rewriter.Ids | None = rewrite(*where, lambda _, __, frame: frame.where("rand() > 2"), to)
         return lost
 
     monkeypatch.setattr(rewriter, "rewrite", losing)
