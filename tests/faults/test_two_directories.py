@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.long, pytest.ma
 
 JOB = Path(__file__).parent / "jobs" / "appended.py"
 NAME = "appended"
-QUERIES = ("files", "table")
+QUERIES = ("files", "table", "topic")
 
 Seen = Callable[[], dict[str, list[int]]]
 
@@ -97,7 +97,7 @@ def test_of_two_restores_of_one_savepoint_in_two_directories_one_is_refused(
         }
 
     with run("first") as before:
-        for query in (*QUERIES, "topic"):
+        for query in QUERIES:
             before.wait_for_batch(query, 1)
         stop = [sys.executable, "-m", "weir", "stop", NAME, "--dir", str(tmp_path / "first"), "--json"]
         stopped = subprocess.run(stop, capture_output=True, text=True, timeout=240)
@@ -107,28 +107,3 @@ def test_of_two_restores_of_one_savepoint_in_two_directories_one_is_refused(
     feed.add(2)
     with run("first", "-s", place) as one, run("second", "-s", place) as other:
         assert_one_continues(one, other, feed, seen)
-
-
-def test_of_a_running_job_and_a_copy_of_its_directory_one_is_refused(
-    quick: Mapping[str, str], tmp_path: Path, database: str
-) -> None:
-    feed = Feed(tmp_path / "rows")
-    feed.add(3)
-    environ = {"DATABASE_OF_THE_TEST": database}
-
-    def run(dir: str) -> JobProcess:
-        args = (feed.folder, tmp_path / "out")
-        return JobProcess(JOB, tmp_path / dir, args=args, settings=quick, environ=environ)
-
-    def seen() -> dict[str, list[int]]:
-        return {"files": in_files(tmp_path / "out"), "table": in_table(database)}
-
-    with run("first") as one:
-        for query in QUERIES:
-            one.wait_for_batch(query, 2)
-        subprocess.run(["cp", "-r", tmp_path / "first", tmp_path / "copy"], check=False)
-        feed.add(1)
-        for query in QUERIES:
-            one.wait_for_batch(query, 3)
-        with run("copy") as other:
-            assert_one_continues(one, other, feed, seen)
