@@ -9,7 +9,7 @@ from typing import Any
 
 _NAME = (
     r"(?:password|passwd|passphrase|passcode|secret(?:[._-]?access)?(?:[._-]?key)?"
-    r"|(?:api|account|private)[._-]?key(?:\.[\w.-]+)?|basic\.auth\.user\.info)"
+    r"|(?:api|account|private)[._-]?key(?:\.[\w.-]{1,100})?|basic\.auth\.user\.info)"
 )
 _GIVEN = r"(?:token|credentials?|(?<![A-Za-z0-9])pwd)"
 """Names that are ordinary words too: what follows them is a secret only in the form of a setting."""

@@ -79,6 +79,15 @@ def test_a_sink_that_does_not_answer_is_named(played: Played, tmp_path: Path) ->
         Waiting(tmp_path, played).wait(1, halted=lambda: True)
 
 
+def test_a_query_whose_sink_was_never_opened_in_this_attempt_takes_no_savepoint(tmp_path: Path) -> None:
+    manifest = KeptJob(tmp_path / "weir").manifest(1, {"q": QueryCut(batch=4)})
+    delivered = Delivered(JobName("job"), LIMIT, Clock())
+    with pytest.raises(NoSavepointError, match="5 batches up to 4"):
+        delivered.wait(manifest, final=True, halted=lambda: False)
+    nothing = KeptJob(tmp_path / "new").manifest(1, {"q": QueryCut(batch=-1)})
+    delivered.wait(nothing, final=True, halted=lambda: False)
+
+
 def test_a_stop_that_cut_the_sink_off_takes_no_savepoint(played: Played, tmp_path: Path) -> None:
     assert not played.end(0.05)
     played.run.cut_off()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -180,6 +181,23 @@ def test_a_file_that_is_not_there_is_no_outage() -> None:
     assert failure.domain is Domain.INTERNAL, "waiting does not bring it back"
 
 
+@pytest.mark.parametrize("reason", ["No space left on device", "Too many open files", "Stale file handle"])
+def test_a_file_that_can_not_be_opened_is_an_outage_though_java_calls_it_not_found(reason: str) -> None:
+    inner = _Java("java.io.FileNotFoundException", message=f"/scratch/shuffle_0 ({reason})")
+    failure = from_exception(_Captured(_Java("org.apache.spark.SparkException", inner)), "job")
+    assert failure.domain is Domain.EXTERNAL and failure.retry
+    gone = _Java("java.io.FileNotFoundException", message="/in/1.json (No such file or directory)")
+    assert from_exception(_Captured(_Java("x.Y", gone)), "job").domain is Domain.INTERNAL
+
+
+def test_a_catalog_that_does_not_answer_is_tried_again_though_spark_calls_it_an_analysis_error() -> None:
+    inner = _Java("java.net.ConnectException", message="Connection refused")
+    error = _Captured(_Java("org.apache.spark.sql.AnalysisException", inner))
+    assert from_exception(error, "job", planning=True).retry
+    slip = _Captured(_Java("org.apache.spark.sql.AnalysisException"))
+    assert not from_exception(slip, "job", planning=True).retry
+
+
 def test_a_python_process_that_came_too_late_says_that_the_machine_is_overloaded() -> None:
     inner = _Java("java.net.SocketTimeoutException", message="Accept timed out")
     outer = _Java("org.apache.spark.SparkException", inner, "Python worker failed to connect back.")
@@ -254,6 +272,10 @@ def test_a_slip_in_a_pipeline_is_the_authors_and_no_retry_helps(error: Exception
         StorageError(verb="read", path="x", reason="no", root="/"),
         _Captured(_chain("java.net.ConnectException")),
         _Captured(_chain("java.lang.OutOfMemoryError")),
+        _Captured(_chain("org.postgresql.util.PSQLException")),
+        MemoryError(),
+        RuntimeError("can't start new thread"),
+        sqlite3.OperationalError("database is locked"),
     ],
 )
 def test_an_outage_inside_a_pipeline_is_not_the_authors(error: Exception) -> None:

@@ -103,6 +103,16 @@ def test_a_file_of_a_package_imports_its_neighbours_and_so_do_workers(tmp_path: 
     assert os.environ["PYTHONPATH"].split(os.pathsep)[0] == str(tmp_path / "src")
 
 
+def test_a_file_of_a_package_may_also_import_what_lies_beside_it_and_be_imported(tmp_path: Path) -> None:
+    package = tmp_path / "shop"
+    package.mkdir()
+    file = write(package, "import beside\nif __name__ == '__main__':\n    weir.Job(beside.name)\n")
+    (package / "beside.py").write_text("name = 'near'\n")
+    (package / "__init__.py").write_text("import weir\nweir.Job('of-the-package')\n")
+    assert load(file).name == "near"
+    assert str(package) in os.environ["PYTHONPATH"].split(os.pathsep)
+
+
 def test_a_module_beside_the_file_can_be_imported_by_workers(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("name = 'near'\n")
     assert load(write(tmp_path, "import beside\nweir.Job(beside.name)\n")).name == "near"

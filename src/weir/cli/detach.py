@@ -80,7 +80,8 @@ class Ready(Watcher):
 
     def state(self, job: str, state: JobState, attempt: int) -> None:
         self._keep(f"{job}: {state.value}, attempt {attempt}")
-        if state is JobState.RUNNING or (state.final and state is not JobState.FAILED):
+        up = state in (JobState.RUNNING, JobState.DEGRADED)
+        if up or (state.final and state is not JobState.FAILED):
             self._tell(job=job, state=state.value, attempt=attempt, pid=os.getpid(), dir=self._dir)
             self._pipe.close()
 

@@ -44,18 +44,21 @@ class Delivered:
             while missing := self._missing(name, upto):
                 if halted():
                     raise HaltedError
-                if final and self._runs[name].gave_up:
+                run = self._runs.get(name)
+                if final and (run is None or run.gave_up):
                     raise self._none(name, missing, upto, "and its time to end is over")
                 if deadline.passed:
                     raise self._none(name, missing, upto, f"in {self._seconds:g} s")
                 threading.Event().wait(_LOOK)
 
     def _missing(self, name: QueryName, upto: BatchId) -> int:
+        """Of a query whose sink was not even opened in this attempt, all batches count as missing."""
         run = self._runs.get(name)
-        return run.missing(upto) if run is not None else 0
+        return run.missing(upto) if run is not None else upto + 1
 
     def _none(self, name: QueryName, missing: int, upto: BatchId, limit: str) -> NoSavepointError:
-        sink = self._runs[name].spec.sink
+        run = self._runs.get(name)
+        sink = run.spec.sink if run is not None else None
         place = sink.describe() if sink is not None else "its sink"
         batches = f"batch {upto}" if missing == 1 else f"{missing} batches up to {upto}"
         return NoSavepointError(

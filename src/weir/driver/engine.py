@@ -109,6 +109,8 @@ class Engine:
         """Told, besides `failed`, that the driver as a whole can't go on; from any thread."""
         self._supervised = supervised
         """Somebody starts a failed query again; else what fails at the start is raised."""
+        self._again = False
+        """The job has run before, under this supervisor: what fails now has worked."""
         self._newest: QueryRun | None = None
         """The run that was started last."""
         self._queries = Queries()
@@ -140,6 +142,7 @@ class Engine:
         as failed, and the others start. What no retry can fix is raised, before any query runs, unless the
         job has run before (`again`): then that query alone fails.
         """
+        self._again = again
         restoring = Restoring(
             self._job,
             self._spark,
@@ -159,7 +162,8 @@ class Engine:
             runs = self._make_runs(opened)
             restoring.check_fork(self._origin, self._specs.values())
             failed: dict[QueryName, Exception] = {}
-            isolate = self._supervised and opened.manifest is None
+            # Output that is shown together is shown by all of them, or not at all.
+            isolate = self._supervised and opened.manifest is None and self._shown is None
             delivered: dict[QueryName, BatchId] = {}
             for run in runs:
                 try:
@@ -182,7 +186,7 @@ class Engine:
                 with self._timed("reset sinks", run.name):
                     run.recover(elsewhere.get(run.name, NO_BATCH), self._note)
             except Exception as error:
-                if not self._supervised or self._ends_the_start(run, error, again):
+                if not isolate or self._ends_the_start(run, error, again):
                     raise
                 failed[run.name] = error
                 continue
@@ -242,7 +246,7 @@ class Engine:
         """
         if isinstance(error, SinkTakenError):
             return True
-        failure = from_exception(error, self._name, planning=True)
+        failure = from_exception(error, self._name, planning=not again)
         return run.spec.channel is not None or failure.redeploy or (not failure.retry and not again)
 
     def restart(self, name: QueryName) -> None:
@@ -251,6 +255,7 @@ class Engine:
         A sink that is still away, or refuses its row again, is one more failure of this query alone.
         """
         assert self._coordinator is not None
+        self._again = True
         old = run = self._queries.run(name)
         if not self._may_start(old, again=True):
             return  # it was told to end
@@ -356,10 +361,11 @@ class Engine:
         wanted = Wanted.of(ask, "stop", self._clock) if given.get("savepoint") else None
         try:
             if wanted is not None:
-                if failed := self._queries.failed():
-                    reason = self._queries.down()
+                # A drain waits for a query that starts again; without one, its sink may lack batches.
+                down = self._queries.down()
+                if down and (self._queries.failed() or not given.get("drain")):
                     raise NoSavepointError(
-                        job=self._name, reason=reason, todo=f"'weir status' shows {failed[0]}"
+                        job=self._name, reason=down, todo=f"'weir status {self._name}' shows it"
                     )
                 self._savepoints.check(wanted)
             if given.get("drain"):
@@ -452,7 +458,8 @@ class Engine:
         if not self._supervised:
             raise error
         after = self._queries.not_started(run)
-        failure = from_exception(self._named(error, run), self._name, planning=True)
+        # Of a job that has run before, what Spark refuses may be an outage in other words: it is tried again.
+        failure = from_exception(self._named(error, run), self._name, planning=not self._again)
         self._report(m.QueryFailed(run.name, run.token.run, run.failed_at(), failure, started=False))
         if after is QueryState.ENDED:
             self._check_over()

@@ -38,16 +38,17 @@ def load(path: Path) -> Job:
     main = types.ModuleType("__main__")
     main.__file__ = str(path)
     sys.modules["__main__"] = main
-    sys.path.insert(0, str(root))
+    places = list(dict.fromkeys([str(root), str(path.absolute().parent)]))
+    sys.path[:0] = places
     # Workers are started by the JVM, which passes this on to them.
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
-    jobs.defined.clear()
+    os.environ["PYTHONPATH"] = os.pathsep.join([*places, *filter(None, [os.environ.get("PYTHONPATH")])])
     jobs.loading_in_driver = True
     with _copied_errors() as printed, none_started(lambda method: _starts_queries(path, method)):
         try:
             if package:
                 importlib.import_module(package)
                 main.__package__ = package
+            jobs.defined.clear()  # a package may import the file too, by its name
             exec(compile(path.read_bytes(), str(path), "exec"), main.__dict__)
         except jobs.JobChosen as chosen:
             return chosen.job

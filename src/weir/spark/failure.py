@@ -48,6 +48,10 @@ _GARBLED = {"java.io.OptionalDataException", "java.io.StreamCorruptedException"}
 _EXTERNAL = ("java.io.", "java.net.", "java.nio.", "org.apache.hadoop.", "org.apache.kafka.")
 _MISSING = {"java.io.FileNotFoundException", "java.nio.file.NoSuchFileException"}
 """A file that is not there does not come back by waiting, as a disk or a server may."""
+_NO_SUCH_FILE = "No such file or directory"
+_NO_ANSWER = {"OperationalError", "InterfaceError"}
+"""What databases' Python clients raise when the server is away (PEP 249)."""
+_NO_THREAD = "can't start new thread"
 _LOST_RECORDS = {"org.apache.spark.sql.kafka010.KafkaIllegalStateException"}
 _ARGUMENT = {"org.apache.spark.SparkIllegalArgumentException"}
 _OWN = re.compile(r"^weir\.errors\.(\w+): (.+)$", re.MULTILINE)
@@ -161,7 +165,7 @@ def _of_spark(error: BaseException, stack: str, logs: str, planning: bool) -> Fa
         )
     users = bool(classes & _USER) or type(error).__name__ in ("PythonException", "AnalysisException")
     if users or (planning and is_authors(error)):
-        return _user_code(error, message, stack, logs, retry=not planning)
+        return _user_code(error, message, stack, logs, retry=not planning or _outage(error))
     if isinstance(error, OSError):
         full = error.errno == errno.ENOSPC
         hint = "make room on the disk" if full else logs
@@ -181,7 +185,7 @@ def _of_spark(error: BaseException, stack: str, logs: str, planning: bool) -> Fa
         return Failure(what, "", logs, error=name, stack=stack, redeploy=True)
     why = _innermost(error, message)
     outside = sorted(c for c in classes if c.startswith(_EXTERNAL))
-    if outside and not classes & _MISSING:
+    if outside and not _missing(error):
         hint = f"make room on the disk; {logs}" if _FULL in f"{why} {message}" else logs
         name, said = outside[0], why or message
         return Failure(f"{name}: {said}", message if why else "", hint, Domain.EXTERNAL, True, name, stack, 3)
@@ -197,13 +201,26 @@ def is_authors(error: BaseException) -> bool:
 
     Not where the JVM has died or is out of memory, or where a disk or a server does not answer.
     """
-    if isinstance(error, (WeirError, OSError)) or jvm_death(error):
+    if isinstance(error, (WeirError, OSError, MemoryError)) or jvm_death(error) or _outage(error):
         return False
     classes = _java_classes(error)
-    if classes & _USER or not classes:
-        return True
-    outage = any(name.startswith(_EXTERNAL) for name in classes - _MISSING)
-    return not outage and not classes & (_FATAL | _GARBLED)
+    if not classes:
+        return type(error).__name__ not in _NO_ANSWER and _NO_THREAD not in str(error)
+    if classes & (_FATAL | _GARBLED):
+        return False
+    return bool(classes & _USER) or any(name.endswith("IllegalArgumentException") for name in classes)
+
+
+def _outage(error: BaseException) -> bool:
+    """Whether a disk or a server that does not answer is among the causes."""
+    return any(name.startswith(_EXTERNAL) for name in _java_classes(error)) and not _missing(error)
+
+
+def _missing(error: BaseException) -> bool:
+    """Whether a file is not there; Java says the same of one that can't be opened, with the reason."""
+    texts = [text for name, text in _causes(error) if name in _MISSING]
+    reasons = [found[1] for text in texts if (found := re.search(r"\(([^()]+)\)\s*$", text))]
+    return bool(texts) and all(reason == _NO_SUCH_FILE for reason in reasons)
 
 
 def slip_of(error: BaseException) -> tuple[str, str]:

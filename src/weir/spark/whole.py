@@ -133,6 +133,8 @@ def log_problem(path: Path) -> str | None:
 
 def _source_problem(path: Path, thorough: bool) -> str | None:
     """The same of an entry of a source's own log: a version, and lines that are JSON, or a number."""
+    if path.is_dir():
+        return None  # a source of somebody else's, which keeps its log in its own way
     size = path.stat().st_size
     if size > _SMALL and not thorough:
         with path.open("rb") as file:

@@ -403,7 +403,7 @@ class Supervisor:
         failure, whole = where.failure, whole or where.query is None
         name = "" if whole else str(where.query)
         self._event("failure", failure_body(where), where.query or "")
-        decision = self._decide(where)
+        decision = self._decide(where, name)
         if isinstance(decision, GiveUp):
             self._give_up_on(where, decision, whole)
             return
@@ -430,10 +430,10 @@ class Supervisor:
             self._queries.restarts(name, delay)
             self._recoveries.add("wait", delay, name)
 
-    def _decide(self, where: FailedAt) -> GiveUp | Retry:
-        """Whether it is worth another try; the failure is remembered."""
+    def _decide(self, where: FailedAt, name: str) -> GiveUp | Retry:
+        """Whether it is worth another try; the failure, of the query `name` or of all (""), is remembered."""
         settings = self._settings()
-        cause = (where.query or "", where.failure.key)
+        cause = (name, where.failure.key)
         self._in_a_row[cause] = in_a_row = self._in_a_row.get(cause, 0) + 1
         limits = Limits(
             settings.restart_strategy_poison_batch_attempts, settings.restart_strategy_crash_loop_attempts
@@ -675,7 +675,7 @@ class Supervisor:
         home = self._home
         assert home is not None
         self._state = move(f"job {home.job}", JOB, self._state, event)
-        self._ran = self._ran or self._state is JobState.RUNNING
+        self._ran = self._ran or self._state in (JobState.RUNNING, JobState.DEGRADED)
         self._event("state", {"state": self._state.value})
         self._watcher.state(home.job, self._state, home.attempt)
 

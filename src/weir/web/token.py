@@ -44,7 +44,11 @@ def token_for(file: str | None) -> Token | None:
 
 def own_token() -> str:
     """The user's own token; made now when there is none. Of several that make one at once, one wins."""
-    file = own_file()
+    try:
+        file = own_file()
+    except RuntimeError as error:  # no home directory is known
+        todo = "set HOME, or rest.token-file to a file with a token"
+        raise TokenFileError(file="~/.local/state/weir/token", reason=str(error), todo=todo) from error
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not file.exists():
@@ -81,7 +85,9 @@ def read_token(file: Path) -> str:
     """
     try:
         about = file.stat()
-        if about.st_uid == os.getuid() and stat.S_IMODE(about.st_mode) & 0o077:
+        # A secret that is mounted read-only can't be closed by its reader: then it is the mounter's to do.
+        closable = about.st_uid == os.getuid() and os.access(file, os.W_OK)
+        if closable and stat.S_IMODE(about.st_mode) & 0o077:
             reason = f"others than its owner could read it (its mode is {stat.S_IMODE(about.st_mode):04o})"
             raise TokenFileError(file=file, reason=reason, todo=f"chmod 600 {file}")
         token = (file.read_text("utf-8").splitlines() or [""])[0].strip()
