@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.inputs import Feed
+from tests.line_server import until
 from weir.testing import JobProcess
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
@@ -40,7 +41,7 @@ def test_each_driver_leaves_nothing_however_it_ends(quick: Mapping[str, str], tm
         process.wait_for_batch("counts", 2)
         (second,) = names()
         process.kill_supervisor()
-        process.wait_for("the end of its driver", lambda: not process.members())
+        until(lambda: not process.members(), "the end of its driver", 60)
         assert names() == {second}, "nobody was there to delete it"
     with JobProcess(JOB, tmp_path / "weir", args=args, settings=quick, environ=environ) as process:
         feed.add(1)
