@@ -293,6 +293,6 @@ class StatelessDelivery(Delivery):
 
 
 TestDelivery = Delivery.TestCase
-TestDelivery.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestDelivery.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 TestStatelessDelivery = StatelessDelivery.TestCase
-TestStatelessDelivery.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestStatelessDelivery.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
