@@ -34,6 +34,7 @@ from weir.errors import OutcomeUnknownError
 from weir.ids import BatchId, CheckpointId, Token
 from weir.job.sinks import fence as sink_fence
 from weir.job.sinks.contract import Outcome
+from weir.job.sinks.staging import StagedFiles
 from weir.protocol import checkpoints as decide
 from weir.protocol.checkpoints import AckOutcome, Pending
 from weir.protocol.ledger import Dense, Ledger, Staged, Standing, is_known, standing
@@ -428,6 +429,11 @@ def of_delivery(make: Callable[[], Iterable[Patch]]) -> Callable[[], Iterable[Pa
 @of_delivery
 def a_batch_that_a_zombie_decided_after_the_recovery_is_skipped() -> Iterable[Patch]:
     yield Dense, "missing", lambda self, batch: None
+
+
+@of_delivery
+def files_that_are_gone_before_their_record_are_not_missed() -> Iterable[Patch]:
+    yield StagedFiles, "completed", lambda self, batch, token: None
 
 
 @of_delivery

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.played_files import PlayedFiles
-from weir.errors import LostStagingError
+from weir.errors import LostStagingError, StorageError
 from weir.ids import Attempt, BatchId, Run, Token
 from weir.job.sinks import Outcome
 from weir.job.sinks.function import FunctionSink
@@ -38,6 +38,18 @@ def test_a_torn_record_is_no_staging_without_files(tmp_path: Path, torn: bytes) 
     )
     staging.discard(BatchId(3), TOKEN, ())
     assert staging.recorded() == []
+
+
+def test_files_that_go_before_they_are_recorded_are_no_batch_without_rows(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    staging = StagedFiles(store, "staged")
+    folder = staging.folder_of(STAGED.batch, TOKEN)
+    for part in ("part-0", "part-1"):
+        store.put(f"{folder}/{part}", b"rows")
+    staging.completed(STAGED.batch, TOKEN)
+    store.delete(f"{folder}/part-1")
+    with pytest.raises(StorageError, match="1 of the files that batch 3 has just written are gone"):
+        staging.written(STAGED)
 
 
 def test_a_staging_that_is_gone_is_told_with_its_sink(tmp_path: Path) -> None:

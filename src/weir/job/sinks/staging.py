@@ -47,6 +47,8 @@ class StagedFiles:
         self._store = store
         self._records = records
         self._data = data
+        self._complete: dict[str, frozenset[str]] = {}
+        """The files that Spark had written when it ended, by folder, until they are recorded."""
 
     def folder_of(self, batch: BatchId, token: Token) -> str:
         """Where the run with this token stages the batch."""
@@ -70,10 +72,28 @@ class StagedFiles:
             writer.save(f"{self._store.url}/{folder}")
         finally:
             over.set()
+        self.completed(batch, token)
+
+    def completed(self, batch: BatchId, token: Token) -> None:
+        """Remember the files of a staging, now that all of them are written."""
+        folder = self.folder_of(batch, token)
+        self._complete[folder] = frozenset(self._parts(folder))
 
     def written(self, staged: Staged) -> list[str]:
-        """The keys of the files of a staging."""
-        return [k for k in self._store.list(self.folder_of(staged.batch, staged.token)) if "/part-" in k]
+        """The keys of the files of a staging; once for each.
+
+        Raises `StorageError` when a file is gone since Spark wrote it: somebody put the folder back to an
+        older state, or deleted it. A record of what is left would deliver the batch without its rows.
+        """
+        folder = self.folder_of(staged.batch, staged.token)
+        there = self._parts(folder)
+        if gone := self._complete.pop(folder, frozenset()).difference(there):
+            why = f"{len(gone)} of the files that batch {staged.batch} has just written are gone"
+            raise StorageError(verb="record", path=min(gone), reason=why, root=self._store.url)
+        return there
+
+    def _parts(self, folder: str) -> list[str]:
+        return [key for key in self._store.list(folder) if "/part-" in key]
 
     def sync(self, staged: Staged) -> None:
         """Force the files of a staging to the disk."""
