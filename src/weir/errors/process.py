@@ -1,0 +1,155 @@
+"""The processes of a job, what is asked of them, and the storage under them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weir.errors.base import ExternalError, InternalError, UserError
+
+
+class NoSuchJobError(UserError):
+    """A job name under which nothing is stored."""
+
+    what_form = "there is no job {job!r} in {dir}"
+    why_form = "no job of this name was ever started there"
+    hint_form = "'weir list --dir {dir}' shows what is there; for a job that was started elsewhere, give --dir or set WEIR_DIR"
+
+
+class NoSupervisorError(UserError):
+    """Nobody runs the job who could do what was asked."""
+
+    exit_code = 5
+    what_form = "job {job!r} has no supervisor that could {verb} it"
+    why_form = "{reason}"
+    hint_form = "{todo}"
+
+
+class NoOutputError(UserError):
+    """Output that was never kept, or is no longer there."""
+
+    what_form = "there is no output of {whose} of job {job!r}"
+    why_form = "{reason}"
+    hint_form = "{todo}"
+
+
+class StorageError(ExternalError):
+    """The store refused: the operation is known not to have happened."""
+
+    what_form = "the storage could not {verb} {path}"
+    why_form = "{reason}"
+    hint_form = "check that the place exists, is writable and has room: weir doctor --dir {root}"
+
+
+class OutcomeUnknownError(ExternalError):
+    """The store did not answer: the operation may have happened or not."""
+
+    what_form = "the storage did not answer whether it could {verb} {path}"
+    why_form = "{reason}"
+    hint_form = "it is safe to try again"
+
+
+class JobRunningError(ExternalError):
+    """Somebody else runs this job."""
+
+    retry = False
+    exit_code = 5
+    what_form = "job {job!r} is already running"
+    why_form = "attempt {attempt} is held by process {pid} on {host} since {since}, and it is alive"
+    hint_form = "'weir status {job}' shows it, 'weir cancel {job}' ends it"
+
+
+class NoAnswerError(ExternalError):
+    """A running job has not done what it was asked, so far; the request stands."""
+
+    what_form = "job {job!r} has not {due} within {seconds:g} s"
+    why_form = "{reason}"
+    hint_form = "{todo}"
+
+
+class NotDoneError(ExternalError):
+    """A running job could not do what it was asked; it continues as it was."""
+
+    exit_code = 1
+    what_form = "{what}"
+    why_form = "{why}"
+    hint_form = "{hint}"
+
+
+class PreflightError(ExternalError):
+    """Java, Python or a package is missing or too old."""
+
+    retry = False
+    what_form = "{what}"
+    why_form = "{why}"
+    hint_form = "{todo}"
+
+
+class JvmNotStartedError(ExternalError):
+    """Spark's JVM ended before it was up; its message is in the driver's output alone."""
+
+    what_form = "Spark's JVM ended before it was up"
+    hint_form = (
+        "{seen}: an option that it does not take (spark.driver.extraJavaOptions), "
+        "more memory than there is (spark.driver.memory), or packages that can't be had (spark.jars.packages)"
+    )
+
+
+class DriverDiedError(ExternalError):
+    """The driver process ended or stopped answering."""
+
+    what_form = "the driver of attempt {attempt} {how}"
+    hint_form = "'weir logs {job} --attempt {attempt}' shows its last output"
+
+
+class JvmDiedError(ExternalError):
+    """The JVM of a driver ended, and all queries with it: one failure, whoever notices it first."""
+
+    redeploy = True
+    what_form = "the JVM died ({how})"
+    hint_form = (
+        "'weir logs {job}' shows what it printed last; 'dmesg' names what the kernel killed for memory"
+    )
+
+
+class SupervisorDiedError(InternalError):
+    """A detached supervisor ended without saying what became of the job."""
+
+    what_form = "the supervisor of {file} ended with exit code {code} before the job was running"
+    why_form = "{reason}"
+    hint_form = "run it in this terminal to see more: weir run {file}"
+
+
+class SparkToolError(InternalError):
+    """A process with Spark that a command had started for a plan, or to look into state, failed.
+
+    The exit code is that of the failure in there; `printed` is what it printed, where that says more.
+    """
+
+    what_form = "{what}"
+    why_form = "{why}"
+    hint_form = "{hint}"
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(**fields)
+        self.exit_code = int(fields["exit_code"])
+
+    @property
+    def printed(self) -> str:
+        return str(self.fields["printed"])
+
+
+class FencedError(InternalError):
+    """A newer attempt or run exists; this one may no longer write anything."""
+
+    retry = True
+    redeploy = True
+    exit_code = 6
+    what_form = "{who} may no longer write"
+    why_form = "{by} has taken over"
+    hint_form = "nothing to do: the newer one continues"
+
+
+class IllegalMoveError(InternalError):
+    """An event that a state machine does not know in its present state."""
+
+    what_form = "{machine} can't take {event!r} in state {state!r}"
