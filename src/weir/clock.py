@@ -2,15 +2,19 @@
 
 `Clock` gives monotonic seconds for decisions and wall time for showing; the two are never mixed,
 and wall clocks are never compared between processes. `Deadline` is one time budget that is handed
-down through all steps of a piece of work.
+down through all steps of a piece of work. `retry` is how a step that may fail for a moment is tried again.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from typing import TypeVar
+
+T = TypeVar("T")
 
 _COUNTING = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Linux stops its monotonic clock while it is suspended: a sleeper would take its lease for a fresh one."""
@@ -34,6 +38,10 @@ class Clock:
     def wait(self, event: threading.Event, seconds: float) -> bool:
         """Wait for the event at most so long; True when it was set."""
         return event.wait(max(0.0, seconds))
+
+    def sleep(self, seconds: float) -> None:
+        """Wait so long, whatever happens."""
+        self.wait(threading.Event(), seconds)
 
 
 class ManualClock(Clock):
@@ -78,3 +86,35 @@ class Deadline:
     @property
     def passed(self) -> bool:
         return self.left() == 0.0
+
+
+def doubling(first: float, tries: int) -> list[float]:
+    """The pauses between so many tries, each twice as long as the one before."""
+    return [first * 2**number for number in range(tries - 1)]
+
+
+def retry(
+    step: Callable[[], T],
+    pauses: Iterable[float],
+    wait: Callable[[float], object],
+    *,
+    on: type[Exception] | tuple[type[Exception], ...] = (),
+    until: Callable[[T], bool] = lambda _: True,
+) -> T:
+    """Try a step once, and once more after each pause, until it answers; the last try answers or raises.
+
+    Tried again is what raises one of `on`, and what has a result that `until` says no to. Every other error
+    is raised at once. `wait` sits a pause out, as `Clock.sleep` does; when it returns something true the next
+    try is the last one, and what it raises is raised.
+    """
+    for pause in pauses:
+        try:
+            result = step()
+        except on:
+            pass
+        else:
+            if until(result):
+                return result
+        if wait(pause):
+            break
+    return step()

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from weir.clock import Clock
+from weir.clock import Clock, retry
 from weir.errors import CopiesMismatchError, ExternalError, OutsideError
 from weir.ids import CheckpointId, Generation, JobName
 from weir.storage import Created, Store, files, open_store, paths
@@ -152,12 +151,7 @@ class Copies:
         return f"{paths.pins(self.job, generation)}/{path}"
 
     def _insist(self, work: Callable[[], T]) -> T:
-        for pause in _PAUSES:
-            try:
-                return work()
-            except ExternalError:
-                self._clock.wait(threading.Event(), pause)
-        return work()
+        return retry(work, _PAUSES, self._clock.sleep, on=ExternalError)
 
     def _put(self, source: Path, key: str) -> Sum:
         try:

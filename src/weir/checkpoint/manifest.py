@@ -13,35 +13,14 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from weir.errors import BadNameError
-from weir.ids import MAX_ATTEMPT, Attempt, CheckpointId, Generation, JobName, job_name, query_name
-from weir.protocol.checkpoints import Alignment, Reading, Written, inconsistencies
-from weir.storage import Store, paths, sealed
-from weir.storage.generations import Origin
+from weir.ids import MAX_ATTEMPT, Attempt, CheckpointId, Generation, JobName
+from weir.protocol.checkpoint import Alignment, Reading, Written, inconsistencies
+from weir.storage import Store, manifest, paths
+from weir.storage.generation import Origin
 from weir.storage.members import check_members
 
-FORMAT = 2
-"""The newest form of a manifest that this weir knows: the second has a checksum of its own."""
-
-
-def _job(name: str) -> str:
-    try:
-        return job_name(name)
-    except BadNameError as error:
-        raise ValueError(error.what) from error
-
-
-def _query(name: str) -> str:
-    try:
-        return query_name(name)
-    except BadNameError as error:
-        raise ValueError(error.what) from error
-
-
-_Job = Annotated[str, AfterValidator(_job)]
-_Query = Annotated[str, AfterValidator(_query)]
 _Number = Annotated[int, Field(ge=0, le=2**53)]
 
 
@@ -87,7 +66,9 @@ class QueryCut(_Part):
     positions: dict[str, tuple[int, int]] = {}
     """For each channel that it reads, by the writing query: (entry, barrier)."""
     set_back: dict[str, tuple[int, int]] = {}
-    """At-least-once: where the readers must be set back to on restore, for channels it had read beyond."""
+    """At-least-once: the barrier that a restore resets its readers to, by channel, those that are past it.
+
+    `positions` has only the slowest reader of a channel; a query may read one twice."""
     watermark_ms: int | None = None
     rewindable: bool = True
     """Whether its output can be taken back to this batch."""
@@ -108,15 +89,13 @@ class ChannelCut(_Part):
     """Seconds: pinning, copying. They are among those of the query that writes it, too."""
 
 
-class Manifest(_Frozen):
+class Manifest(manifest.Stored, _Frozen):
     """A completed checkpoint."""
 
-    format: Annotated[int, Field(ge=1)] = FORMAT
+    format: Annotated[int, Field(ge=1)] = manifest.FORMAT
     """1 for what an earlier weir wrote, which says nothing of it and has no checksum."""
-    checksum: str = ""
-    """That of its own file, where it is stored (`storage/sealed.py`); else ""."""
     id: _Number
-    job: _Job
+    job: manifest.Job
     generation: _Number
     attempt: Annotated[int, Field(ge=0, le=MAX_ATTEMPT)]
     alignment: Alignment
@@ -132,8 +111,8 @@ class Manifest(_Frozen):
     weir: str
     copied_to: str = ""
     """Where its files were copied to, besides the pins; a restore can come from there alone."""
-    queries: dict[_Query, QueryCut] = {}
-    channels: dict[_Query, ChannelCut] = {}
+    queries: dict[manifest.Query, QueryCut] = {}
+    channels: dict[manifest.Query, ChannelCut] = {}
     """By the writing query."""
     owners: dict[str, str] = {}
     """See `Origin.owners`."""
@@ -166,7 +145,7 @@ class Manifest(_Frozen):
     def inconsistencies(self) -> list[str]:
         """Why its cuts do not belong together, in words; nothing when they do."""
         readings = [
-            Reading(name, channel, cut.set_back.get(channel, position)[0])
+            Reading(name, channel, min(position[0], cut.set_back.get(channel, position)[0]))
             for name, cut in self.queries.items()
             for channel, position in cut.positions.items()
         ]
@@ -211,21 +190,17 @@ aborted_key = paths.aborted
 begun_key = paths.begun
 
 
-def encode(manifest: Manifest) -> bytes:
+def encode(checkpoint: Manifest) -> bytes:
     """As it is stored, with a checksum of its own."""
-    stored = manifest.model_copy(update={"format": FORMAT, "checksum": ""})
-    return sealed.seal(stored.model_dump_json().encode())
+    return manifest.encode(checkpoint)
 
 
 def decode(data: bytes) -> Manifest:
-    """What is stored so; raises `ValueError` for what is damaged, or names what no checkpoint may name."""
-    manifest = Manifest.model_validate_json(data)
-    form = manifest.format if "format" in manifest.model_fields_set else 1
-    if form > FORMAT:
-        raise ValueError(f"it has format {form}, and this weir knows those up to {FORMAT}")
-    if (form > 1 or manifest.checksum) and not sealed.check(data):
-        raise ValueError("it is not what its checksum says")
-    return manifest.model_copy(update={"format": form, "checksum": ""})
+    """What is stored so; raises `ValueError` for what is damaged, or names what no checkpoint may name.
+
+    And `NewerManifestError`, which is one, for what a newer weir wrote.
+    """
+    return manifest.decode(data, Manifest, unsaid=1)
 
 
 def read(store: Store, job: JobName, id: CheckpointId) -> Manifest | None:

@@ -21,11 +21,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from weir.checkpoint import manifest as mf
 from weir.checkpoint.copies import Copies
 from weir.checkpoint.manifest import File, Manifest, kept_at
-from weir.clock import Clock
+from weir.clock import Clock, retry
 from weir.config import CheckpointStorage
 from weir.errors import BadValueError, CheckpointTooLargeError, StorageError
 from weir.ids import CheckpointId, Generation, JobName
@@ -33,13 +34,16 @@ from weir.spark.closure import GoneError
 from weir.spark.zips import members
 from weir.storage import Store, files, paths
 from weir.storage.files import Sum
-from weir.storage.generations import read_origin
+from weir.storage.generation import read_origin
 
 MEMORY_LIMIT = 5 * 1024 * 1024
 """Bytes of all files of one checkpoint in storage `memory`."""
 
 _FORGET_AFTER = 100
 """So many checkpoints later an unused sum is computed again, if it is ever needed."""
+_FOLDER_TRIES = (0.0, 0.0)
+"""The pauses after which a file is put into a folder that was gone, and was made."""
+T = TypeVar("T")
 _SHARED_ZIP = re.compile(r"(.*/)?\d+\.zip")
 """A snapshot of state format 1, which may be written again with other files beside it."""
 
@@ -260,17 +264,30 @@ class Pins:
 
     def _link(self, path: str) -> bool:
         """Make the pin; False when it is there already."""
-        source, target = self._live / path, self._folder / path
-        for _ in range(3):  # a sweep may remove a folder while it is empty
+        return self._put(path, path, files.link, there=False)
+
+    def _put(self, path: str, place: str, write: Callable[[Path, Path], T], there: T | None = None) -> T:
+        """Write a live file to its place, whose folder may be missing: a sweep may remove one that is empty.
+
+        Where a file is `there` meanwhile, that is the answer. Raises `GoneError` when the live file is gone.
+        """
+        source, target = self._live / path, self._folder / place
+
+        def step() -> T:
             try:
-                return files.link(source, target)
+                return write(source, target)
             except FileNotFoundError:
-                if target.exists():
-                    return False
+                if there is not None and target.exists():
+                    return there
                 if not source.exists():
-                    break
+                    raise GoneError(path) from None
                 self._make(target.parent)
-        raise GoneError(path)
+                raise
+
+        try:
+            return retry(step, _FOLDER_TRIES, self._clock.sleep, on=FileNotFoundError)
+        except FileNotFoundError:
+            raise GoneError(path) from None
 
     def _make(self, folder: Path) -> None:
         with self._lock:  # before it is there: who finds it there must not take it for one that was before
@@ -308,15 +325,7 @@ class Pins:
         )
 
     def _copy(self, path: str, place: str) -> Sum:
-        source, target = self._live / path, self._folder / place
-        for _ in range(3):  # a sweep may remove a folder while it is empty
-            try:
-                return files.copy(source, target)
-            except FileNotFoundError:
-                if not source.exists():
-                    break
-                self._make(target.parent)
-        raise GoneError(path)
+        return self._put(path, place, files.copy)
 
     def _take_in(self, wanted: Sequence[str], checkpoint: CheckpointId) -> Kept:
         began = self._clock.monotonic()

@@ -19,7 +19,7 @@ from weir.checkpoint.manifest import Manifest
 from weir.clock import Clock
 from weir.errors import ExternalError
 from weir.ids import Attempt, CheckpointId, JobName
-from weir.protocol.checkpoints import AbortReason, is_abandoned, last_id
+from weir.protocol.checkpoint import AbortReason, is_abandoned, last_id
 from weir.storage import Created, Store
 
 
@@ -57,6 +57,8 @@ class Records:
             try:
                 body = json.dumps({"id": id, "attempt": self._attempt, **said}).encode()
                 if self._store.create(mf.begun_key(self._job, id), body) is Created.NOW:
+                    if self._store.exists(mf.aborted_key(self._job, id)):
+                        continue  # by a replaced driver that had no answer for its own beginning of it
                     return Begun(id)
                 abandoned = is_abandoned(self._begun_by(id), self._attempt)
             except ExternalError as error:

@@ -7,11 +7,11 @@ from contextlib import suppress
 from weir.checkpoint import manifest as mf
 from weir.checkpoint import retention
 from weir.checkpoint.manifest import Manifest
-from weir.checkpoint.restore import is_left_behind
 from weir.checkpoint.snapshots import Dropped, Snapshots
+from weir.checkpoint.timeline import is_left_behind
 from weir.ids import NO_BATCH, BatchId, CheckpointId, QueryName
-from weir.job.live import Live
-from weir.protocol.checkpoints import subsumed
+from weir.protocol.checkpoint import subsumed
+from weir.storage.live import Live
 
 
 class Retained:
@@ -66,6 +66,10 @@ class Retained:
         """The batches that they lead a query back to."""
         queries = (one.queries for one in self._manifests.values())
         return [BatchId(one[name].batch) for one in queries if name in one]
+
+    @property
+    def ids(self) -> list[CheckpointId]:
+        return sorted(self._manifests)
 
     @property
     def first_id(self) -> CheckpointId | None:

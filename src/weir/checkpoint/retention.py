@@ -1,6 +1,6 @@
 """What may go: records of checkpoints that are subsumed, and files that no checkpoint needs.
 
-Which checkpoints stay is decided in `protocol/checkpoints.py`. Records go first and files after
+Which checkpoints stay is decided in `protocol/checkpoint.py`. Records go first and files after
 them: a kill in between leaves files that nothing refers to, never a reference to a file that is
 gone. Nothing here touches a live file of Spark or of a channel.
 """
@@ -16,7 +16,8 @@ from weir.checkpoint import manifest as mf
 from weir.checkpoint.copies import Copies
 from weir.checkpoint.manifest import Manifest
 from weir.ids import CheckpointId, Generation, JobName
-from weir.storage import Store, files, generations, paths
+from weir.storage import Store, files, paths
+from weir.storage import generation as generations
 
 ABORTED_KEPT = 100
 """So many records of aborted checkpoints stay; a barrier of one may still be in a channel."""

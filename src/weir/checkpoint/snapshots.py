@@ -12,19 +12,18 @@ from dataclasses import dataclass
 
 from weir import faults
 from weir.channel.log import cut_files, first_kept, trim
-from weir.channel.position import Position
 from weir.checkpoint import retention
 from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
 from weir.checkpoint.pins import Pins
-from weir.checkpoint.vertex import Found, Vertex
+from weir.checkpoint.vertex import Vertex
 from weir.clock import Clock
 from weir.config import Settings
 from weir.ids import NO_BATCH, CheckpointId, Generation, QueryName
-from weir.job.live import Live
-from weir.lease import Lease
-from weir.protocol.checkpoints import unreferenced
+from weir.protocol.checkpoint import Found, unreferenced
 from weir.spark.closure import GoneError, closure
 from weir.storage import files, open_store
+from weir.storage.lease import Lease
+from weir.storage.live import Live
 
 _TRIES = 3
 _REMEMBERED = 100
@@ -113,11 +112,11 @@ class Snapshots:
         )
 
     def of_channel(
-        self, id: CheckpointId, name: QueryName, found: Found, readers: Sequence[Position], *, full: bool
+        self, id: CheckpointId, name: QueryName, found: Found, readers: Sequence[int], *, full: bool
     ) -> ChannelCut:
-        """Keep what the readers of a channel have still before them, up to the writer's cut."""
+        """Keep what the readers of a channel, at these entries, still have to read up to the writer's cut."""
         assert found.behind is not None
-        first = first_kept([position.entry for position in readers], found.behind)
+        first = first_kept(readers, found.behind)
         folder = f"channels/{name}"
         names = cut_files(open_store(self._live.channel(name)), first, found.behind)
         self._claim(id, [f"{folder}/{one}" for one in names])
@@ -174,10 +173,9 @@ class Snapshots:
         if any(one.generation != self._live.generation for one in dropped):
             self.sweep(kept)
 
-    def trim(self, manifest: Manifest, readers: Mapping[QueryName, Sequence[QueryName]]) -> None:
-        """Delete the entries of channels that every reader has behind it in the newest checkpoint."""
-        for name, several in readers.items():
-            low = min(_goes_on(manifest.queries[reader], name) for reader in several)
+    def trim(self, lows: Mapping[QueryName, int]) -> None:
+        """Delete the entries of channels that every reader has passed: their slowest ones resume here."""
+        for name, low in lows.items():
             trim(open_store(self._live.channel(name)), low)
 
     def sweep(self, retained: Iterable[Manifest]) -> None:
@@ -217,7 +215,3 @@ class Snapshots:
 def _batched(copies: Sequence[Copy]) -> Iterable[Sequence[Copy]]:
     """As many at a time as a checkpoint may wait for."""
     return (copies[number : number + _AT_ONCE] for number in range(0, len(copies), _AT_ONCE))
-
-
-def _goes_on(cut: QueryCut, channel: str) -> int:
-    return cut.set_back.get(channel, cut.positions.get(channel, (0, 0)))[0]

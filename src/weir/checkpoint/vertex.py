@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -10,20 +9,12 @@ from pathlib import Path
 
 from weir.channel.position import Position, positions_in
 from weir.channel.writer import ChannelWriter
+from weir.errors import WeirError
 from weir.ids import NO_BATCH, BatchId, CheckpointId, QueryName
-from weir.protocol.checkpoints import Track, has_position
+from weir.protocol.checkpoint import Found, Track, has_position
+from weir.spark.checkpoint_files import QueryFiles
 from weir.spark.closure import GoneError
-from weir.spark.layout import QueryFiles
-
-
-@dataclass(frozen=True)
-class Found:
-    """Where a query was cut."""
-
-    batch: BatchId
-    unaligned: bool = False
-    behind: int | None = None
-    """The number behind the last entry of its channel that belongs to the checkpoint."""
+from weir.spark.logs import OffsetEntry
 
 
 @dataclass(frozen=True)
@@ -45,6 +36,15 @@ class NoPositionError(Exception):
             f"query {query} has not committed its first batch yet, so there is nothing that it could resume"
             " from; ask again when it has"
         )
+
+
+def words_of(error: BaseException) -> str:
+    """Why a checkpoint was aborted, for people."""
+    if isinstance(error, GoneError):
+        return f"{error} is gone: {error.why}"
+    if isinstance(error, NoPositionError):
+        return str(error)
+    return error.text if isinstance(error, WeirError) else f"{type(error).__name__}: {error}"
 
 
 def no_files(_batch: BatchId) -> Sequence[str]:
@@ -92,7 +92,7 @@ class Vertex:
         Raises `GoneError` when Spark has purged a batch that nobody has looked at: it may be a cut.
         """
         if self.writer is not None:
-            self.writer.look()
+            self.writer.catch_up()
         elif self.inputs:
             newest = self.files.newest_committed(self._track.examined)
             self._track = self._track.follow(newest, self._joint)
@@ -170,11 +170,10 @@ class Vertex:
         return Found(cut.batch, behind=cut.entry)
 
     def planned(self, batch: BatchId) -> Planned:
-        """What `offsets/<n>` says: version, metadata, then a line for each source."""
+        """What `offsets/<n>` says."""
         text = self._offsets(batch)
-        lines = text.split("\n")
-        watermark = json.loads(lines[1]).get("batchWatermarkMs") if len(lines) > 1 else None
-        return Planned(tuple(lines[2:]), self._positions(text), watermark or None)
+        entry = OffsetEntry.parse(text)
+        return Planned(entry.lines, self._positions(text), entry.watermark_ms)
 
     def positions(self, batch: BatchId) -> Mapping[QueryName, Position]:
         """Where each channel stood behind a batch; the beginning before the first."""

@@ -295,7 +295,9 @@ class Settings(BaseModel):
     restart_strategy_exponential_delay_reset_backoff_threshold: PositiveDuration = Field(
         timedelta(hours=1),
         alias="restart-strategy.exponential-delay.reset-backoff-threshold",
-        description="exponential-delay: after so long without a failure the wait starts small again",
+        description="exponential-delay: after this long without a failure the wait starts small again; with "
+        "every strategy: after this long without input or failure a query's failures no longer count for "
+        "poison-batch.attempts and crash-loop.attempts",
     )
     restart_strategy_exponential_delay_attempts_before_reset_backoff: CountOrInfinite = Field(
         None,
@@ -312,8 +314,9 @@ class Settings(BaseModel):
     restart_strategy_crash_loop_attempts: CountOrInfinite = Field(
         10,
         alias="restart-strategy.crash-loop.attempts",
-        description="how often the same failure may come back without a committed batch in between, before "
-        "its query or the job is FAILED; outages are not counted",
+        description="how often the same failure may come back without a committed batch or a quiet time "
+        "(exponential-delay.reset-backoff-threshold) in between, before its query or the job is FAILED; "
+        "outages are not counted",
     )
     sink_commit: SinkCommit = Field(
         SinkCommit.BATCH,

@@ -1,8 +1,8 @@
-"""Checkpoints: their states, and every decision on their path (design section 5).
+"""Checkpoints: every decision on their path (docs/design.md, section 5).
 
-May it trigger, has it all its acks, is it over, what is subsumed: facts in, decision out. The
-coordinator reads the facts from storage, asks here, and acts. A pending checkpoint is a value;
-taking an ack gives a new one and says what the ack was.
+May it trigger, has it all its acks, is it over, what is subsumed: facts in, decision out.
+`coordination.py` strings these decisions together. A pending checkpoint is a value; taking an ack gives
+a new one and says what the ack was.
 """
 
 from __future__ import annotations
@@ -12,34 +12,6 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from weir.ids import NO_BATCH, Attempt, BatchId, CheckpointId, QueryName
-
-
-class CheckpointState(str, Enum):
-    """The states of a checkpoint, as they are shown."""
-
-    PENDING = "pending"
-    COMPLETED = "completed"
-    ABORTED = "aborted"
-    SUBSUMED = "subsumed"
-
-
-class CheckpointEvent(str, Enum):
-    """What moves a checkpoint."""
-
-    COMPLETE = "all queries acked"
-    ABORT = "abort"
-    SUBSUME = "newer ones are enough"
-
-
-CHECKPOINT: Mapping[CheckpointState, Mapping[CheckpointEvent, CheckpointState]] = {
-    CheckpointState.PENDING: {
-        CheckpointEvent.COMPLETE: CheckpointState.COMPLETED,
-        CheckpointEvent.ABORT: CheckpointState.ABORTED,
-    },
-    CheckpointState.COMPLETED: {CheckpointEvent.SUBSUME: CheckpointState.SUBSUMED},
-    CheckpointState.ABORTED: {},
-    CheckpointState.SUBSUMED: {},
-}
 
 
 class Alignment(str, Enum):
@@ -85,6 +57,16 @@ class Cut:
     query: QueryName
     batch: BatchId
     unaligned: bool = False
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where a query was cut."""
+
+    batch: BatchId
+    unaligned: bool = False
+    behind: int | None = None
+    """The number after the last entry of its channel that belongs to the checkpoint."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from enum import IntEnum
 from typing import Any
 
 from weir.protocol.operators import Family, Operator, StateStore
-from weir.protocol.shapes import Computed, PlannedOperator
+from weir.protocol.shape import Computed, PlannedOperator
 
 _AGGREGATIONS = {"stateStoreSave", "StatefulStreamlineAggregate"}
 _SESSIONS = "sessionWindowStateStoreSaveExec"

@@ -3,7 +3,7 @@
 To the entries of `ledger.py` comes one more kind: `merged` says that some files count no longer and that
 others, which hold the same rows, count in their place. A fold can be written down as a snapshot and taken
 up again behind it, so that nobody has to read the ledger from its beginning. Pure: neighbours are
-`storage/bounded.py`, which keeps the snapshots, and `merging.py`, which decides what is to be merged.
+`storage/folded_log.py`, which keeps the snapshots, and `compaction.py`, which decides what is to be merged.
 """
 
 from __future__ import annotations

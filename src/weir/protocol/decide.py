@@ -1,4 +1,4 @@
-"""Facts in, decision out: may this attempt be taken, and what follows a failure.
+"""Facts in, decision out: who may take an attempt, what follows a failure or a driver's end, what is refused.
 
 Every decision is a small variant that says what the caller must do next. The restart strategies
 are in `restart.py`; the moves of a job in `states.py`.
@@ -7,10 +7,12 @@ are in `restart.py`; the moves of a job in `states.py`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from weir.errors import Domain
 from weir.ids import NO_BATCH, BatchId, QueryName
+from weir.protocol.states import JobState
 
 if TYPE_CHECKING:
     from weir.protocol.messages import Failure
@@ -66,6 +68,8 @@ class GiveUp:
     """The way out, where it is not that of the failure itself."""
     repeated: bool = False
     """It was tried again before, and came back."""
+    whole: bool = False
+    """The job ends, though only one query failed."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +97,8 @@ def after_failure(
       then before a query runs, and is no outage, would fail again.
     - A poison batch: an error of the author's code, or a refused row, that comes back at one and the same
       batch of one query.
-    - A crash loop: this failure came back `in_a_row` times without a committed batch in between. An outage
-      is none: what is away may come back at any time.
+    - A crash loop: this failure came back `in_a_row` times without progress in between (`restart.py`).
+      An outage is none: what is away may come back at any time.
     """
     failure = now.failure
     if not failure.retry:
@@ -117,3 +121,77 @@ def after_failure(
             repeated=True,
         )
     return Retry()
+
+
+def ends_the_job(decision: GiveUp, *, whole: bool, ran: bool, together: bool, others_over: bool) -> bool:
+    """Whether a failure that is given up ends the job, and not its query alone while the others run.
+
+    - `whole`: the failure is of the driver, and of no single query.
+    - Not `ran`: the queries have not all run yet. Who has just started the job is there to fix it.
+    - `together` (`sink.commit: checkpoint`): all output is shown together or not at all.
+    - `others_over`: nothing would be left of the job.
+    """
+    early = not ran and not decision.repeated
+    return whole or decision.whole or early or together or others_over
+
+
+@dataclass(frozen=True)
+class DriverEnd:
+    """A driver that is gone, and the job that it leaves."""
+
+    state: JobState
+    ended: bool
+    """It said that all its queries have ended."""
+    leaving: bool
+    """It was asked to end so that another driver continues."""
+    held: bool
+    """The job was held, by this driver or an earlier one of the same supervisor."""
+    stopping: bool
+    """A stop with a savepoint is under way."""
+
+
+class AfterDriver(Enum):
+    """What follows the end of a driver."""
+
+    REDEPLOY = auto()
+    """Another one at once, as it was meant to be."""
+    END = auto()
+    """The job is over."""
+    END_AFTER_FAILURE = auto()
+    """The job is over all the same; the failure is recorded."""
+    NEVER_STARTED = auto()
+    """The job fails, and nothing of it was ever held."""
+    FAILURE = auto()
+    """What a failure of the whole driver leads to."""
+
+
+def after_driver(end: DriverEnd) -> AfterDriver:
+    """What follows. After its savepoint nothing of a job may run any more, or that is not exact."""
+    if end.leaving and end.state is JobState.RESTARTING:
+        return AfterDriver.REDEPLOY
+    if end.ended:
+        return AfterDriver.END
+    if not end.held:
+        return AfterDriver.NEVER_STARTED
+    if end.stopping or end.state.ending:
+        return AfterDriver.END_AFTER_FAILURE
+    return AfterDriver.FAILURE
+
+
+OF_THE_DRIVER = ("checkpoint", "configure", "savepoint")
+"""Requests for what a driver does while the job runs."""
+OF_THE_SUPERVISOR = ("restore", "plan")
+"""Requests for what needs no driver."""
+
+
+def refusal(verb: str, *, ending: bool, restoring: bool, driver: bool) -> str:
+    """Why a request can't be granted, or not now; "" when it can. `driver`: one runs, with an attempt."""
+    if verb not in (*OF_THE_DRIVER, *OF_THE_SUPERVISOR, "stop"):
+        return f"it does not know how to {verb}"
+    if ending:
+        return "it is ending"
+    if restoring:
+        return "it is being restored"
+    if verb not in OF_THE_SUPERVISOR and not driver:
+        return "no driver of it runs now: one is started in a moment"
+    return ""

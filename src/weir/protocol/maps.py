@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from weir.errors import BadMapError
-from weir.protocol.shapes import Shape
+from weir.protocol.shape import Shape
 
 _PIECE = re.compile(
     r"(?P<query>[^/=]+)/(?P<source>@?)(?P<old>\d+)=((?P<to>[^/=]+)/(?P<kind>@?))?(?P<new>\d+|none)"

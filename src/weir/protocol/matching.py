@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-from weir.protocol.fits import Fit, Level, similarity
-from weir.protocol.shapes import PlannedOperator, PlannedSource
+from weir.protocol.compatibility import Fit, Level, similarity
+from weir.protocol.shape import PlannedOperator, PlannedSource
 
 _MANY = 6
 """So many operators of one kind are looked at in every order; more must be told apart at first sight."""

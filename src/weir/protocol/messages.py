@@ -70,6 +70,13 @@ class StepDone:
 
 
 @dataclass(frozen=True)
+class SparkUi:
+    """Spark serves its own pages here; not sent when they are off."""
+
+    url: str
+
+
+@dataclass(frozen=True)
 class QueryMoved:
     """A query waits for its streams to end, or is about to start; other moves have messages of their own."""
 
@@ -381,6 +388,7 @@ Message = (
     | QueryFailed
     | QueryEnded
     | CutOff
+    | SparkUi
     | CheckpointBegun
     | CheckpointCompleted
     | CheckpointAborted

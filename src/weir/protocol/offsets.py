@@ -2,14 +2,14 @@
 
 A word or an offset for one source becomes a `Choice`; what can't be done with a source of its kind is
 refused here, by name. Where that leads is found out by whoever can ask Kafka or list files
-(`spark/positions.py`), and is a `Position`, which the restore plan carries.
+(`spark/source_positions.py`), and is a `Position`, which the restore plan carries.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -116,7 +116,8 @@ def choices(
     `sources` are those of the job as it is, of queries that the point has and of new ones alike.
     """
     said: dict[str, dict[int, Choice]] = {}
-    for place, value in given.items():
+
+    def add(place: str, value: str) -> None:
         choice = _choice(place, value)
         query, numbers = _places(choice, sources)
         for number in numbers:
@@ -125,14 +126,35 @@ def choices(
                 other = said[query][number].place
                 raise choice.refused(f"{other} is the same source, and it can go on at one place only")
             said[query][number] = choice
+
+    _for_each(given, add)
     return said
 
 
 def check_form(given: Mapping[str, str]) -> None:
     """Raise `BadOffsetsError` for what no job could make sense of."""
-    for place, value in given.items():
+
+    def check(place: str, value: str) -> None:
         _parts(place)
         _choice(place, value)
+
+    _for_each(given, check)
+
+
+def _for_each(given: Mapping[str, str], look: Callable[[str, str], None]) -> None:
+    """Look at each, and raise one `BadOffsetsError` for all that are refused: its hint is long."""
+    wrong: list[BadOffsetsError] = []
+    for place, value in given.items():
+        try:
+            look(place, value)
+        except BadOffsetsError as error:
+            wrong.append(error)
+    if len(wrong) == 1:
+        raise wrong[0]
+    if wrong:
+        places = ", ".join(str(error.fields["given"]) for error in wrong)
+        reason = "; ".join(f"{error.fields['given']}: {error.why}" for error in wrong)
+        raise BadOffsetsError(given=places, reason=reason)
 
 
 def queries(given: Mapping[str, str]) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from weir.savepoint.plan import Overall, Part, QueryPlan, RestorePlan, Verdict
+from weir.protocol.restore_plan import Overall, Part, QueryPlan, RestorePlan, Verdict
 
 WIDTH = 80
 _INDENT = "      "

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from weir.protocol.shapes import Shape
-from weir.savepoint.plan import Part, QueryPlan, Verdict
+from weir.protocol.restore_plan import Part, QueryPlan, Verdict
+from weir.protocol.shape import Shape
 
 CHANNEL = "channel "
 _CARRIED = (Verdict.KEPT, Verdict.MOVED, Verdict.RESCALED, Verdict.CONVERTED)

@@ -1,14 +1,19 @@
-"""The restart strategies: one small class each, Flink's names and meanings.
+"""What follows each failure of a job and of its queries: another start after a delay, or none.
 
-A strategy is told of each failure with the time at which it happened and answers with the delay
-before the next start, or None when it gives up. It keeps only what it needs to answer; time and
-chance are passed in.
+The restart strategies are one small class each, with Flink's names and meanings. A strategy is told of each
+failure with the time at which it happened and answers with the delay before the next start, or None when it
+gives up. It keeps only what it needs to answer. `CrashLoops` counts how often each failure came back without
+progress; `Restarts` decides with both. Time and chance are passed in.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
+
+from weir.protocol.decide import FailedAt, GiveUp, Limits, after_failure
 
 
 class RestartStrategy(Protocol):
@@ -104,3 +109,126 @@ class ExponentialDelay:
 
     def describe(self) -> str:
         return f"exponential-delay allows {self._attempts} restarts before a quiet time"
+
+
+Cause = tuple[str, str]
+"""The key of a failure: two with one key have the same cause."""
+
+
+@dataclass
+class _Repeated:
+    times: int = 0
+    idle_since: float | None = None
+    """When its query first reported that it waits for input, after the newest of these failures."""
+
+
+class CrashLoops:
+    """The failures since the last progress, by query ("" for the whole driver) and cause.
+
+    A committed batch is progress. So is a quiet time: a query that has waited for input that long without
+    failing runs, even if it has committed nothing because there was nothing to read. Time in a batch is
+    not quiet: one that fails after two hours, at every try, is a crash loop too.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, Cause], _Repeated] = {}
+
+    def count(self, query: str, cause: Cause) -> int:
+        """Count a failure; how often it has come without progress, this one included."""
+        repeated = self._found.setdefault((query, cause), _Repeated())
+        repeated.times, repeated.idle_since = repeated.times + 1, None
+        return repeated.times
+
+    def quiet(self, query: str, cause: Cause, now: float, quiet_time: float) -> bool:
+        """Whether such a quiet time lies between the newest of these failures and now."""
+        idle_since = self._found.get((query, cause), _Repeated()).idle_since
+        return idle_since is not None and now - idle_since >= quiet_time
+
+    def discard(self, query: str, cause: Cause) -> None:
+        """The next failure of this cause is the first."""
+        self._found.pop((query, cause), None)
+
+    def idle(self, query: str, now: float) -> None:
+        """The query runs and has nothing to read."""
+        for (name, _), repeated in self._found.items():
+            if name in ("", query) and repeated.idle_since is None:
+                repeated.idle_since = now
+
+    def committed(self, query: str) -> None:
+        """A batch of the query is committed."""
+        self._found = {at: one for at, one in self._found.items() if at[0] not in ("", query)}
+
+    def clear(self) -> None:
+        self._found.clear()
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Start again, after so many seconds."""
+
+    delay: float
+
+
+_REMEMBERED = 100
+"""How many failures are remembered, to find a poison batch."""
+
+
+class Restarts:
+    """What follows each failure of one job: each query has a strategy of its own, and so has the driver.
+
+    So the outage of one delays no other. A query is known by its name, the whole driver by "".
+    """
+
+    def __init__(self, strategy: Callable[[], RestartStrategy]) -> None:
+        """`strategy` makes a fresh one, for a query that fails for the first time."""
+        self._strategy = strategy
+        self._strategies: dict[str, RestartStrategy] = {}
+        self._failures: list[FailedAt] = []
+        self._crash_loops = CrashLoops()
+
+    def after(
+        self,
+        where: FailedAt,
+        name: str,
+        limits: Limits,
+        *,
+        quiet_time: float,
+        first: bool,
+        now: float,
+        chance: float,
+    ) -> Restart | GiveUp:
+        """What follows a failure, of the query `name` or of all (""); it is remembered.
+
+        `first` as for `after_failure`. Failures that a quiet time separates do not count together.
+        """
+        cause = where.failure.key
+        if self._crash_loops.quiet(name, cause, now, quiet_time):
+            self._crash_loops.discard(name, cause)
+            if name:  # its batch number does not tell that it ran well: there was nothing to commit
+                self._failures = [f for f in self._failures if (f.query, f.failure.key) != (name, cause)]
+        in_a_row = self._crash_loops.count(name, cause)
+        decision = after_failure(where, self._failures, limits, in_a_row=in_a_row, first=first)
+        self._failures = [*self._failures[1 - _REMEMBERED :], where]
+        if isinstance(decision, GiveUp):
+            return decision
+        if name not in self._strategies:
+            self._strategies[name] = self._strategy()
+        strategy = self._strategies[name]
+        delay = strategy.delay(now, chance)
+        if delay is not None:
+            return Restart(delay)
+        # Who wants no restart at all wants to hear of the failure: then the whole job ends.
+        return GiveUp(strategy.describe(), repeated=True, whole=isinstance(strategy, NoRestart))
+
+    def committed(self, query: str) -> None:
+        """A batch of the query is committed."""
+        self._crash_loops.committed(query)
+
+    def idle(self, query: str, now: float) -> None:
+        """The query runs and has nothing to read."""
+        self._crash_loops.idle(query, now)
+
+    def clear(self) -> None:
+        """The job resumes from elsewhere: what failed before says nothing of that. Back-offs stay."""
+        self._failures = []
+        self._crash_loops.clear()

@@ -1,7 +1,8 @@
 """The restore plan: what will become of every piece of state when it is restored into a changed job.
 
 Each source, operator and sink of both sides gets its verdict before anything is touched
-(`planning.py`). A plan says what must be done, too: `spark/surgery.py` and `spark/rewrite.py` do it.
+(`savepoint/verdicts.py`). A plan says what must be done, too; `spark/relocate.py` and `spark/rewrite.py`
+do it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, computed_field
 
-from weir.protocol.fits import Rekey, Reshape
+from weir.protocol.compatibility import Rekey, Reshape
 
 
 class Verdict(str, Enum):

@@ -33,6 +33,11 @@ class JobState(str, Enum):
     def final(self) -> bool:
         return self in (JobState.CANCELED, JobState.FINISHED, JobState.FAILED)
 
+    @property
+    def ending(self) -> bool:
+        """No query is started any more; the running ones finish their batches."""
+        return self in (JobState.CANCELLING, JobState.FAILING)
+
 
 class JobEvent(str, Enum):
     """What moves a job."""
@@ -73,6 +78,23 @@ class QueryEvent(str, Enum):
     GIVE_UP = "give up"
     STOP = "stop"
     END = "end"
+
+
+class CheckpointState(str, Enum):
+    """The states of a checkpoint, as they are shown."""
+
+    PENDING = "pending"
+    COMPLETED = "completed"
+    ABORTED = "aborted"
+    SUBSUMED = "subsumed"
+
+
+class CheckpointEvent(str, Enum):
+    """What moves a checkpoint."""
+
+    COMPLETE = "all queries acked"
+    ABORT = "abort"
+    SUBSUME = "newer ones are enough"
 
 
 State = TypeVar("State", bound=Enum)
@@ -164,6 +186,16 @@ QUERY: Table[QueryState, QueryEvent] = {
     QueryState.FAILED: {},
     QueryState.STOPPING: {QueryEvent.FAIL: QueryState.ENDED, QueryEvent.END: QueryState.ENDED},
     QueryState.ENDED: {},
+}
+
+CHECKPOINT: Table[CheckpointState, CheckpointEvent] = {
+    CheckpointState.PENDING: {
+        CheckpointEvent.COMPLETE: CheckpointState.COMPLETED,
+        CheckpointEvent.ABORT: CheckpointState.ABORTED,
+    },
+    CheckpointState.COMPLETED: {CheckpointEvent.SUBSUME: CheckpointState.SUBSUMED},
+    CheckpointState.ABORTED: {},
+    CheckpointState.SUBSUMED: {},
 }
 
 _ON_THE_WAY = {QueryState.CREATED, QueryState.STARTING}

@@ -1,0 +1,253 @@
+"""What the reducer asks for, carried out: records, barriers, snapshots, answers.
+
+An action has its outcome as facts. `Actions` has no lock: the coordinator calls it with its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from weir import faults
+from weir.checkpoint.barrier import Cuts
+from weir.checkpoint.complete import completed, manifest_of
+from weir.checkpoint.manifest import Manifest
+from weir.checkpoint.notify import Held, Outside
+from weir.checkpoint.records import Records
+from weir.checkpoint.retained import Retained
+from weir.checkpoint.snapshots import Snapshots
+from weir.checkpoint.vertex import words_of
+from weir.checkpoint.workers import Work, Workers
+from weir.clock import Clock
+from weir.ids import BatchId, CheckpointId, QueryName
+from weir.protocol import checkpoint_facts as f
+from weir.protocol import messages as m
+from weir.protocol.checkpoint_facts import Action, Fact
+from weir.protocol.pending import State
+from weir.storage.lease import Lease
+
+LEFT_BEHIND = "files of old checkpoints are left behind"
+
+
+class Actions:
+    """Whom the coordinator has for what it does."""
+
+    def __init__(
+        self,
+        cuts: Cuts,
+        records: Records,
+        snapshots: Snapshots,
+        retained: Retained,
+        workers: Workers,
+        lease: Lease,
+        outside: Outside,
+        about: Mapping[str, Any],
+        clock: Clock,
+    ) -> None:
+        self.cuts = cuts
+        self.records = records
+        self.snapshots = snapshots
+        self.retained = retained
+        self.workers = workers
+        self.lease = lease
+        self.outside = outside
+        self.work: dict[CheckpointId, Work] = {}
+        """What is being kept, for each pending checkpoint and those that it has outlived."""
+        self.holders: dict[int, Held] = {}
+        """Who holds a checkpoint that is wished for, by number."""
+        self._about = about
+        """What every manifest of the job says."""
+        self._clock = clock
+
+    def carry_out(self, action: Action, state: State) -> Iterable[Fact]:
+        """Do one thing; its outcome, if it has one. `state` is what is known before it."""
+        match action:
+            case f.WriteBegun():
+                return self._begin(action)
+            case f.SkipCommitted():
+                self.cuts.skip(action)
+            case f.PlanBarrier():
+                return self.cuts.plan(action)
+            case f.SendBarrier():
+                return [self.cuts.send(action)]
+            case f.CutHere():
+                return [self.cuts.here(action)]
+            case f.CutAtBarrierOrHere():
+                return [self.cuts.here_or_aligned(action)]
+            case f.Look():
+                return self.cuts.look(action, [one.id for one in state.waiting(action.query)])
+            case f.TakeSnapshot():
+                self._take_snapshot(action)
+            case f.KeepChannel():
+                self._keep_channel(action)
+            case f.CollectSnapshots():
+                return self._collect()
+            case f.Assemble():
+                return self._assemble(action, state)
+            case f.Export():
+                return self._export(action)
+            case f.WriteManifest():
+                return self._write_manifest(action)
+            case f.Subsume():
+                return self._subsume(action)
+            case f.Observe():
+                return [self._observe(action)]
+            case f.WriteAborted():
+                self.records.abort(action.id, action.reason, action.detail)
+            case f.RetryAborts():
+                self.records.write_aborts()
+            case _:
+                self._notify(action)
+        return ()
+
+    def aside(self, work: Callable[[], None]) -> None:
+        """Delete files next to everything else; what fails is left to the next sweep."""
+        self.workers.aside(
+            work, lambda error: self.outside.report(m.Noted(f"{LEFT_BEHIND}: {words_of(error)}"))
+        )
+
+    def needs(self, state: State, name: QueryName, batch: BatchId) -> bool:
+        """Whether a pending checkpoint still needs what Spark would purge after this batch of a query."""
+        return any(self._needs(id, name, batch, name in one.found) for id, one in state.pending.items())
+
+    def _needs(self, id: CheckpointId, name: QueryName, batch: BatchId, found: bool) -> bool:
+        if not found:
+            return not self.cuts[name].caught_up(batch)
+        work = self.work[id]
+        return name not in work.pinned and not work.queries[name].done()
+
+    # 1 trigger
+
+    def _begin(self, action: f.WriteBegun) -> Iterable[Fact]:
+        self.lease.check()
+        at = self._clock.now().isoformat()
+        about = {"alignment": action.alignment.value, "trigger": action.trigger, "begun_at": at}
+        begun = self.records.begin(about)
+        self.work[begun.id] = Work()
+        if begun.refused:
+            return [f.BegunRefused(action, begun.id, at, begun.refused)]
+        return [f.BegunWritten(action, begun.id, at)]
+
+    def _observe(self, action: f.Observe) -> f.Observed:
+        standing = frozenset(self.outside.standing())
+        if not action.may_begin:
+            return f.Observed(standing)
+        running = self.outside.running()
+        down = "" if running else self.outside.down()
+        return f.Observed(standing, True, running, self.cuts.without_position(standing), down)
+
+    # 4 snapshot
+
+    def _take_snapshot(self, action: f.TakeSnapshot) -> None:
+        work, name = self.work.get(action.id), action.query
+        if work is None:
+            return  # it was aborted meanwhile
+        keep = partial(self.snapshots.of_query, full=action.full, pinned=partial(work.pinned.add, name))
+        future = self.workers.submit(keep, action.id, self.cuts[name], action.found)
+        work.await_query(action.id, name, future)
+
+    def _keep_channel(self, action: f.KeepChannel) -> None:
+        work = self.work.get(action.id)
+        if work is None:
+            return
+        keep = partial(self.snapshots.of_channel, full=action.full)
+        future = self.workers.submit(keep, action.id, action.channel, action.found, action.readers)
+        work.await_channel(action.id, action.channel, future)
+
+    # 5 ack
+
+    def _collect(self) -> Iterator[Fact]:
+        for id, work in list(self.work.items()):
+            yield from work.collect(id)
+
+    # 6 complete
+
+    def _assemble(self, action: f.Assemble, state: State) -> Iterable[Fact]:
+        self.lease.check()
+        faults.point("checkpoint.completing")
+        one, work = action.one, self.work[action.one.id]
+        queries = {name: future.result() for name, future in work.queries.items()}
+        channels = {name: future.result() for name, future in work.channels.items()}
+        seconds = one.since(self._clock.monotonic())
+        at = self._clock.now().isoformat()
+        work.manifest = manifest_of(one, state.flow, queries, channels, self._about, at, seconds)
+        return [f.Assembled(one.id, seconds, work.manifest.inconsistencies())]
+
+    def _export(self, action: f.Export) -> Iterable[Fact]:
+        if not self.snapshots.copied_to:
+            return [f.Exported(action.id)]
+        work = self.work[action.id]
+        work.await_export(action.id, self.workers.submit(self.snapshots.export, self._manifest(action.id)))
+        return []
+
+    def _write_manifest(self, action: f.WriteManifest) -> Iterable[Fact]:
+        self.lease.check()
+        refused = self.records.complete(self._manifest(action.id))
+        return [f.ManifestRefused(action.id, refused) if refused else f.ManifestWritten(action.id)]
+
+    def _manifest(self, id: CheckpointId) -> Manifest:
+        manifest = self.work[id].manifest
+        assert manifest is not None
+        return manifest
+
+    # 7 notify
+
+    def _retain(self, action: f.Retain) -> None:
+        self.lease.check()  # who slept here must not delete what its successor may go back to
+        self.retained.add(self._manifest(action.id), held=action.held)
+
+    def _subsume(self, action: f.Subsume) -> Iterable[Fact]:
+        """What fails is tried again after the next one; who waits for this one is told, whatever it is."""
+        since, ids = self._clock.monotonic(), []
+        try:
+            self.lease.check()
+            dropped = self.retained.subsume(action.retained)
+            ids = list(dropped.ids)
+            if dropped.left is not None:
+                self.aside(dropped.left)
+            self.snapshots.trim(action.trim)
+        except Exception as error:
+            self.outside.report(m.Noted(f"checkpoint {action.one.id} is complete, but {words_of(error)}"))
+        return [f.Subsumed(action, ids, self._clock.monotonic() - since)]
+
+    def _notify(self, action: Action) -> None:
+        match action:
+            case f.Retain():
+                self._retain(action)
+            case f.Release():
+                self.snapshots.release(action.id)
+            case f.Discard():
+                self.work.pop(action.id, None)
+            case f.ReportCompleted():
+                manifest = self._manifest(action.one.id)
+                self.outside.report(completed(action.one, manifest, action.subsumed))
+            case f.Answer():
+                self._answer(action)
+            case f.IssuePermit():
+                self.outside.completed(action.id)
+            case f.TellAborted():
+                self.outside.aborted(action.id, action.why)
+            case f.Report():
+                self.outside.report(action.message)
+            case f.Fail():
+                self.outside.give_up(action.error)
+            case f.PassPoint():
+                faults.point(action.point)
+            case f.Sweep():
+                self.aside(partial(self.snapshots.sweep, self.retained.all()))
+            case _:
+                raise AssertionError(f"nobody carries out {action}")
+
+    def _answer(self, action: f.Answer) -> None:
+        manifest = None if action.reason else self._manifest(action.id or CheckpointId(0))
+        if action.wish.holder is not None:
+            self.holders.pop(action.wish.holder)(manifest, action.reason)
+            return
+        body: dict[str, Any] = {"reason": action.reason} if action.reason else {}
+        if action.id is not None:
+            body = {"id": action.id, **body}
+        if manifest is not None:
+            body |= {"seconds": manifest.seconds}
+            body |= {"new_bytes": manifest.new_bytes, "full_bytes": manifest.full_bytes}
+        self.outside.report(m.Answered(action.wish.request, manifest is not None, body))
