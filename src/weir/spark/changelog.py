@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
 from typing import BinaryIO
 
-_MAGIC = b"LZ4Block"
-_HEADER = struct.Struct("<8sBiii")
-_RAW = 0x10
+from weir.spark import lz4
 
 
 def lineage(file: BinaryIO) -> dict[int, str]:
@@ -23,6 +20,8 @@ def lineage(file: BinaryIO) -> dict[int, str]:
     """
     try:
         return _lineage(_Decoded(file))
+    except lz4.LZ4Error as error:
+        raise ValueError(f"the changelog {error}") from error
     except (struct.error, IndexError, KeyError, TypeError) as error:
         raise ValueError(f"the header of the changelog can't be read: {error}") from error
 
@@ -38,7 +37,7 @@ class _Decoded:
     """The decompressed bytes of a file, read and decoded only as far as they are asked for."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self._chunks = _decoded(file)
+        self._pieces = lz4.beginning(file)
         self._ready = bytearray()
 
     def utf(self) -> str:
@@ -48,49 +47,9 @@ class _Decoded:
     def _take(self, count: int) -> bytes:
         while len(self._ready) < count:
             try:
-                self._ready += next(self._chunks)
+                self._ready += next(self._pieces)
             except StopIteration:
                 raise ValueError("the changelog ends within its header") from None
         taken = bytes(self._ready[:count])
         del self._ready[:count]
         return taken
-
-
-def _decoded(file: BinaryIO) -> Iterator[bytes]:
-    while len(header := file.read(_HEADER.size)) == _HEADER.size:
-        magic, token, packed, plain, _ = _HEADER.unpack(header)
-        if magic != _MAGIC or packed < 0:
-            raise ValueError("the changelog is not compressed with LZ4")
-        if plain == 0:
-            return
-        block = file.read(packed)
-        yield from (block,) if token & 0xF0 == _RAW else _unpacked(block)
-
-
-def _unpacked(block: bytes) -> Iterator[bytes]:
-    """One LZ4 block, sequence by sequence: literals, then a copy of what was written before."""
-    done = bytearray()
-    at = 0
-    while at < len(block):
-        token = block[at]
-        count, at = _length(block, at + 1, token >> 4)
-        start = len(done)
-        done += block[at : at + count]
-        at += count
-        if at < len(block):
-            offset = block[at] | block[at + 1] << 8
-            count, at = _length(block, at + 2, token & 15)
-            for _ in range(count + 4):
-                done.append(done[-offset])
-        yield bytes(done[start:])
-
-
-def _length(block: bytes, at: int, length: int) -> tuple[int, int]:
-    if length == 15:
-        while True:
-            more = block[at]
-            at += 1
-            length += more
-            if more != 255:
-                break
-    return length, at

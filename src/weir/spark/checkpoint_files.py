@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from weir.ids import NO_BATCH, BatchId
-from weir.storage import Store, files
+from weir.ids import NO_BATCH, BatchId, QueryName
+from weir.spark.logs import PARTITIONS, PROVIDER, CommitEntry, OffsetEntry, OperatorEntry, batches
+from weir.storage import Store, files, paths
+from weir.storage.live import Live
 from weir.storage.open import is_local, local_path, spark_url
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -27,8 +29,6 @@ BACKENDS = {ROCKSDB: "rocksdb", HASHMAP: "hashmap"}
 
 _UNFINISHED = re.compile(r"\.?\.\d+\.[0-9a-f-]{36}\.tmp(\.crc)?")
 """What Spark calls an entry of a log until it is whole, and Hadoop the checksum of it."""
-_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,11 @@ class QueryFiles:
     def __init__(self, store: Store, prefix: str) -> None:
         self._store = store
         self._prefix = prefix
+
+    @classmethod
+    def of(cls, live: Live, name: QueryName) -> QueryFiles:
+        """Those of a query in one generation of its job."""
+        return cls(live.store, paths.query(live.job, live.generation, name))
 
     @property
     def location(self) -> str:
@@ -100,8 +105,7 @@ class QueryFiles:
     def committed_state(self, batch: BatchId) -> frozenset[str]:
         """The state ids that `commits/<n>` names; none for stateless queries and format 1."""
         data = self._store.get(f"{self._prefix}/commits/{batch}")
-        lines = data.decode().split("\n") if data else []
-        ids = json.loads(lines[1]).get("stateUniqueIds") or {} if len(lines) > 1 else {}
+        ids = CommitEntry.parse(data).state_ids if data else {}
         return frozenset(uid for parts in ids.values() for stores in parts for uid in stores)
 
     def committed_offsets(self) -> list[dict[str, Any]]:
@@ -117,8 +121,8 @@ class QueryFiles:
         Only offsets that are JSON objects, as those of weir's own sources are.
         """
         data = self._store.get(f"{self._prefix}/offsets/{batch}")
-        lines = data.decode().split("\n")[2:] if data else []
-        return [json.loads(line) for line in lines if line.startswith("{")]
+        ends = OffsetEntry.parse(data).ends() if data else iter(())
+        return [json.loads(end) for _, end in ends if end.startswith("{")]
 
     def state_ids(self, batch: BatchId) -> frozenset[str]:
         """Ids of the state files of the batch that are there, by any run (format 2).
@@ -153,16 +157,15 @@ class QueryFiles:
     def conf(self) -> dict[str, str]:
         """The settings that the newest offset log entry fixes; none before the first batch was planned."""
         data = self._store.get(f"{self._prefix}/offsets/{self.last_planned()}")
-        found: dict[str, str] = json.loads(data.decode().split("\n")[1])["conf"] if data else {}
-        return found
+        return OffsetEntry.parse(data).conf if data else {}
 
     def pinned(self) -> Pinned | None:
         """What the live files fix, or None before the first batch was planned."""
         conf = self.conf()
         if not conf:
             return None
-        provider = conf[_PROVIDER]
-        return Pinned(BACKENDS.get(provider, provider), int(conf[_PARTITIONS]))
+        provider = conf[PROVIDER]
+        return Pinned(BACKENDS.get(provider, provider), int(conf[PARTITIONS]))
 
     def stateful(self) -> bool:
         """Whether the query keeps any state."""
@@ -170,13 +173,12 @@ class QueryFiles:
 
     def _state_partitions(self, operator: str) -> int:
         folder = f"{self._prefix}/state/{operator}/_metadata"
-        newest = max((int(name) for name in self._names(f"{folder}/v2") if name.isdigit()), default=None)
+        newest = max(batches(self._names(f"{folder}/v2")), default=None)
         data = self._store.get(f"{folder}/metadata" if newest is None else f"{folder}/v2/{newest}")
-        stores = json.loads(data.decode().split("\n", 1)[1])["stateStoreInfo"] if data else []
-        return max((int(store["numPartitions"]) for store in stores), default=0)
+        return OperatorEntry.parse(data).partitions if data else 0
 
     def _batches(self, log: str) -> list[BatchId]:
-        return [BatchId(int(name)) for name in self._names(f"{self._prefix}/{log}") if name.isdigit()]
+        return batches(self._names(f"{self._prefix}/{log}"))
 
     def _hidden_too(self, folder: str) -> list[str]:
         if not is_local(self._store.url):

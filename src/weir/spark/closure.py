@@ -12,7 +12,6 @@ that of a manifest.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -22,12 +21,26 @@ from typing import Any, BinaryIO, Protocol
 
 from weir.ids import BatchId
 from weir.spark.changelog import lineage
-from weir.spark.layout import HASHMAP
+from weir.spark.checkpoint_files import HASHMAP
+from weir.spark.logs import (
+    NO_OFFSET,
+    PARTITIONS,
+    PROVIDER,
+    CommitEntry,
+    FileEntry,
+    OffsetEntry,
+    OperatorEntry,
+    StateIds,
+    file_entries,
+    is_compaction,
+    log_offset,
+    schema_files,
+)
 from weir.spark.zips import members
 from weir.storage.members import is_safe
 
-_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-_PARTITIONS = "spark.sql.shuffle.partitions"
+_READ_FILE = {"path", "timestamp", "batchId"}
+"""What an entry of a file source's log has of each file."""
 
 
 class GoneError(Exception):
@@ -42,6 +55,11 @@ class Closure:
 
     batch: BatchId
     files: tuple[str, ...]
+    foreign: frozenset[str] = frozenset()
+    """Those of them in `sources` that are not of the log of a file source.
+
+    A source may write anything there, so only the source itself can tell whether they are intact.
+    """
 
 
 class Tree(Protocol):
@@ -133,25 +151,25 @@ def missing_input(root: Path, batch: BatchId) -> str | None:
 
 def _of(tree: Tree, batch: BatchId) -> Closure:
     try:
-        names = tuple(dict.fromkeys(_Reader(tree, batch).files()))
+        reader = _Reader(tree, batch)
+        names = tuple(dict.fromkeys(reader.files()))
     except (KeyError, IndexError, TypeError, AttributeError) as error:  # JSON, but not what Spark writes
         raise ValueError(f"its description lacks {error}") from error
     for name in names:  # what Spark's files say of each other may be anybody's, in a restored job
         if not is_safe(name):
             raise ValueError(f"{name!r} is named, which is no file of a query")
-    return Closure(batch, names)
+    return Closure(batch, names, frozenset(reader.foreign))
 
 
 class _Reader:
     def __init__(self, tree: Tree, batch: BatchId, *, planned: bool = False) -> None:
+        self.foreign: set[str] = set()
+        """See `Closure.foreign`; complete when the files have been read to their end."""
         self._tree = tree
         self._batch = batch
-        self._offsets = self._text(f"offsets/{batch}").split("\n")
-        self._conf: dict[str, str] = json.loads(self._offsets[1])["conf"]
-        commit = [] if planned else self._text(f"commits/{batch}").split("\n")
-        self._ids: dict[str, Any] = (
-            json.loads(commit[1] if len(commit) > 1 else "{}").get("stateUniqueIds") or {}
-        )
+        self._offsets = OffsetEntry.parse(self._data(f"offsets/{batch}"))
+        self._conf = self._offsets.conf
+        self._ids: StateIds = {} if planned else CommitEntry.parse(self._data(f"commits/{batch}")).state_ids
 
     def files(self) -> Iterator[str]:
         yield "metadata"
@@ -165,46 +183,64 @@ class _Reader:
 
     def sources(self) -> Iterator[str]:
         """The logs of sources; raises `GoneError` for an entry that a file source needs and has not."""
-        ends = dict(self._ends())
+        ends = dict(self._offsets.ends())
         folders = sorted(self._list("sources"))
         shared = {name for name in ends if name.isdigit()} != {name for name in folders if name.isdigit()}
         for source, end in ends.items():
-            last = _log_offset(end)
+            last = log_offset(end)
             needed = last is not None and last >= 0
             if needed and source not in folders and (source == "0" or not source.isdigit()):
                 raise GoneError(f"sources/{source}")
         for source in folders:
-            last = _log_offset(ends.get(source, "-"))
+            own = ends.get(source, NO_OFFSET)
+            last = log_offset(own)
             certain = not (shared and source.isdigit())
+            lines = [own]
             if not certain:
                 # A frame that is used twice has two lines in the offset log and one folder, so the folders
                 # behind it have lower numbers than their lines. Too much of a log does no harm, too little
                 # loses its files: the furthest line that may be this folder's counts.
-                later = [_log_offset(end) for name, end in ends.items() if int(name) >= int(source)]
-                last = max((one for one in later if one is not None), default=last)
-            names = _source_log(self._list(f"sources/{source}"), last)
-            if last is not None:
+                lines = [end for name, end in ends.items() if int(name) >= int(source)]
+                last = max((one for one in map(log_offset, lines) if one is not None), default=last)
+            known = self._is_file_log(source, lines)
+            there = self._list(f"sources/{source}")
+            names = _source_log(there, last) if known else sorted(there)
+            if known and last is not None:
                 _check_dense(source, names, last if certain else None)
             for name in names:
-                yield f"sources/{source}/{name}"
+                path = f"sources/{source}/{name}"
+                if not (known and file_entries([name])):
+                    self.foreign.add(path)
+                yield path
 
-    def _ends(self) -> Iterator[tuple[str, str]]:
-        """The end offset of each source, by its number or (format 2 of the log) by its name."""
-        for number, line in enumerate(self._offsets[2:]):
-            if self._offsets[0] == "v1":
-                yield str(number), line
-            elif line:
-                name, _, offset = line.partition(":")
-                yield name, offset
+    def _is_file_log(self, source: str, ends: list[str]) -> bool:
+        """Whether a folder is the log of a file source, where each of these may be the source's end offset.
+
+        The offsets decide, because entries may be damaged. Where they leave it open, one intact entry does.
+        """
+        of_files = [log_offset(end) is not None for end in ends]
+        if all(of_files):
+            return bool(of_files)
+        if not any(of_files) and NO_OFFSET not in ends:
+            return False
+        names = file_entries(self._list(f"sources/{source}")).values()
+        return any(self._names_read_files(f"sources/{source}/{name}") for name in names)
+
+    def _names_read_files(self, path: str) -> bool:
+        try:
+            with self._tree.open(path) as file:
+                entry = FileEntry.parse(file.readline() + file.readline())
+            return entry.known and any(one.keys() >= _READ_FILE for one in entry.files)
+        except (FileNotFoundError, IsADirectoryError, ValueError, AttributeError):
+            return False
 
     def _operator(self, operator: str) -> Iterator[str]:
         folder = f"state/{operator}"
         metadata = self._metadata(folder)
         yield metadata
-        stores = json.loads(self._text(metadata).split("\n", 1)[1])["stateStoreInfo"]
+        stores = OperatorEntry.parse(self._data(metadata)).stores
         for store in stores:
-            for path in store.get("stateSchemaFilePaths", []):
-                yield f"{folder}/_stateSchema/" + path.split("/_stateSchema/")[1]
+            yield from schema_files(store, folder)
         for partition in self._partitions(operator, stores):
             for number, store in enumerate(stores):
                 yield from self._store(operator, partition, number, store["storeName"])
@@ -216,7 +252,7 @@ class _Reader:
             return range(len(ids))
         told = max((int(store["numPartitions"]) for store in stores if "numPartitions" in store), default=1)
         there = max(map(int, self._numbers(f"state/{operator}")), default=0)
-        return range(int(self._conf.get(_PARTITIONS, told)) if there else 1)
+        return range(int(self._conf.get(PARTITIONS, told)) if there else 1)
 
     def _metadata(self, folder: str) -> str:
         if self._exists(f"{folder}/_metadata/metadata"):
@@ -240,7 +276,7 @@ class _Reader:
     def _versions(self, folder: str, names: set[str], uid: str | None) -> Iterator[str]:
         """The files with which version batch + 1 of one store can be loaded."""
         version = self._batch + 1
-        if self._conf[_PROVIDER] == HASHMAP:
+        if self._conf[PROVIDER] == HASHMAP:
             start = _newest(names, r"(\d+)\.snapshot", version)
             yield from [f"{start}.snapshot"] if start else []
             yield from (f"{v}.delta" for v in range(start + 1, version + 1))
@@ -277,10 +313,10 @@ class _Reader:
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 
-    def _text(self, path: str) -> str:
+    def _data(self, path: str) -> bytes:
         try:
             with self._tree.open(path) as file:
-                return file.read().decode()
+                return file.read()
         except FileNotFoundError as error:
             raise GoneError(path) from error
 
@@ -294,36 +330,28 @@ class _Reader:
         return [name for name in self._list(folder) if name.isdigit()]
 
 
-def _log_offset(end: str) -> int | None:
-    found = json.loads(end).get("logOffset") if end.startswith("{") else None
-    return found if isinstance(found, int) else None
-
-
 def _newest(names: set[str], pattern: str, limit: int) -> int:
     found = (re.fullmatch(pattern, name) for name in names)
     return max((int(match[1]) for match in found if match and int(match[1]) <= limit), default=0)
 
 
 def _source_log(names: list[str], last: int | None) -> list[str]:
-    """A file source's log up to its end offset, from its newest compaction; else everything.
+    """A file source's log up to its end offset, where it has one, from its newest compaction.
 
     Entries behind the end were planned and not committed: with them the first batch after a
     restore would take more than the batch that it repeats.
     """
-    numbered = {int(n.removesuffix(".compact")): n for n in names if n.removesuffix(".compact").isdigit()}
+    numbered = file_entries(names)
     usable = {number: name for number, name in numbered.items() if last is None or number <= last}
-    first = max((number for number, name in usable.items() if name.endswith(".compact")), default=-1)
+    first = max((number for number, name in usable.items() if is_compaction(name)), default=-1)
     others = [name for name in names if name not in numbered.values()]
     return [usable[number] for number in sorted(usable) if number >= first] + sorted(others)
 
 
 def _check_dense(source: str, names: list[str], last: int | None) -> None:
     """Raise `GoneError` for a hole between the newest compaction (or the beginning) and the last entry."""
-    numbered = sorted(
-        (int(n.removesuffix(".compact")), n) for n in names if n.removesuffix(".compact").isdigit()
-    )
-    there = {number for number, _ in numbered}
-    first = next((number for number, name in numbered if name.endswith(".compact")), 0)
-    for number in range(first, (max(there, default=-1) if last is None else last) + 1):
-        if number not in there:
+    numbered = file_entries(names)
+    first = next((number for number, name in sorted(numbered.items()) if is_compaction(name)), 0)
+    for number in range(first, (max(numbered, default=-1) if last is None else last) + 1):
+        if number not in numbered:
             raise GoneError(f"sources/{source}/{number}")

@@ -3,7 +3,7 @@
 What was computed before is taken over, a new column begins as a fresh aggregate would, and one that
 nobody computes any more is left out. Keys may come in another order, and integers may become longer
 ones; then each row goes to the partition in which Spark looks for its new key. What becomes of each
-column is decided elsewhere (`protocol/fits.py`).
+column is decided elsewhere (`protocol/compatibility.py`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import pandas as pd
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from weir.protocol.fits import Rekey, Reshape
+from weir.protocol.compatibility import Rekey, Reshape
 from weir.protocol.operators import Operator
-from weir.spark import rows
-from weir.spark.refusals import partition_columns
+from weir.spark import unsafe_row as rows
+from weir.spark.reshape import partition_columns
 from weir.spark.rewrite import Change
-from weir.spark.schemas import schema_file
+from weir.spark.state_schema import schema_file
 
 
 def convert_state(

@@ -2,7 +2,8 @@
 
 Decided from types: weir's own errors know their domain, Spark's exceptions are told by the Java
 classes in their chain of causes. Texts are only carried along; but from a Python process of Spark's an
-error comes as a text alone, and weir's own are told by their class's name in it.
+error comes as a text alone: weir's own, and connections that failed (`outage.py`), are recognised by the
+name of their class in it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from weir import errors
 from weir.errors import (
     Domain,
+    JobConnectionError,
     JvmDiedError,
     JvmNotStartedError,
     LostRecordsError,
@@ -26,7 +28,8 @@ from weir.errors import (
     WeirError,
 )
 from weir.protocol.messages import Failure
-from weir.words import without_secrets
+from weir.spark import outage
+from weir.text import without_secrets
 
 _USER = {
     "org.apache.spark.api.python.PythonException",
@@ -54,7 +57,7 @@ _NO_ANSWER = {"OperationalError", "InterfaceError"}
 _NO_THREAD = "can't start new thread"
 _LOST_RECORDS = {"org.apache.spark.sql.kafka010.KafkaIllegalStateException"}
 _ARGUMENT = {"org.apache.spark.SparkIllegalArgumentException"}
-_OWN = re.compile(r"^weir\.errors\.(\w+): (.+)$", re.MULTILINE)
+_OWN = re.compile(r"^weir\.errors(?:\.\w+)*\.(\w+): (.+)$", re.MULTILINE)
 _NOISE = re.compile(
     r"^(\[STREAM_FAILED\] )?Query (\S+ )?\[id = [^\]]*\] terminated with exception: |( SQLSTATE: \w+)+$"
 )
@@ -111,6 +114,8 @@ def _from_exception(error: BaseException, job: str, planning: bool) -> Failure:
         error = SparkSettingError(reason=refused.partition(" SQLSTATE")[0])
     elif death := jvm_death(error):
         error = JvmDiedError(how=death, job=job)
+    elif failed := _failed_connection(error):
+        error = failed
     if isinstance(error, WeirError):
         return Failure(
             error.what,
@@ -163,8 +168,7 @@ def _of_spark(error: BaseException, stack: str, logs: str, planning: bool) -> Fa
             stack,
             2,
         )
-    users = bool(classes & _USER) or type(error).__name__ in ("PythonException", "AnalysisException")
-    if users or (planning and is_authors(error)):
+    if _is_users(error) or (planning and is_authors(error)):
         return _user_code(error, message, stack, logs, retry=not planning or _outage(error))
     if isinstance(error, OSError):
         full = error.errno == errno.ENOSPC
@@ -194,6 +198,29 @@ def _of_spark(error: BaseException, stack: str, logs: str, planning: bool) -> Fa
     return Failure(
         f"{type(error).__name__} inside weir", message, logs, error=type(error).__name__, stack=stack
     )
+
+
+def _is_users(error: BaseException) -> bool:
+    """Whether Spark says that the author's code raised, or that it refuses that code."""
+    named = type(error).__name__ in ("PythonException", "AnalysisException")
+    return named or bool(_java_classes(error) & _USER)
+
+
+def _failed_connection(error: BaseException) -> JobConnectionError | None:
+    """What the author's code raised, where it is an outage and no fault of that code."""
+    if isinstance(error, WeirError) or not _is_users(error) or is_late_worker(error):
+        return None
+    text = str(error)
+    if _OWN.search(text):
+        return None
+    line = outage.failed_connection(text)
+    if not line:
+        line = next((f"{name}: {said}" for name, said in _causes(error) if name in outage.JAVA), "")
+    if not line:
+        return None
+    where = _raised_in_python(error)[1]
+    message = f"{line.strip()[:500]}{where}"
+    return JobConnectionError(error=line.partition(":")[0].rsplit(".", 1)[-1], message=message)
 
 
 def is_authors(error: BaseException) -> bool:

@@ -13,17 +13,18 @@ looked at.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from weir.errors import SinkMismatchError
 from weir.ids import NO_BATCH, BatchId
-from weir.spark.writers import format_of, option_of
+from weir.spark.logs import FileEntry, file_entries, is_compaction
+from weir.spark.stream_writer import format_of, option_of
 from weir.storage import files
 from weir.storage.open import is_local, local_path
 
@@ -38,8 +39,6 @@ _TAKEN_BACK = ".taken-back"
 _IDENTITY = ("path", "topic", "dbtable", "table", "url")
 _CREDENTIALS = re.compile(r"//[^/@\s]*@")
 _INTERVAL = "spark.sql.streaming.fileSink.log.compactInterval"
-_EMPTY = b"v1"
-"""An entry that names no file; each has one line for a file behind this."""
 _FORMATS = frozenset({"parquet", "json", "csv", "orc", "text", "avro"})
 
 
@@ -121,7 +120,7 @@ class FileSinkLog:
             if any(map(_names_files, entries.values())) or not new:
                 raise self._short(to)
             return
-        later = [path for batch, path in sorted(entries.items()) if batch > to and _is_compaction(path)]
+        later = [path for batch, path in sorted(entries.items()) if batch > to and is_compaction(path.name)]
         if not later or _names_files(later[0]):  # one that names nothing tells that nothing came before it
             reason = f"its {LOG} is compacted behind batch {to}, and does not tell which files came later"
             raise self._refused(reason, "go back to a newer point, or give this query a new folder")
@@ -129,7 +128,7 @@ class FileSinkLog:
     def _missing(self, to: BatchId) -> list[int]:
         """The entries without which it does not end with a batch."""
         there = {batch: path for batch, path in self._entries().items() if batch <= to}
-        compacted = [batch for batch, path in there.items() if _is_compaction(path)]
+        compacted = [batch for batch, path in there.items() if is_compaction(path.name)]
         return [batch for batch in range(max(compacted, default=0), to + 1) if batch not in there]
 
     def _begin(self, behind: BatchId) -> None:
@@ -139,7 +138,7 @@ class FileSinkLog:
         self._log.mkdir(parents=True, exist_ok=True)
         for name in [*names, *map(str, range(last + 1, behind + 1))]:
             if not (self._log / name).exists():
-                files.write(self._log / name, _EMPTY)
+                files.write(self._log / name, FileEntry().data)
 
     def _short(self, batch: BatchId) -> SinkMismatchError:
         reason = (
@@ -166,9 +165,10 @@ class FileSinkLog:
             return
         for entry in self._entries().values():
             if any(self._outside(path) for path in _paths(entry)):
-                data = "\n".join(self._renamed(line, old) for line in entry.read_text().split("\n"))
+                there = FileEntry.parse(entry.read_bytes())
+                moved = replace(there, files=tuple(self._renamed(file, old) for file in there.files))
                 _forget_sum(entry)
-                files.write(entry, data.encode())
+                files.write(entry, moved.data)
 
     def _old_folder(self, strange: list[Path]) -> Path | None:
         """The folder that these files were in, when all of them are in this one now."""
@@ -178,26 +178,20 @@ class FileSinkLog:
                 return old
         return None
 
-    def _renamed(self, line: str, old: Path) -> str:
-        if not line.startswith("{"):
-            return line
-        entry = json.loads(line)
-        path = _path(entry)
-        if self._outside(path):
-            entry["path"] = "file://" + quote(str(self.folder / path.relative_to(old)), safe="/=-_.~+,:@")
-        return json.dumps(entry, separators=(",", ":"))
+    def _renamed(self, file: dict[str, Any], old: Path) -> dict[str, Any]:
+        path = _path(file)
+        if not self._outside(path):
+            return file
+        here = "file://" + quote(str(self.folder / path.relative_to(old)), safe="/=-_.~+,:@")
+        return {**file, "path": here}
 
     def _outside(self, path: Path) -> bool:
         return not path.is_relative_to(self.folder)
 
     def _entries(self) -> dict[BatchId, Path]:
         """By batch; the compaction where there is one."""
-        found: dict[BatchId, Path] = {}
-        for path in sorted(self._log.iterdir()) if self._log.is_dir() else ():
-            number = path.name.removesuffix(_COMPACT)
-            if number.isdigit():
-                found[BatchId(int(number))] = path
-        return found
+        names = (path.name for path in self._log.iterdir()) if self._log.is_dir() else ()
+        return {batch: self._log / name for batch, name in file_entries(names).items()}
 
     def _refused(self, reason: str, todo: str) -> SinkMismatchError:
         return SinkMismatchError(query=self._query, path=str(self.folder), reason=reason, todo=todo)
@@ -216,17 +210,12 @@ def _identity(entry: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_mtime_ns
 
 
-def _is_compaction(entry: Path) -> bool:
-    return entry.name.endswith(_COMPACT)
-
-
 def _names_files(entry: Path) -> bool:
     return next(_paths(entry), None) is not None
 
 
 def _paths(entry: Path) -> Iterator[Path]:
-    lines = entry.read_text().split("\n")
-    return (_path(json.loads(line)) for line in lines if line.startswith("{"))
+    return map(_path, FileEntry.parse(entry.read_bytes()).files)
 
 
 def _path(entry: dict[str, Any]) -> Path:

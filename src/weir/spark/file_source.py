@@ -8,17 +8,14 @@ always as one first entry, because Spark looks files of a batch up by the entry 
 
 from __future__ import annotations
 
-import json
-import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weir.spark.logs import FileEntry, file_entries
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_ENTRY = re.compile(r"(\d+)(\.compact)?")
-_VERSION = "v1"
 
 
 def present(spark: SparkSession, relation: Any) -> bytes:
@@ -47,9 +44,9 @@ def modified_before(log: bytes, time_ms: int) -> bytes:
 def up_to(folder: Path, entry: int) -> bytes:
     """One log of what a source has read up to an entry of its log in a folder."""
     found: dict[str, dict[str, Any]] = {}
-    for path in sorted(folder.iterdir()):
-        if _ENTRY.fullmatch(path.name):
-            found |= {one["path"]: one for one in _files(path.read_bytes()) if one["batchId"] <= entry}
+    for name in file_entries(path.name for path in folder.iterdir()).values():
+        there = _files((folder / name).read_bytes())
+        found |= {one["path"]: one for one in there if one["batchId"] <= entry}
     return _log(list(found.values()))
 
 
@@ -59,14 +56,11 @@ def count(log: bytes) -> int:
 
 
 def _files(log: bytes) -> list[dict[str, Any]]:
-    version, *lines = log.decode().split("\n") if log else [_VERSION]
-    if version != _VERSION:
-        raise ValueError(f"a log of read files has version {version!r}, and weir knows {_VERSION!r}")
-    return [json.loads(line) for line in lines if line]
+    entry = FileEntry.parse(log) if log else FileEntry()
+    if not entry.known:
+        raise ValueError(f"a log of read files has version {entry.version!r}, and weir does not know it")
+    return list(entry.files)
 
 
 def _log(files: list[dict[str, Any]]) -> bytes:
-    if not files:
-        return b""
-    lines = (json.dumps({**one, "batchId": 0}, separators=(",", ":")) for one in files)
-    return "\n".join([_VERSION, *lines]).encode()
+    return FileEntry(tuple({**one, "batchId": 0} for one in files)).data if files else b""

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weir.protocol.shapes import Computed
+from weir.protocol.shape import Computed
 
 _ATTRIBUTE = re.compile(r"([^\s(),\[\]#]*)#(\d+)L?(?:-T\d+ms)?")
 _COLUMN = re.compile(r"([\w.]+\([^()]*\)|[^\s(),\[\]#]*)#(\d+)L?(?:-T\d+ms)?")

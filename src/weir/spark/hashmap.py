@@ -18,19 +18,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
-import xxhash
+
+from weir.spark import lz4
 
 CODECS = ("lz4", "zstd")
 """The compressions that are known here; Spark's default is the first."""
 
-_MAGIC = b"LZ4Block"
-_HEADER = struct.Struct("<8sBIII")
-_RAW, _PACKED = 0x10, 0x20
-_BLOCK = 32 * 1024
-_LEVEL = 5
-"""What says that blocks have 32 KiB at most."""
-_SEED = 0x9747B28C
-_SUM = 0x0FFFFFFF
 _LENGTH = struct.Struct(">i")
 _END = _LENGTH.pack(-1)
 
@@ -113,7 +106,11 @@ def _piece(data: bytes, at: int) -> tuple[bytes | None, int]:
 
 def _decompressed(path: Path, codec: str) -> bytes:
     if codec == "lz4":
-        return b"".join(_blocks(path))
+        try:
+            with open(path, "rb") as file:
+                return b"".join(lz4.read(file))
+        except lz4.LZ4Error as error:
+            raise TornFileError(f"{path} {error}") from error
     try:
         with pa.CompressedInputStream(pa.OSFile(str(path)), codec) as stream:
             return bytes(stream.read())
@@ -123,33 +120,9 @@ def _decompressed(path: Path, codec: str) -> bytes:
         raise TornFileError(f"{path} can't be decompressed: {error}") from error
 
 
-def _blocks(path: Path) -> Iterator[bytes]:
-    unpack = pa.Codec("lz4_raw").decompress
-    with open(path, "rb") as file:
-        while len(header := file.read(_HEADER.size)) == _HEADER.size:
-            magic, token, packed, plain, checksum = _HEADER.unpack(header)
-            block = file.read(packed)
-            if magic != _MAGIC or len(block) != packed:
-                raise TornFileError(f"{path} is not what LZ4 wrote")
-            if plain == 0:
-                return
-            try:
-                done = block if token & 0xF0 == _RAW else unpack(block, plain, asbytes=True)
-            except OSError as error:
-                raise TornFileError(f"{path} can't be decompressed: {error}") from error
-            if _checksum(done) != checksum:
-                raise TornFileError(f"{path} has changed")
-            yield done
-    raise TornFileError(f"{path} ends too early")
-
-
-def _checksum(block: bytes) -> int:
-    return int(xxhash.xxh32_intdigest(block, _SEED)) & _SUM
-
-
 def _compressing(file: io.BufferedWriter, codec: str) -> io.BufferedWriter | pa.NativeFile:
     if codec == "lz4":
-        return io.BufferedWriter(_LZ4Blocks(file), _BLOCK)
+        return lz4.writing(file)
     return pa.CompressedOutputStream(_Kept(file), codec)
 
 
@@ -164,33 +137,3 @@ class _Kept(io.RawIOBase):
 
     def write(self, data: object) -> int:
         return self._file.write(data)  # type: ignore[arg-type]
-
-
-class _LZ4Blocks(io.RawIOBase):
-    """Writes what it gets in blocks, each with its checksum, as LZ4's stream for Java does."""
-
-    def __init__(self, file: io.BufferedWriter) -> None:
-        self._file = file
-        self._pack = pa.Codec("lz4_raw").compress
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: object) -> int:
-        view = memoryview(data)  # type: ignore[arg-type]
-        for start in range(0, len(view), _BLOCK):
-            self._block(bytes(view[start : start + _BLOCK]))
-        return len(view)
-
-    def close(self) -> None:
-        if not self.closed:
-            self._file.write(_HEADER.pack(_MAGIC, _RAW | _LEVEL, 0, 0, 0))
-        super().close()
-
-    def _block(self, plain: bytes) -> None:
-        packed = self._pack(plain, asbytes=True)
-        method = _PACKED
-        if len(packed) >= len(plain):
-            packed, method = plain, _RAW
-        header = _HEADER.pack(_MAGIC, method | _LEVEL, len(packed), len(plain), _checksum(plain))
-        self._file.write(header + packed)

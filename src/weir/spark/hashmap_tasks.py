@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from weir.spark import hashmap
-from weir.spark.rows import place_of
+from weir.spark.unsafe_row import place_of
 from weir.storage import files
 
 LOADED = "place int, key_bytes binary, value_bytes binary, column_family_name string"

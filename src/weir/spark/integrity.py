@@ -8,23 +8,22 @@ an end of their own.
 from __future__ import annotations
 
 import json
-import re
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from weir.spark.schemas import read_schemas
+from weir.spark import lz4
+from weir.spark.logs import FileEntry, OffsetEntry, has_version, without_middle
+from weir.spark.state_schema import read_schemas
 from weir.spark.zips import sizes
 
 _READ = (".delta", ".snapshot", ".changelog")
-_END = struct.Struct("8sB12s")
 _CUT_OFF = "is cut off"
 _SMALL = 1 << 18
 """Bytes of a description that a start reads; of a bigger one only its beginning and its end."""
 _HADOOP = struct.Struct(">4si")
-_VERSION = re.compile(r"v\d+")
 
 
 def misfits(root: Path, names: Sequence[str], codec: str) -> dict[str, str]:
@@ -50,11 +49,8 @@ def misfits(root: Path, names: Sequence[str], codec: str) -> dict[str, str]:
 
 
 def _has_end(path: Path) -> bool:
-    """Whether it ends with the empty block that LZ4 writes last."""
     with open(path, "rb") as file:
-        file.seek(max(0, path.stat().st_size - _END.size))
-        last = file.read()
-    return len(last) == _END.size and _END.unpack(last)[::2] == (b"LZ4Block", bytes(12))
+        return lz4.has_end(file)
 
 
 def _expected(root: Path, name: str) -> Iterator[tuple[str, int]]:
@@ -89,6 +85,7 @@ def description_problem(path: Path, name: str, *, thorough: bool) -> str | None:
     """What is wrong with a file that describes a query or its state; `name` is its path in the query.
 
     None where nothing is, and for files of state. Not `thorough`, a big log is looked at on both ends only.
+    Of files in `sources` ask only about those of a file source's log (see `Closure.foreign`).
     """
     first, _, rest = name.partition("/")
     try:
@@ -113,42 +110,26 @@ def description_problem(path: Path, name: str, *, thorough: bool) -> str | None:
 def log_problem(path: Path) -> str | None:
     """What is wrong with an entry of offset or commit log: a version, JSON, and a line for each source."""
     try:
-        version, _, rest = path.read_text().partition("\n")
+        problem = OffsetEntry.parse(path.read_bytes()).problem()
     except FileNotFoundError:
         return "is gone"
     except UnicodeDecodeError:
         return "can't be read"
-    if not version:
-        return "is empty"
-    metadata, *ends = rest.split("\n")
-    offsets = ends if version == "v1" else [line.partition(":")[2] for line in ends]
-    try:
-        for text in [metadata, *(offset for offset in offsets if offset.startswith("{"))]:
-            if not isinstance(json.loads(text), dict):
-                return _CUT_OFF
-    except ValueError:
-        return _CUT_OFF
-    return checksum_problem(path) if _VERSION.fullmatch(version) else "can't be read"
+    return checksum_problem(path) if problem is None else problem
 
 
 def _source_problem(path: Path, thorough: bool) -> str | None:
-    """The same of an entry of a source's own log: a version, and lines that are JSON, or a number."""
-    if path.is_dir():
-        return None  # a source of somebody else's, which keeps its log in its own way
+    """The same of an entry of a file source's log: a version, and lines that are JSON."""
     size = path.stat().st_size
     if size > _SMALL and not thorough:
         with path.open("rb") as file:
-            data = file.read(4096).rpartition(b"\n")[0]
+            beginning = file.read(4096)
             file.seek(-_SMALL, 2)
-            data += b"\n" + file.read().partition(b"\n")[2]
+            data = without_middle(beginning, file.read())
     else:
         data = path.read_bytes()
-    version, *lines = data.removeprefix(b"\0").decode().split("\n")  # Kafka's begin with a zero
-    if not _VERSION.fullmatch(version):
+    if not has_version(FileEntry.parse(data)):
         return "can't be read"
-    for line in lines:
-        if line.startswith("{"):
-            json.loads(line)
     return checksum_problem(path) if size <= _SMALL or thorough else None
 
 

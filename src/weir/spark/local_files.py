@@ -6,9 +6,9 @@ here do that in the JVM, and make a rename that must not replace anything refuse
 (`docs/decisions/0023-local-files-without-processes.md`). Spark has them where driver and executors are
 one JVM of this machine; elsewhere, or where the jar was not built, it works with Hadoop's own.
 
-The jar is built with Janino, a compiler that Spark brings: it needs Java, not a JDK. `scripts/setup` builds
-it into the package (`python -m weir.spark.local_files`). Where the package came without it, the first
-session builds it into the user's cache, once for each version of weir and Spark.
+A wheel brings the jar (`hatch_build.py`); in a clone `scripts/setup` makes it (`python -m
+weir.spark.local_files`). Where the package came without it, the first session builds it into the user's
+cache, once for each version of weir and Spark. `janino.py` compiles it, each time with Java alone.
 """
 
 from __future__ import annotations
@@ -16,22 +16,17 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import subprocess
-import tempfile
-import zipfile
 from contextlib import suppress
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 
 from weir.preflight import Check, Verdict, find_java
+from weir.spark import janino
 
 SOURCE = Path(__file__).parent / "jvm" / "LocalFiles.java"
 JAR = SOURCE.with_name("local-files.jar")
 CLASS_PATH = "SPARK_DIST_CLASSPATH"
 """What Spark's launcher appends to the class path; `spark.driver.extraClassPath` would replace the user's."""
-_COMPILER = "org.codehaus.commons.compiler.samples.CompilerDemo"
-_LONG_AGO = (1980, 1, 1, 0, 0, 0)
 
 
 def jar() -> Path | None:
@@ -84,24 +79,10 @@ def check() -> Check:
 
 def build(target: Path = JAR) -> Path:
     """Compile the classes and put the jar in its place; the same source makes the same jar."""
-    spec = find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise SystemExit("pyspark is not installed")
-    jars = sorted(map(str, (Path(spec.origin).parent / "jars").glob("*.jar")))
-    java = find_java() or "java"
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.pathsep.join(jars)
-        command = [java, "-cp", path, _COMPILER, "-g", "-d", folder, "-classpath", path, str(SOURCE)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        classes = sorted(Path(folder).rglob("*.class"))
-        if done.returncode or not classes:
-            raise SystemExit(f"{SOURCE.name} does not compile:\n{done.stdout}{done.stderr}")
-        made = target.with_suffix(f".{os.getpid()}.new")
-        with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as jar:
-            for one in classes:
-                jar.writestr(zipfile.ZipInfo(str(one.relative_to(folder)), _LONG_AGO), one.read_bytes())
-        made.replace(target)
-    return target
+    try:
+        return janino.compile_jar([SOURCE], target, java=find_java() or "java")
+    except janino.CompileError as error:
+        raise SystemExit(str(error)) from error
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ here writes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ from typing import Any
 from weir.ids import BatchId
 from weir.protocol.operators import Family, Operator, StateStore
 from weir.spark.closure import GoneError, closure
-from weir.spark.schemas import Columns, read_schemas
+from weir.spark.logs import OperatorEntry, schema_files
+from weir.spark.state_schema import Columns, read_schemas
 
 __all__ = ["Family", "Operator", "StateStore", "described", "operators"]
 
@@ -42,15 +42,14 @@ def _operator(id: int, sizes: Mapping[str, int], read: Callable[[str], bytes]) -
     folder = f"state/{id}"
     needed = [name for name in sizes if name.startswith(f"{folder}/")]
     description = next(name for name in needed if name.startswith(f"{folder}/_metadata/"))
-    metadata = json.loads(read(description).decode().split("\n", 1)[1])
+    entry = OperatorEntry.parse(read(description))
     partitions = {name.split("/")[2] for name in needed} - {"_metadata", "_stateSchema"}
-    properties = metadata.get("operatorPropertiesJson")
     return Operator(
         id=id,
-        kind=metadata["operatorInfo"]["operatorName"],
-        stores=tuple(_store(folder, store, needed, read) for store in metadata["stateStoreInfo"]),
+        kind=entry.kind,
+        stores=tuple(_store(folder, store, needed, read) for store in entry.stores),
         partitions=len(partitions),
-        properties=json.loads(properties) if properties else {},
+        properties=entry.properties,
         bytes=sum(sizes[name] for name in needed),
     )
 
@@ -58,16 +57,10 @@ def _operator(id: int, sizes: Mapping[str, int], read: Callable[[str], bytes]) -
 def _store(folder: str, store: dict[str, Any], needed: list[str], read: Callable[[str], bytes]) -> StateStore:
     name = store["storeName"]
     inner = "" if name == "default" else f"/{name}"
-    files = [f"{folder}/_stateSchema/" + path.split("/_stateSchema/")[1] for path in _named(store)]
-    files = files[-1:] or [f"{folder}/0{inner}/_metadata/schema"]
+    files = schema_files(store, folder)[-1:] or [f"{folder}/0{inner}/_metadata/schema"]
     found = [columns for file in files if file in needed for columns in read_schemas(read(file))]
     prefix = store.get("numColsPrefixKey", 0)
     return StateStore(name=name, prefix_columns=prefix, families=tuple(map(_family, found)))
-
-
-def _named(store: dict[str, Any]) -> list[str]:
-    """The schema files that the metadata names, oldest first; none in its first version."""
-    return store.get("stateSchemaFilePaths") or []
 
 
 def _family(columns: Columns) -> Family:

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weir.ids import NO_BATCH, BatchId
-from weir.protocol.shapes import PlannedSource
+from weir.protocol.shape import PlannedSource
 from weir.spark import cut, fingerprints
 from weir.spark.closure import closure
 from weir.spark.fingerprints import Fingerprint, Texts, sequence
+from weir.spark.logs import OperatorEntry
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -86,7 +87,7 @@ def refusal(frame: DataFrame, output_mode: str, root: Path, batch: BatchId) -> s
             if path.startswith("state/") and not cut.is_state(path):
                 data = (root / path).read_bytes()
                 (folder / path).parent.mkdir(parents=True, exist_ok=True)
-                described = cut.described(data.decode(), folder).encode() if cut.is_operator(path) else data
+                described = OperatorEntry.parse(data).moved(folder).data if cut.is_operator(path) else data
                 (folder / path).write_bytes(described)
         try:
             with _planning(frame, output_mode, folder, batch, cut.conf_of(root, batch)) as execution:

@@ -6,7 +6,6 @@ afterwards. What Spark wrote there is what a new operator needs to be described 
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weir.protocol.operators import Operator
-from weir.protocol.shapes import PlannedOperator, Shape
-from weir.savepoint.operators import described
-from weir.spark import operators
+from weir.protocol.shape import PlannedOperator, Shape
+from weir.spark import planner as operators
 from weir.spark.fingerprints import Fingerprint
+from weir.spark.logs import OperatorEntry
+from weir.spark.operator_metadata import described
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -64,7 +64,7 @@ def _descriptions(folder: Path) -> dict[str, bytes]:
 
 def _operator(facts: Operator, found: Fingerprint, files: Mapping[str, bytes]) -> PlannedOperator:
     description = next(path for path in files if path.startswith(f"state/{facts.id}/_metadata/"))
-    stores = json.loads(files[description].decode().split("\n", 1)[1])["stateStoreInfo"]
+    stores = OperatorEntry.parse(files[description]).stores
     return PlannedOperator(
         **facts.model_dump(exclude={"partitions", "bytes"}),
         partitions=1 if _in_one_partition(facts) else int(stores[0]["numPartitions"]),

@@ -28,23 +28,17 @@ from weir.ids import BatchId
 from weir.protocol.operators import Operator
 from weir.spark import cut
 from weir.spark.closure import GoneError, closure
-from weir.spark.operators import settings_of_a_new_query
-from weir.spark.refusals import PROVIDER, backend_of, codec_of
+from weir.spark.logs import NO_OFFSET, PROVIDER, CommitEntry, OffsetEntry, OperatorEntry, StateIds, log_offset
+from weir.spark.planner import settings_of_a_new_query
+from weir.spark.reshape import backend_of, codec_of
 from weir.storage import files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _STATE = re.compile(r"state/(\d+)/(.+)")
-_SCHEMA = re.compile(r"(file:)?.*?/?state/\d+/(_stateSchema/.*)")
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _NOTHING = "n long"
-_WATERMARK = "nextBatchWatermarkMs"
-_LOGGED = '{"logOffset":'
-"""So begins the offset of a source that has a log of its own: one of files."""
-
-Ids = dict[str, list[list[str]]]
-"""For each operator, for each partition: the unique ids of its stores, as `commits/<n>` has them."""
 Names = Mapping[str, str | None]
 """For each source that Spark finds by its name and that changes: its new name, None where it is left out."""
 
@@ -74,11 +68,10 @@ def begin(spark: SparkSession, folder: Path, sources: int) -> BatchId:
     """
     try:
         settings = json.dumps(settings_of_a_new_query(spark), separators=(",", ":"))
-        nowhere = ["-"] * sources
         texts = {
             "metadata": json.dumps({"id": str(uuid.uuid4())}),
-            "offsets/0": "\n".join(["v1", settings, *nowhere]),
-            "commits/0": cut.commit_text("v1", {"nextBatchWatermarkMs": 0}),
+            "offsets/0": OffsetEntry("v1", settings, (NO_OFFSET,) * sources).text,
+            "commits/0": CommitEntry("v1", {}).with_watermark(0).text,
         }
         for path, text in texts.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -146,27 +139,27 @@ class _Work:
         self._spark, self._read, self._target, self._name, self._batch = spark, read, target, name, batch
         self._files = closure(read, batch).files
         self._conf = cut.conf_of(read, batch)
-        self._version, self._content = cut.commit_of(read, batch)
+        self._commit = cut.commit_of(read, batch)
         stateful = any(_STATE.fullmatch(path) for path in self._files)
         # without state the query has no format yet, and gets that of a new one
         self._format = str(cut.format_of(read, batch)) if stateful else str(spark.conf.get(_FORMAT, "1"))
 
-    def carry(self, moves: Mapping[int, int]) -> Ids:
+    def carry(self, moves: Mapping[int, int]) -> StateIds:
         """Bring what stays to its new place; the ids of its state."""
         for path in self._files:
             if _STATE.fullmatch(path) is None and not path.startswith(("offsets/", "commits/", "sources/")):
                 self._link(self._read / path, path)
         self._bring(self._read, self._files, moves)
-        old: Ids = self._content.get("stateUniqueIds") or {}
+        old = self._commit.state_ids
         return {str(to): old[str(at)] for at, to in moves.items() if str(at) in old}
 
-    def take(self, other: Other) -> Ids:
+    def take(self, other: Other) -> StateIds:
         """Bring what comes of another query; the ids of its state."""
         if not other.moves:
             return {}
         root = other.state.absolute()
         self._bring(root, closure(root, self._batch).files, other.moves)
-        old: Ids = cut.commit_of(root, self._batch)[1].get("stateUniqueIds") or {}
+        old = cut.commit_of(root, self._batch).state_ids
         if bool(old) != (self._format == "2"):
             raise ValueError(f"{root.name} keeps its state in another format than this query")
         return {str(to): old[str(at)] for at, to in other.moves.items() if str(at) in old}
@@ -182,7 +175,7 @@ class _Work:
             else:
                 self._link(root / path, f"state/{to}/{found[2]}")
 
-    def plant(self, added: Sequence[Operator], descriptions: Mapping[str, bytes], ids: Ids) -> None:
+    def plant(self, added: Sequence[Operator], descriptions: Mapping[str, bytes], ids: StateIds) -> None:
         """Describe the new operators, and give each an empty version behind the batch."""
         for operator in added:
             for path, data in descriptions.items():
@@ -193,20 +186,16 @@ class _Work:
             if all(made):
                 ids[str(operator.id)] = [list(stores) for stores in zip(*made, strict=True)]
 
-    def commit(self, ids: Ids, others: Sequence[Other] = ()) -> None:
+    def commit(self, ids: StateIds, others: Sequence[Other] = ()) -> None:
         """The commit log. Event time is as far as that of any query that gave a piece of its state.
 
         With less, a dedup would let through what it has forgotten by that time.
         """
-        content = {key: value for key, value in self._content.items() if key != "stateUniqueIds"}
-        reached = [cut.commit_of(other.cut, other.batch)[1].get(_WATERMARK, 0) for other in others]
+        commit = self._commit.with_state(ids, "v2" if ids and self._commit.version == "v1" else None)
+        reached = [cut.commit_of(other.cut, other.batch).watermark_ms for other in others]
         if reached:
-            content[_WATERMARK] = max(content.get(_WATERMARK, 0), *reached)
-        version = self._version
-        if ids:
-            content["stateUniqueIds"] = ids
-            version = "v2" if version == "v1" else version
-        self._put(f"commits/{self._batch}", cut.commit_text(version, content).encode())
+            commit = commit.with_watermark(max(commit.watermark_ms, *reached))
+        self._put(f"commits/{self._batch}", commit.data)
 
     def offsets(
         self,
@@ -220,12 +209,12 @@ class _Work:
         """The offset log and the logs of the sources, each source in its new place."""
         for path in self._files:
             if path.startswith("offsets/"):
-                text = (self._read / path).read_text()
-                text = text if order is None else _reordered(text, order)
-                text = _renamed(text, names) if names else text
+                entry = OffsetEntry.parse((self._read / path).read_bytes())
+                entry = entry if order is None else entry.reordered(order)
+                entry = entry.renamed(names) if names else entry
                 back = int(self._batch) - int(path.removeprefix("offsets/"))
                 taken = {place: end for other in others for place, end in _ends(other, back).items()}
-                self._put(path, _with_ends(text, {**taken, **ends}).encode())
+                self._put(path, entry.with_ends({**taken, **ends}).data)
             elif path.startswith("sources/") and (order is None or not path.split("/")[1].isdigit()):
                 _, number, name = path.split("/", 2)
                 if (to := names.get(number, number)) is not None:
@@ -249,14 +238,14 @@ class _Work:
         logs: Mapping[int, bytes],
     ) -> None:
         """The logs of the sources at these places; all uses of one relation have one."""
-        lines = (root / f"offsets/{batch}").read_text().split("\n")[2:]
+        lines = cut.offsets_of(root, batch).lines
         there = [path for path in closure(root, batch).files if path.startswith("sources/")]
         for place, (at, _) in own.items():
             was, now = folders[place]
             if now in logs:
                 continue
             mine = [path for path in there if path.startswith(f"sources/{was}/")]
-            if not mine and lines[at].startswith(_LOGGED):
+            if not mine and log_offset(lines[at]) is not None:
                 raise ValueError(f"the log of source {at} is not in sources/{was}")
             for path in mine:
                 to = f"sources/{now}/{path.split('/', 2)[2]}"
@@ -270,7 +259,7 @@ class _Work:
             if not (self._target / path).is_file():
                 raise GoneError(path)
         operators = {int(found[1]) for path in needed if (found := _STATE.fullmatch(path))}
-        ids = cut.commit_of(self._target, self._batch)[1].get("stateUniqueIds") or {}
+        ids = cut.commit_of(self._target, self._batch).state_ids
         if operators != wanted or (ids and {int(id) for id in ids} != wanted):
             raise ValueError(f"operators {sorted(operators)} are there, and {sorted(wanted)} should be")
 
@@ -332,7 +321,7 @@ class _Work:
             provider.close()
 
     def _renumbered(self, operator_metadata: bytes, id: int) -> bytes:
-        return _renumbered(operator_metadata.decode(), id, self._name).encode()
+        return OperatorEntry.parse(operator_metadata).moved(self._name, id=id).data
 
     def _link(self, source: Path, to: str) -> None:
         target = self._target / to
@@ -345,60 +334,14 @@ class _Work:
         target.write_bytes(data)
 
 
-def _renumbered(operator_metadata: str, id: int, location: Path) -> str:
-    """The metadata of an operator that has another number, at another checkpointLocation."""
-    version, text = operator_metadata.split("\n", 1)
-    metadata = json.loads(text)
-    metadata["operatorInfo"]["operatorId"] = id
-    for store in metadata["stateStoreInfo"]:
-        if "stateSchemaFilePaths" in store:
-            found = [_SCHEMA.fullmatch(path) for path in store["stateSchemaFilePaths"]]
-            store["stateSchemaFilePaths"] = [f"{m[1] or ''}{location}/state/{id}/{m[2]}" for m in found if m]
-    return version + "\n" + json.dumps(metadata, separators=(",", ":"))
-
-
 def _ends(other: Other, back: int) -> dict[int, str]:
     """Where the sources that come of another query stood so many batches ago; nowhere before its first."""
     if not other.sources:
         return {}
     file = other.cut / f"offsets/{int(other.batch) - back}"
     if not file.exists():
-        return dict.fromkeys(other.sources, "-")
-    version, _, *lines = file.read_text().split("\n")
-    if version != "v1":
-        raise ValueError("the sources of this query have names: Spark finds them by those")
-    return {place: lines[at] for place, at in other.sources.items()}
-
-
-def _reordered(offset_log_entry: str, order: Sequence[int | None]) -> str:
-    """An `offsets/<n>` whose sources have other places; one without a position begins where it likes."""
-    version, metadata, *lines = offset_log_entry.split("\n")
-    if version != "v1":
-        raise ValueError("the sources of this query have names: Spark finds them by those")
-    return "\n".join([version, metadata, *("-" if at is None else lines[at] for at in order)])
-
-
-def _renamed(offset_log_entry: str, names: Names) -> str:
-    """An `offsets/<n>` whose sources have other names; one whose position is given up is not in it."""
-    version, metadata, *lines = offset_log_entry.split("\n")
-    if version == "v1":
-        raise ValueError("the sources of this query have no names: Spark finds them by their places")
-    content = json.loads(metadata)
-    if about := content.get("sourceMetadataInfo"):
-        found = {names.get(name, name): one for name, one in about.items()}
-        content["sourceMetadataInfo"] = {name: one for name, one in found.items() if name is not None}
-    named = [line.partition(":") for line in lines if line]
-    ends = [(names.get(name, name), end) for name, _, end in named]
-    kept = [f"{name}:{end}" for name, end in ends if name is not None]
-    return "\n".join([version, json.dumps(content, separators=(",", ":")), *kept])
-
-
-def _with_ends(offset_log_entry: str, ends: Mapping[int, str]) -> str:
-    """An `offsets/<n>` in which some sources stand elsewhere."""
-    version, metadata, *lines = offset_log_entry.split("\n")
-    if ends and version != "v1":
-        raise ValueError("the sources of this query have names: Spark finds them by those")
-    return "\n".join([version, metadata, *(ends.get(number, line) for number, line in enumerate(lines))])
+        return dict.fromkeys(other.sources, NO_OFFSET)
+    return OffsetEntry.parse(file.read_bytes()).numbered(other.sources)
 
 
 def _name(target: Path, write: Path) -> None:

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from weir.protocol.operators import Operator, StateStore
-from weir.spark import rows
-from weir.spark.layout import BACKENDS
+from weir.spark import unsafe_row as rows
+from weir.spark.checkpoint_files import BACKENDS
+from weir.spark.logs import PARTITIONS, PROVIDER
 
-PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-PARTITIONS = "spark.sql.shuffle.partitions"
 CODEC = "spark.sql.streaming.stateStore.compression.codec"
 ROW_CHECKSUM = "spark.sql.streaming.stateStore.rowChecksum.enabled"
 

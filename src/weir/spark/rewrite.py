@@ -25,15 +25,14 @@ from weir.errors import StateDiffersError, StateNotRewritableError, StateRewrite
 from weir.ids import BatchId
 from weir.protocol.operators import Operator, StateStore
 from weir.spark import content, cut, rewriter
+from weir.spark.checkpoint_files import HASHMAP, ROCKSDB
 from weir.spark.closure import closure
 from weir.spark.content import Content
 from weir.spark.defaults import Backend, state_defaults
 from weir.spark.hashmap_tasks import LOADED, WRITTEN, loading, writing
-from weir.spark.layout import HASHMAP, ROCKSDB
-from weir.spark.refusals import (
+from weir.spark.logs import PARTITIONS, PROVIDER, OffsetEntry, OperatorEntry
+from weir.spark.reshape import (
     LIMIT,
-    PARTITIONS,
-    PROVIDER,
     Refusal,
     backend_of,
     codec_of,
@@ -231,9 +230,9 @@ class _Work:
                 continue
             data = (self._view / path).read_bytes()
             if path == f"offsets/{self._batch}":
-                data = cut.with_conf(data.decode(), conf).encode()
+                data = OffsetEntry.parse(data).with_conf(conf).data
             elif cut.is_operator(path):
-                data = cut.described(data.decode(), self._target, self._partitions).encode()
+                data = OperatorEntry.parse(data).moved(self._target, partitions=self._partitions).data
             self._put(self._renumbered(path), schemas.get(path, data))
         before = f"offsets/{int(self._to) - 1}"
         if self._to > 0 and not (self._target / before).exists():  # it had no batch before this one
@@ -251,13 +250,9 @@ class _Work:
         return f"{kind}/{min(int(name), int(self._to))}" if is_operator else path
 
     def _commit(self, ids: rewriter.Ids) -> None:
-        version, commit = cut.commit_of(self._view, self._batch)
-        commit.pop("stateUniqueIds", None)
-        if ids:
-            commit["stateUniqueIds"] = ids
-        if version in ("v1", "v2"):
-            version = f"v{self._format}"
-        self._put(f"commits/{self._to}", cut.commit_text(version, commit).encode())
+        commit = cut.commit_of(self._view, self._batch)
+        version = f"v{self._format}" if commit.version in ("v1", "v2") else None
+        self._put(f"commits/{self._to}", commit.with_state(ids, version).data)
 
     def _put(self, path: str, data: bytes) -> None:
         target = self._target / path
@@ -269,14 +264,14 @@ class _Work:
 
         So does a limit, which keeps one row, in partition 0, whatever the parallelism.
         """
-        old = cut.commit_of(self._view, self._batch)[1].get("stateUniqueIds") or {}
+        old = cut.commit_of(self._view, self._batch).state_ids
         for operator in self._carried:
             for path in self._files:
                 if not path.startswith(f"state/{operator.id}/"):
                     continue
                 if cut.is_operator(path):
-                    text = (self._view / path).read_text()
-                    self._put(path, cut.described(text, self._target, self._partitions).encode())
+                    entry = OperatorEntry.parse((self._view / path).read_bytes())
+                    self._put(path, entry.moved(self._target, partitions=self._partitions).data)
                 else:
                     (self._target / path).parent.mkdir(parents=True, exist_ok=True)
                     files.copy((self._view / path).resolve(), self._target / path)
@@ -437,7 +432,7 @@ def _name(target: Path, write: Path) -> None:
     for path in files.below(target):
         if cut.is_operator(path):
             file = target / path
-            file.write_text(cut.described(file.read_text(), write))
+            file.write_bytes(OperatorEntry.parse(file.read_bytes()).moved(write).data)
     made = [target / path for path in files.below(target)]
     files.parallel(files.sync, made)
     files.sync_folders({folder for path in made for folder in files.up_to(path, target)})

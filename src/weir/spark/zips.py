@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 import zlib
 from pathlib import Path
 from typing import BinaryIO
 
+from weir.spark.logs import versioned
 from weir.storage.members import is_safe
 
 _MOST = 64 * 2**20
@@ -38,10 +38,9 @@ def _metadata(snapshot: Path | BinaryIO) -> bytes:
 
 
 def _sizes(data: bytes) -> dict[str, int | None]:
-    version, text = data.decode().split("\n", 1)
+    version, metadata = versioned(data)
     if version != "v1":
         raise ValueError(f"it has metadata of version {version}, which this weir does not know")
-    metadata = json.loads(text)
     tables = {f"SSTs/{one['dfsSstFileName']}": one.get("sizeBytes") for one in metadata.get("sstFiles") or []}
     logs = {f"logs/{one['dfsLogFileName']}": one.get("sizeBytes") for one in metadata.get("logFiles") or []}
     for name in tables | logs:
