@@ -1,4 +1,4 @@
-"""The durable log between two queries of a job: an edge of its graph (design section 6).
+"""The durable log between two queries of a job: an edge of its graph (docs/design.md, section 6).
 
 The path of data: `writer.py` stages and enters segments -> `log.py` says what entries mean ->
 `position.py` decides how far a reader may go -> `reader.py` is the Spark data source that goes

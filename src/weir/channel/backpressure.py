@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from weir.channel.position import positions_of
 from weir.channel.writer import ChannelWriter
 from weir.ids import NO_BATCH, BatchId
-from weir.spark.layout import QueryFiles
+from weir.spark.checkpoint_files import QueryFiles
 
 
 def too_far_ahead(written: BatchId, slowest: BatchId | None, bound: int) -> bool:

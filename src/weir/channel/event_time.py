@@ -8,10 +8,10 @@ event-time columns only get back the mark by which Spark's operators know them.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from weir.ids import BatchId
+from weir.spark.logs import CommitEntry, OffsetEntry
 from weir.storage import Store
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def carried_watermark(query: Store, batch: BatchId) -> int | None:
     runs with the later one.)
     """
     stateful = next(query.list("state/0/_metadata"), None) is not None
-    log, key = ("offsets", "batchWatermarkMs") if stateful else ("commits", "nextBatchWatermarkMs")
-    data = query.get(f"{log}/{batch}")
-    lines = data.decode().split("\n") if data else []
-    return (json.loads(lines[1]).get(key) or None) if len(lines) > 1 else None
+    data = query.get(f"{'offsets' if stateful else 'commits'}/{batch}")
+    if not data:
+        return None
+    return OffsetEntry.parse(data).watermark_ms if stateful else CommitEntry.parse(data).watermark_ms or None

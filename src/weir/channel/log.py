@@ -22,7 +22,7 @@ from typing import Any
 from weir.errors import LostSegmentError
 from weir.ids import NO_BATCH, NOBODY, BatchId, CheckpointId, Token
 from weir.protocol.ledger import by, token_of
-from weir.storage import DenseLog, Store
+from weir.storage import DenseLog, Store, sums
 from weir.storage.open import is_local, local_path
 
 NO_CHECKPOINT = CheckpointId(0)
@@ -206,14 +206,21 @@ def read_entry(store: Store, number: int) -> Entry | None:
 
 
 def _stored(data: bytes, file: str) -> dict[str, Any]:
-    """What the bytes of an entry say, with all that an entry of its kind has; or it is torn."""
+    """What the bytes of an entry say, with all that an entry of its kind has; or it is torn.
+
+    An unknown kind is a newer weir's where the checksum is right; without one nobody can tell.
+    """
     try:
-        stored: dict[str, Any] = json.loads(data)
+        stored: dict[str, Any] = json.loads(sums.strip(data))
     except ValueError as error:
-        raise lost(file, TORN) from error
+        raise lost(file, sums.wrong(error)) from error
     try:
         decode(stored)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
+        raise lost(file, TORN) from error
+    except ValueError as error:
+        if sums.has(data):
+            raise
         raise lost(file, TORN) from error
     return stored
 

@@ -1,28 +1,21 @@
-"""Segment files as Arrow: opening, counting, and the exact types that Spark asks for."""
+"""Segment files as Arrow: counting, and the exact types that Spark asks for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from weir.channel.log import SegmentFile, lost
-from weir.storage.open import is_local, local_path
+from weir.spark.parquet import open_file
+from weir.storage.open import is_local
 
 
 def open_parquet(url: str) -> pq.ParquetFile:
     """Open a file of a segment; raise `LostSegmentError` when it is gone or torn."""
-    # Spark's default timestamps (INT96) have no unit; Spark itself counts microseconds.
-    options: dict[str, Any] = {"coerce_int96_timestamp_unit": "us"}
     try:
-        if is_local(url):
-            return pq.ParquetFile(local_path(url), memory_map=True, **options)
-        from pyarrow import fs  # noqa: PLC0415  only for places that need it
-
-        system, path = fs.FileSystem.from_uri(url)
-        return pq.ParquetFile(system.open_input_file(path), pre_buffer=True, **options)
+        return open_file(url)
     except FileNotFoundError as error:
         raise lost(url) from error
     except (pa.ArrowInvalid, OSError) as error:

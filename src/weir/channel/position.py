@@ -1,4 +1,4 @@
-"""How far a reader of a channel may go: facts in, offset out (design section 5, step 3).
+"""How far a reader of a channel may go: facts in, offset out (docs/design.md, section 5, step 3).
 
 A batch never reads across the barrier of a checkpoint that may still complete, and in aligned mode
 a reader that is ahead waits for the other channels of its query as long as the checkpoint is pending,
@@ -7,7 +7,6 @@ and no longer: so every channel drains after any crash, abort or timeout. `facts
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -15,6 +14,7 @@ from typing import Any
 
 from weir.channel.log import NO_CHECKPOINT, Barrier, Entry, Segment, Tail, apply, counts
 from weir.ids import CheckpointId
+from weir.spark.logs import OffsetEntry
 
 
 class Mode(str, Enum):
@@ -161,19 +161,10 @@ def positions_of(offsets: Iterable[object]) -> dict[str, list[Position]]:
 
 def positions_in(offset_log_entry: str) -> dict[str, list[Position]]:
     """The positions in an `offsets/<n>` of Spark, formats 1 and 2, by channel."""
-    return positions_of(map(_json, offset_log_entry.split("\n")[2:]))
+    return positions_of(OffsetEntry.parse(offset_log_entry).offsets())
 
 
 def joint_barrier(offset_log_entry: str) -> CheckpointId | None:
     """The barrier that all channels of a query have reached in one batch; None when it has none."""
     readers = (one for several in positions_in(offset_log_entry).values() for one in several)
     return min((position.barrier for position in readers), default=None)
-
-
-def _json(line: str) -> object:
-    """The offset in a line of the log; None when there is none, or one that is no JSON object."""
-    try:
-        offset: object = json.loads(line[line.index("{") :])
-    except ValueError:
-        return None
-    return offset

@@ -12,9 +12,9 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from weir.channel.event_time import CONTROL, DELAY
-from weir.channel.log import SCHEMA
+from weir.channel.log import SCHEMA, lost
 from weir.errors import ChannelSchemaError
-from weir.storage import Created, Store
+from weir.storage import Created, Store, sums
 
 
 def readable(schema: StructType) -> StructType:
@@ -26,14 +26,17 @@ def settle(store: Store, channel: str, schema: StructType) -> None:
     """Write the schema of a new channel, or compare it with the one that is there. Safe to repeat.
 
     Raises `ChannelSchemaError` when rows of another schema are in the channel, or when the rows
-    could not be read again.
+    could not be read again, and `LostSegmentError` when the schema that is there is damaged.
     """
     _check_readable(channel, schema)
     wanted = readable(schema)
-    data = json.dumps({"schema": json.loads(wanted.json())}, indent=1).encode()
+    data = sums.add(json.dumps({"schema": json.loads(wanted.json())}, indent=1).encode())
     if store.create(SCHEMA, data) is Created.NOW:
         return
-    there = StructType.fromJson(json.loads(store.get(SCHEMA) or data)["schema"])
+    try:
+        there = StructType.fromJson(json.loads(sums.strip(store.get(SCHEMA) or data))["schema"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise lost(f"{store.url}/{SCHEMA}", sums.wrong(error)) from error
     if there.simpleString() != wanted.simpleString():
         raise ChannelSchemaError(
             channel=channel,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from weir.channel.event_time import CONTROL, continue_event_time, delays
 from weir.channel.position import Mode
-from weir.spark.sources import register
+from weir.spark.data_sources import register
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -41,11 +41,13 @@ from weir.errors import (
     SinkMismatchError,
 )
 from weir.ids import NO_BATCH, BatchId, CheckpointId, Token
-from weir.job.sinks.contract import Outcome
-from weir.job.sinks.fence import Knows, SinkFence, anyone
-from weir.job.sinks.staging import StagedFiles, folder_of
 from weir.protocol.ledger import Ledger, Staged
+from weir.sinks.contract import Outcome
+from weir.sinks.fence import FencedLog, Knows, SinkFence, anyone
+from weir.sinks.staging import StagedFiles, folder_of
+from weir.spark.logs import OffsetEntry
 from weir.storage import Store, open_store
+from weir.storage.folded_log import FoldedLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -75,8 +77,7 @@ class ChannelWriter:
         self._store = store or open_store(location)
         self._staging = StagedFiles(self._store, _STAGED)
         self._lock = threading.RLock()
-        self._log: ChannelLog | None = None
-        self._tail = Tail()
+        self._held: FencedLog[Tail] | None = None
         self._cuts: dict[CheckpointId, Cut] = {}
         self._joints: dict[BatchId, CheckpointId | None] = {}
         """The joint barriers of the batches that are staged and not yet entered."""
@@ -88,15 +89,22 @@ class ChannelWriter:
     @property
     def end(self) -> int:
         """The number that the next entry will get, as far as this object has read or written."""
-        return self._log.next_number if self._log is not None else 0
+        return self._held.log.number if self._held is not None else 0
+
+    @property
+    def _tail(self) -> Tail:
+        return self._held.state if self._held is not None else Tail()
+
+    def look(self, owner: str, lineage: str, token: Token, knows: Knows = anyone) -> Ledger:
+        found = self._log().look(owner, token, knows, partial(self._check_owner, owner, lineage))
+        return replace(found, owner=owner, lineage=lineage)
 
     def open(self, owner: str, lineage: str, token: Token, knows: Knows = anyone) -> Ledger:
-        self._fence.begin(owner, token, knows)
-        self._catch_up()
-        self._check_owner(owner, lineage)
-        self._append(lambda: Fence(token, self._tail.last, owner, lineage, self._tail.barrier))
-        self._fence.announced(self._tail.last)
-        return Ledger(owner, lineage, self._tail.fence, self._tail.last)
+        def announced(tail: Tail) -> dict[str, Any]:
+            return encode(Fence(token, tail.last, owner, lineage, tail.barrier))
+
+        check = partial(self._check_owner, owner, lineage)
+        return self._log().open(owner, token, knows, check, announced)
 
     def stage(self, frame: DataFrame, batch: BatchId, token: Token) -> None:
         if not self._passes_barriers_only(batch):
@@ -150,7 +158,7 @@ class ChannelWriter:
                 )
             return cut
 
-    def look(self) -> None:
+    def catch_up(self) -> None:
         """Read what others have appended since the last look."""
         self._catch_up()
 
@@ -172,8 +180,7 @@ class ChannelWriter:
         """The end of the log as it is now."""
         with self._lock:
             self._catch_up()
-            assert self._log is not None
-            return Cut(self._log.next_number, self._tail.last)
+            return Cut(self.end, self._tail.last)
 
     def newest_barrier(self) -> CheckpointId:
         """The highest barrier in the log as it is now."""
@@ -221,7 +228,7 @@ class ChannelWriter:
         if not before or not after:
             return False
         reached = positions_in(after.decode())
-        if sum(map(len, reached.values())) < len(after.decode().split("\n")[2:]):
+        if sum(map(len, reached.values())) < len(OffsetEntry.parse(after).lines):
             return False  # it has another source as well
         began, channels = positions_in(before.decode()), self._location.rstrip("/").rpartition("/")[0]
         for channel, ends in reached.items():
@@ -284,50 +291,45 @@ class ChannelWriter:
             return None
         return Barrier(checkpoint, self._tail.last, self._fence.token)
 
-    def _catch_up(self) -> None:
+    def _log(self) -> FencedLog[Tail]:
+        """The log; it is listed when it is used first."""
         with self._lock:
-            if self._log is None:
-                self._log = ChannelLog(self._store)
-            for stored in self._log.read_new():
-                self._take(stored)
-            self._check_fence()
+            if self._held is None:
+                log = FoldedLog(ChannelLog(self._store), Tail(), self._take)
+                self._held = FencedLog(log, self._fence, _ledger, self._lock)
+            return self._held
+
+    def _catch_up(self) -> None:
+        self._log().read()
 
     def _append(self, make: Callable[[], Entry | None]) -> bool:
         """Append what `make` makes of the tail that it will stand behind; False when that is nothing."""
-        with self._lock:
-            assert self._log is not None
-            while (entry := make()) is not None:
-                stored = encode(entry)
-                if self._log.append(stored, partial(self._still, self._tail)):
-                    self._take(stored)
-                    self._fence.entered(self._tail.last)
-                    return True
-                self._check_fence()
-            return False
 
-    def _still(self, tail: Tail, stored: Mapping[str, Any]) -> bool:
-        """Take an entry of another into account; False when the tail is another for it."""
-        self._take(stored)
-        return self._tail == tail
+        def made(_: Tail) -> dict[str, Any] | None:
+            entry = make()
+            return None if entry is None else encode(entry)
 
-    def _take(self, stored: Mapping[str, Any]) -> None:
-        assert self._log is not None
+        return self._log().append(made)
+
+    def _take(self, tail: Tail, stored: Mapping[str, Any]) -> Tail:
         entry = decode(stored)
-        if isinstance(entry, Barrier) and counts(self._tail, entry):
-            self._cuts[entry.checkpoint] = Cut(self._log.next_number - 1, entry.batch)
+        if isinstance(entry, Barrier) and counts(tail, entry):
+            self._cuts[entry.checkpoint] = Cut(self.end - 1, entry.batch)
             if len(self._cuts) > _CUTS:
                 del self._cuts[next(iter(self._cuts))]
-        self._tail = apply(self._tail, entry)
+        return apply(tail, entry)
 
-    def _check_fence(self) -> None:
-        self._fence.check(Ledger(fence=self._tail.fence, last=self._tail.last))
-
-    def _check_owner(self, owner: str, lineage: str) -> None:
-        if not self._tail.owner or (self._tail.owner, self._tail.lineage) == (owner, lineage):
+    def _check_owner(self, owner: str, lineage: str, now: Ledger) -> None:
+        self._fence.check(now)  # of two reasons the fence is the more urgent one
+        if (now.owner, now.lineage) == (owner, lineage):
             return
         raise SinkMismatchError(
             query=owner.split("/", 1)[1],
             path=self._location,
-            reason=f"the channel was written by {self._tail.owner!r} with other live files",
+            reason=f"the channel was written by {now.owner!r} with other live files",
             todo="bring the job's directory back as a whole, or give the stream a new name",
         )
+
+
+def _ledger(tail: Tail) -> Ledger:
+    return Ledger(tail.owner, tail.lineage, tail.fence, tail.last)

@@ -3,10 +3,10 @@
 A source whose peer can't be asked again keeps the contract in `contract.py`.
 """
 
-from weir.job.sources.contract import Place, ReadingQuery, Receiver, ReceivingSource, Source
-from weir.job.sources.kafka import kafka
-from weir.job.sources.native import files, rate
-from weir.job.sources.socket import socket
+from weir.sources.contract import Place, ReadingQuery, Receiver, ReceivingSource, Source
+from weir.sources.kafka import kafka
+from weir.sources.native import files, rate
+from weir.sources.socket import socket
 
 __all__ = [
     "Place",

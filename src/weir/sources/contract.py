@@ -1,4 +1,4 @@
-"""The contract between a job and a source that receives (design section 9).
+"""The contract between a job and a source that receives (docs/design.md, section 9).
 
 Some peers can't be asked again: what they have sent they have sent. A source of such a peer has a
 receiver in the driver, which journals what comes before Spark sees it; Spark then reads the journal,
@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from weir.clock import Deadline
 from weir.ids import QueryName, SourceName, Token
-from weir.lease import Lease
-from weir.spark.layout import QueryFiles
-from weir.storage import Store
+from weir.spark.checkpoint_files import QueryFiles
+from weir.storage import Store, paths
+from weir.storage.lease import Lease
+from weir.storage.live import Live
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,6 +38,11 @@ class Place:
     source: SourceName
     store: Store
     prefix: str
+
+    @classmethod
+    def of(cls, live: Live, name: SourceName) -> Place:
+        """The place of a receiving source; it outlives every generation."""
+        return cls(name, live.store, paths.source(live.job, live.generation, name))
 
     @property
     def url(self) -> str:

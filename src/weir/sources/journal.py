@@ -19,10 +19,11 @@ from typing import Any
 
 from weir.errors import FencedError, LostInputError
 from weir.ids import NOBODY, Token
-from weir.job.sources.contract import Place, ReadingQuery
-from weir.lease import Lease
 from weir.protocol.ledger import by, token_of
-from weir.storage import DenseLog, Store
+from weir.sources.contract import Place, ReadingQuery
+from weir.storage import DenseLog, Store, sums
+from weir.storage.lease import Lease
+from weir.storage.log import lost, parse
 
 LOG = "log"
 KEPT = 100
@@ -117,8 +118,27 @@ def numbers(store: Store, prefix: str) -> list[int]:
 
 def has_lines(store: Store, prefix: str, entries: range) -> bool:
     """Whether anything was received up to the last of these entries."""
-    newest = store.get(key(prefix, entries.stop - 1)) if entries else None
-    return newest is not None and header(json.loads(newest)).total > 0
+    newest = read_entry(store, prefix, entries.stop - 1) if entries else None
+    return newest is not None and header(newest).total > 0
+
+
+def read_entry(store: Store, prefix: str, number: int) -> dict[str, Any] | None:
+    """One entry, or None when it is not there; raises `LostLedgerError` when it is damaged."""
+    data = store.get(at := key(prefix, number))
+    if data is None:
+        return None
+    entry = parse(store, at, data)
+    try:
+        header(entry)
+        if entry["kind"] == "lines" and not isinstance(entry["text"], str):
+            raise TypeError
+    except (KeyError, TypeError) as error:
+        raise lost(store, at, "can't be read") from error
+    except ValueError as error:
+        if sums.has(data):  # of a kind that only a newer weir knows
+            raise
+        raise lost(store, at, "can't be read") from error
+    return entry
 
 
 class Journal:
@@ -137,13 +157,13 @@ class Journal:
         """Bytes up to an entry, by its number, where they are known; none in front of `_first`."""
 
     def check(self, readers: Iterable[ReadingQuery]) -> None:
-        """Raise what `open` would, and write nothing: `LostInputError`, or `FencedError`."""
+        """Raise what `open` would and write nothing: `LostInputError`, `LostLedgerError` or `FencedError`."""
         store, prefix = self._place.store, self._place.prefix
         tail = dense_tail(numbers(store, prefix))
         self._check_readers(tail, readers)
-        newest = store.get(key(prefix, tail.stop - 1)) if tail else None
+        newest = read_entry(store, prefix, tail.stop - 1) if tail else None
         if newest is not None:
-            self._newest = header(json.loads(newest)).token
+            self._newest = header(newest).token
         if not self._token.counts_after(self._newest):
             raise self._fenced()
 
@@ -156,6 +176,8 @@ class Journal:
         for number in sorted(set(there) - set(tail)):
             store.delete(key(prefix, number))
         self._first = tail.start
+        if tail:
+            read_entry(store, prefix, tail.stop - 1)  # raises when it is damaged
         self._log = DenseLog(store, f"{prefix}/{LOG}", first=max(tail.start, tail.stop - 1))
         for entry in self._log.read_new():
             self._seen(entry)
@@ -208,10 +230,10 @@ class Journal:
         """
         number = max(position - 1, self._first)
         if number not in self._totals:
-            data = self._place.store.get(key(self._place.prefix, number))
-            if data is None:
+            entry = read_entry(self._place.store, self._place.prefix, number)
+            if entry is None:
                 return self._total
-            self._totals[number] = header(json.loads(data)).total
+            self._totals[number] = header(entry).total
         return self._totals[number]
 
     def _check_readers(self, tail: range, readers: Iterable[ReadingQuery]) -> None:

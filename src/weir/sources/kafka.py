@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from weir.job.sources.native import check_options
+from weir.sources.native import check_options
 from weir.spark.kafka_groups import GROUP
 from weir.spark.packages import provide_kafka
 

@@ -9,7 +9,6 @@ fence that is in force there.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from weir.ids import NOBODY
-from weir.job.sources.journal import Header, dense_tail, header, key, numbers
+from weir.sources.journal import Header, dense_tail, header, numbers, read_entry
 from weir.storage import Store, open_store
 
 if TYPE_CHECKING:
@@ -107,10 +106,9 @@ class JournalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         assert isinstance(partition, Share)
         for number in partition.entries:
-            data = self._store.get(key("", number))
-            if data is None:
+            entry = read_entry(self._store, "", number)
+            if entry is None:
                 raise LookupError(f"entry {number} of the journal {self._options['location']} is gone")
-            entry = json.loads(data)
             values = entry["text"].split("\n")
             columns = {"value": pa.array(values, pa.string())}
             if _timed(self._options):
@@ -159,10 +157,10 @@ class JournalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _header(self, number: int) -> Header | None:
         if number not in self._headers:
-            data = self._store.get(key("", number))
-            if data is None:
+            entry = read_entry(self._store, "", number)
+            if entry is None:
                 return None
-            self._headers[number] = header(json.loads(data))
+            self._headers[number] = header(entry)
         return self._headers[number]
 
     def __getstate__(self) -> dict[str, Any]:

@@ -11,16 +11,18 @@ from __future__ import annotations
 import socket as tcp
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING
 
-from weir.clock import Clock, Deadline
+from weir.clock import Clock, Deadline, retry
 from weir.errors import ExternalError, FencedError
 from weir.ids import SourceName, Token
-from weir.job.sources.contract import Place, ReadingQuery
-from weir.job.sources.journal import Journal
-from weir.job.sources.lines import Lines
-from weir.lease import Lease
-from weir.spark.sources import register
+from weir.sources.contract import Place, ReadingQuery
+from weir.sources.journal import Journal
+from weir.sources.lines import Lines
+from weir.spark.data_sources import register
+from weir.storage.lease import Lease
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -76,7 +78,7 @@ class SocketSource:
         self._include_timestamp = include_timestamp
 
     def load(self, spark: SparkSession, place: Place) -> DataFrame:
-        from weir.job.sources import reader  # noqa: PLC0415  needs pyspark
+        from weir.sources import reader  # noqa: PLC0415  needs pyspark
 
         register(spark, reader.JournalDataSource)
         stream = spark.readStream.format(reader.FORMAT)
@@ -188,17 +190,20 @@ class SocketReceiver:
         """Journal the whole lines; a store that fails is asked again, and nothing is read meanwhile."""
         if not (size := self._lines.size):
             return
-        text, at, last_try = self._lines.take(), self._clock.now().timestamp(), False
-        while True:
+        text, at = self._lines.take(), self._clock.now().timestamp()
+
+        def append() -> None:
             try:
                 self._journal.append(text, size, at)
-                return
             except ExternalError as error:
                 self._tell_outage(f"{error.text}; it tries again")
-                if last_try:
-                    self._say(f"source {self._source!r}: {size} bytes of lines could not be journaled")
-                    return
-            last_try = self._clock.wait(self._stopping, _NAP)
+                raise
+
+        rest = partial(self._clock.wait, self._stopping)
+        try:
+            retry(append, repeat(_NAP), rest, on=ExternalError)
+        except ExternalError:  # of the try after it was asked to end
+            self._say(f"source {self._source!r}: {size} bytes of lines could not be journaled")
 
     def _wait_for_room(self) -> None:
         """Look how far the queries are, now and then; while too much waits for them, read nothing."""

@@ -1,7 +1,7 @@
 """Who may look into a job's directory: by default only the user who runs the job.
 
 State, journal and logs hold the job's data, and whoever may write there commands the job
-(`supervisor/requests.py`). The directory is closed as a whole: so the files in it need no mode of their
+(`supervisor/inbox.py`). The directory is closed as a whole: so the files in it need no mode of their
 own, and output that a sink writes elsewhere keeps the one that the user's umask gives it.
 """
 

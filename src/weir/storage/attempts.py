@@ -2,7 +2,8 @@
 
 Creating `attempts/<N+1>.json` if absent is the lock, where N is the newest; also for a job whose attempts
 must be higher than that, because it has run in another directory: its owner then steps up itself. So the
-attempt after one's own exists for everybody who was taken over. Only its owner writes
+attempt after one's own exists for everybody who was taken over, until retention deletes both records, its own
+first: who has none any more was taken over too. Only its owner writes
 `attempts/<N>.beat`, a counter; a taker must see it unchanged for the timeout (its own or the owner's,
 whichever is longer) on its own monotonic clock. Wall clocks are shown, never compared. On the owner's own
 machine a taker need not wait when every process of the owner is known to be gone.
@@ -115,9 +116,15 @@ class AttemptLock:
         return self.held
 
     def beat(self, group: int = 0) -> None:
-        """Show that the owner lives; raises `FencedError` when a newer attempt exists."""
+        """Show that the owner lives; raises `FencedError` when a newer attempt exists.
+
+        Also when its own record is gone. That is asked last: records are deleted in their order, so where
+        the next one is deleted already, so is this one.
+        """
         if self._store.exists(paths.attempt(self._job, Attempt(self.held + 1))):
             raise FencedError(who=f"attempt {self.held}", by=f"attempt {self.held + 1}")
+        if not self._store.exists(paths.attempt(self._job, self.held)):
+            raise FencedError(who=f"attempt {self.held}, whose record was deleted,", by="a newer attempt")
         self._write(replace(self._beat, count=self._beat.count + 1, group=group or self._beat.group))
 
     def release(self, *, failed: bool = False) -> None:
@@ -180,6 +187,12 @@ class AttemptLock:
         )
         key = paths.attempt(self._job, number)
         if not self._is_created(key, record):
+            return False
+        if max(_numbers(self._store, self._job), default=number) > number:
+            # We slept since the newest was looked up: this number was taken, and its record deleted. Where
+            # the record before it is left, its owner learns from this one that it was taken over: it stays.
+            if not self._store.exists(paths.attempt(self._job, Attempt(number - 1))):
+                self._store.delete(key)
             return False
         self._held, self._beat = record, Beat()
         return True

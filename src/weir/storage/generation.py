@@ -23,7 +23,7 @@ from pathlib import Path
 from weir.clock import Clock
 from weir.errors import DamagedOriginError, StorageError
 from weir.ids import BatchId, CheckpointId, Generation, JobName, QueryName
-from weir.storage import paths
+from weir.storage import paths, sums
 from weir.storage.local import reason
 from weir.storage.open import is_local, local_path
 from weir.storage.store import Created, Store
@@ -85,6 +85,7 @@ def read_origin(store: Store, job: JobName, generation: Generation) -> Origin | 
     if data is None:
         return None
     try:
+        _check_sum(data, store.get(paths.origin_sum(job, generation)))
         content = json.loads(data)
         origin = Origin(**content | {"maps": tuple(content.get("maps", ()))})
         _ = origin.checkpoint  # "chk-41" has a number
@@ -124,7 +125,17 @@ def open_origin(
 def create_origin(store: Store, job: JobName, generation: Generation, origin: Origin) -> bool:
     """Write the origin of a new generation; False when it has one already."""
     data = json.dumps(asdict(origin)).encode()
-    return store.create(paths.origin(job, generation), data) is Created.NOW
+    if store.create(paths.origin(job, generation), data) is not Created.NOW:
+        return False
+    # Beside it, because an earlier weir refuses an origin with a field that it does not know.
+    store.put(paths.origin_sum(job, generation), sums.of(data))
+    return True
+
+
+def _check_sum(data: bytes, sum: bytes | None) -> None:
+    """Raise `ChangedError` when it is another; one that an earlier weir wrote has none."""
+    if sum is not None and sum != sums.of(data):
+        raise sums.ChangedError
 
 
 def numbers(store: Store, job: JobName) -> list[Generation]:
@@ -190,21 +201,28 @@ def begin_rewind(
     store: Store, job: JobName, generation: Generation, cuts: Mapping[QueryName, BatchId]
 ) -> None:
     """The first sink is about to be rewound; the `cuts` are the batches to rewind to. Safe to repeat."""
-    store.create(paths.rewinding(job, generation), json.dumps({"cuts": cuts}).encode())
+    store.create(paths.rewinding(job, generation), sums.add(json.dumps({"cuts": cuts}).encode()))
 
 
 def rewinding(store: Store, job: JobName) -> dict[Generation, dict[QueryName, BatchId] | None]:
     """The restores that have begun to rewind sinks and are not live, and to which batches.
 
-    None of one that an earlier weir began, which did not record it.
+    None of one that an earlier weir began, which did not record it, and where the record is damaged.
     """
     found: dict[Generation, dict[QueryName, BatchId] | None] = {}
     for number in _not_live(store, job):
         data = store.get(paths.rewinding(job, number))
         if data is not None:
-            cuts = json.loads(data or b"{}").get("cuts")
-            found[number] = cuts and {QueryName(name): BatchId(batch) for name, batch in cuts.items()}
+            found[number] = _cuts(data)
     return found
+
+
+def _cuts(data: bytes) -> dict[QueryName, BatchId] | None:
+    try:
+        cuts = json.loads(sums.strip(data)).get("cuts")
+        return cuts and {QueryName(name): BatchId(int(batch)) for name, batch in cuts.items()}
+    except (ValueError, TypeError, AttributeError):
+        return None
 
 
 def _not_live(store: Store, job: JobName) -> list[Generation]:
@@ -220,10 +238,16 @@ def _has_begun_to_rewind(store: Store, job: JobName, generation: Generation) -> 
 def delivered_elsewhere(store: Store, job: JobName, generation: Generation) -> dict[QueryName, BatchId]:
     """For queries whose sink knew of no batch when the generation began: the last one delivered before.
 
-    Either the query got a new sink, or the sink's ledger was lost with the job's directory.
+    Either the query got a new sink, or the sink's ledger was lost with the job's directory. Raises
+    `DamagedOriginError`.
     """
-    data = store.get(paths.elsewhere(job, generation))
-    return {QueryName(name): BatchId(batch) for name, batch in json.loads(data or b"{}").items()}
+    key = paths.elsewhere(job, generation)
+    data = store.get(key)
+    try:
+        found = json.loads(data or b"{}")
+        return {QueryName(name): BatchId(int(batch)) for name, batch in found.items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise DamagedOriginError(job=job, file=f"{store.url}/{key}", reason=sums.wrong(error)) from error
 
 
 def note_elsewhere(
@@ -240,7 +264,11 @@ def ahead(store: Store, job: JobName, generation: Generation) -> dict[QueryName,
     As a start has found it; none when no start has refused for that.
     """
     data = store.get(paths.ahead(job, generation))
-    return {QueryName(name): BatchId(batch) for name, batch in json.loads(data or b"{}").items()}
+    try:
+        found = json.loads(data or b"{}")
+        return {QueryName(name): BatchId(int(batch)) for name, batch in found.items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}  # the next start finds it again
 
 
 def note_ahead(

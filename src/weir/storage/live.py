@@ -1,12 +1,13 @@
-"""Where everything of a job's live files is: one generation, seen from the queries' side."""
+"""Where everything of a job's live files is: one generation, seen from the queries' side.
+
+What reads them is above: `QueryFiles.of` in `spark`, `Place.of` in `sources`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from weir.ids import Generation, JobName, QueryName, SourceName
-from weir.job.sources import Place
-from weir.spark.layout import QueryFiles
+from weir.ids import Generation, JobName, QueryName
 from weir.storage import Store, paths
 
 
@@ -32,9 +33,6 @@ class Live:
         """The checkpointLocation of a query, as a path or URL."""
         return f"{self.store.url}/{paths.query(self.job, self.generation, name)}"
 
-    def files(self, name: QueryName) -> QueryFiles:
-        return QueryFiles(self.store, paths.query(self.job, self.generation, name))
-
     def channel(self, name: QueryName) -> str:
         """The folder of the channel that this query writes, as a path or URL."""
         return f"{self.store.url}/{paths.channel(self.job, self.generation, name)}"
@@ -42,7 +40,3 @@ class Live:
     def sink(self, name: QueryName) -> str:
         """Where the ledger of a sink without a place of its own is; it outlives every generation."""
         return f"{self.store.url}/{paths.sink(self.job, name)}"
-
-    def place(self, name: SourceName) -> Place:
-        """The place of a receiving source; it outlives every generation."""
-        return Place(name, self.store, paths.source(self.job, self.generation, name))

@@ -2,7 +2,7 @@
 
 Appending is create-if-absent at the next number; who loses the race takes the next one, after it
 has seen what won. So any number of writers agree on one order, and a writer learns of a fence that
-was written before its entry. Readers probe number + 1 and never list.
+was written before its entry. Readers probe number + 1 and never list. Each entry has a checksum (`sums.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from weir.errors import LostLedgerError, OutcomeUnknownError
+from weir.storage import sums
 from weir.storage.store import Created, Store
 
 Entry = dict[str, Any]
@@ -47,7 +48,7 @@ class DenseLog:
         the entry is no longer wanted and is not written. An entry equal to ours that we find is our
         own, from a write whose answer was lost: so a repeated append never writes twice.
         """
-        data = json.dumps(entry, separators=(",", ":"), sort_keys=True).encode()
+        data = sums.add(json.dumps(entry, separators=(",", ":"), sort_keys=True).encode())
         while True:
             for other in self.read_new():
                 if other == entry:
@@ -76,16 +77,21 @@ class DenseLog:
         raise lost(self._store, self._key(self._next), "is gone, and later entries are there")
 
     def _parse(self, key: str, data: bytes) -> Entry:
-        try:
-            entry = json.loads(data)
-        except ValueError as error:
-            raise lost(self._store, key, "can't be read") from error
-        if not isinstance(entry, dict):
-            raise lost(self._store, key, "can't be read")
-        return entry
+        return parse(self._store, key, data)
 
     def _key(self, number: int) -> str:
         return f"{self._prefix}/{number:09d}.json"
+
+
+def parse(store: Store, key: str, data: bytes) -> Entry:
+    """The entry in these bytes; raises `LostLedgerError` when they are damaged."""
+    try:
+        entry = json.loads(sums.strip(data))
+    except ValueError as error:
+        raise lost(store, key, sums.wrong(error)) from error
+    if not isinstance(entry, dict):
+        raise lost(store, key, "can't be read")
+    return entry
 
 
 def lost(store: Store, key: str, wrong: str) -> LostLedgerError:

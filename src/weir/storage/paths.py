@@ -1,4 +1,4 @@
-"""The layout of design section 7 below `<dir>/<job>/`: every key is made here and nowhere else."""
+"""The layout of docs/design.md, section 7, below `<dir>/<job>/`: every key is made here and nowhere else."""
 
 from __future__ import annotations
 
@@ -31,6 +31,11 @@ def generation(name: JobName, number: Generation) -> str:
 
 def origin(name: JobName, number: Generation) -> str:
     return f"{generation(name, number)}/origin.json"
+
+
+def origin_sum(name: JobName, number: Generation) -> str:
+    """The checksum of the origin."""
+    return f"{generation(name, number)}/origin.crc32"
 
 
 def laid_out(name: JobName, number: Generation) -> str:

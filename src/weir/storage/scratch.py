@@ -6,7 +6,8 @@
 It is deleted with its driver. A supervisor that was killed leaves it: then the next start of any job of
 this user does, or `weir clean`. Never that of a driver that lives: supervisor and driver hold a lock on
 it as long as one of them lives, whatever process ids mean where one looks, and the JVM, which does
-not inherit the lock, is found by its process group.
+not inherit the lock, is found by its process group. The directory itself is locked, not a file in it, which
+a cleaner of /tmp could delete; systemd-tmpfiles leaves a locked directory alone.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from weir.storage.attempts import boot, group_lives
 
 VARIABLE = "WEIR_SCRATCH"
 """Tells a driver where its scratch directory is."""
-_LOCK, _ABOUT = "lock", "about.json"
+_TMP, _LOCAL, _ABOUT = "tmp", "local", "about.json"
 _UNFINISHED = 600.0
-"""So old is a directory without a lock file when it counts as left behind, in seconds."""
+"""Seconds after which a directory that was never finished counts as left behind."""
 
 
 class Scratch:
@@ -46,9 +47,9 @@ class Scratch:
     def make(cls) -> Scratch:
         """A new one; raises `OSError` where there is no room."""
         path = Path(tempfile.mkdtemp(prefix="", dir=root()))
-        handle = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        for name in ("tmp", "local"):
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(handle, fcntl.LOCK_SH)  # shared: NFS grants an exclusive lock only on what can be written
+        for name in (_TMP, _LOCAL):
             (path / name).mkdir()
         return cls(path, handle)
 
@@ -129,19 +130,18 @@ def note_elsewhere(path: Path, folders: list[Path]) -> None:
 def _is_dead(path: Path) -> bool:
     """Whether nobody holds its lock, and no process of its driver's group lives."""
     try:
-        handle = os.open(path / _LOCK, os.O_RDWR)
-    except FileNotFoundError:  # just being made, or its maker was killed in that moment
-        with suppress(OSError):
-            return time.time() - path.stat().st_mtime > _UNFINISHED
-        return False
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
         return False
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        age = time.time() - os.fstat(handle).st_mtime
     except OSError:
         return False
     finally:
         os.close(handle)
+    if not (path / _LOCAL).exists() and age <= _UNFINISHED:
+        return False  # just being made, and not locked yet; or its maker was killed at that moment
     about = _read(path / _ABOUT)
     group = about.get("group") if isinstance(about, dict) else None
     same_machine = isinstance(about, dict) and about.get("boot") == boot()

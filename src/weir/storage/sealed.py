@@ -32,5 +32,11 @@ def check(data: bytes) -> bool:
     return _sum(data[: found.start(2)], data[found.end(2) :]) == found[2].decode()
 
 
+def format_of(data: bytes) -> int | None:
+    """The format that sealed JSON begins with; None for what was not sealed."""
+    found = _BEGINS.match(data)
+    return int(found[1]) if found else None
+
+
 def _sum(before: bytes, after: bytes) -> str:
     return hashlib.sha256(before + after).hexdigest()
