@@ -10,11 +10,13 @@ from weir.channel.writer import ChannelWriter
 from weir.errors import PipelineError
 from weir.ids import JobName, QueryName, SourceName, query_name, source_name
 from weir.job.graph import QuerySpec
-from weir.job.live import Live
-from weir.job.sinks import CheckedSink, NativeSink, PlacedSink, StagingSink
-from weir.job.sources import ReceivingSource, Source
-from weir.job.state import State, States
-from weir.spark import writers
+from weir.sinks import CheckedSink, NativeSink, PlacedSink, StagingSink
+from weir.sinks.user_state import State, States
+from weir.sources import ReceivingSource, Source
+from weir.sources.contract import Place
+from weir.spark import stream_writer as writers
+from weir.spark.checkpoint_files import QueryFiles
+from weir.storage.live import Live
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -106,7 +108,7 @@ class Env:
             if isinstance(sink, CheckedSink):
                 sink.check(query, frame, output_mode)
             if isinstance(sink, PlacedSink):
-                sink = sink.at(self._live.sink(query), self._live.files(query))
+                sink = sink.at(self._live.sink(query), QueryFiles.of(self._live, query))
             self.queries[query] = QuerySpec(
                 query,
                 sink,
@@ -203,7 +205,7 @@ class Env:
         if isinstance(source, ReceivingSource):  # first: it has all that a Source has
             key = source_name(name)
             self.receiving[key] = source
-            return source.load(self._spark, self._live.place(key))
+            return source.load(self._spark, Place.of(self._live, key))
         return source.load(self._spark) if isinstance(source, Source) else source
 
     def _add_writer(self, query: QueryName, writer: object) -> None:

@@ -1,7 +1,7 @@
 """The graph of a job: which queries it has, and how each is made.
 
 The pipeline function is evaluated once to learn the graph, and once more for each query, which
-gets frames of its own (design section 3). It must therefore only build frames; a query that it
+gets frames of its own (docs/design.md, section 3). It must therefore only build frames; a query that it
 starts by itself is refused. So is an exactly-once query over a source that can't be replayed.
 """
 
@@ -17,12 +17,14 @@ from weir.channel.position import Mode
 from weir.channel.writer import ChannelWriter
 from weir.errors import PipelineError
 from weir.ids import JobName, QueryName, SourceName
-from weir.job.shape import planned
-from weir.job.sinks import StagingSink
-from weir.job.state import UserStateSink, Values
-from weir.spark import failure, plan
-from weir.spark.operators import output_mode_of
-from weir.spark.writers import is_bounded, none_started
+from weir.sinks import StagingSink
+from weir.sinks.user_state import UserStateSink, Values
+from weir.sources.contract import Place
+from weir.spark import failure
+from weir.spark import frame_plan as plan
+from weir.spark.planner import output_mode_of
+from weir.spark.query_shape import planned
+from weir.spark.stream_writer import is_bounded, none_started
 from weir.storage import open_store
 
 if TYPE_CHECKING:
@@ -30,9 +32,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import DataStreamWriter
 
     from weir.job.env import Env
-    from weir.job.live import Live
-    from weir.job.sinks import NativeSink
-    from weir.job.sources import ReceivingSource
+    from weir.sinks import NativeSink
+    from weir.sources import ReceivingSource
+    from weir.storage.live import Live
 
 Pipeline = Callable[["Env"], None]
 
@@ -130,7 +132,7 @@ def learn(job: JobName, pipeline: Pipeline, spark: SparkSession, live: Live) -> 
             raise _stateful(job, name)
     receiving = []
     for key, source in env.receiving.items():
-        url = live.place(key).url
+        url = Place.of(live, key).url
         readers = [name for name in streams if any(s.location == url for s in streams[name])]
         receiving += [Receiving(key, source, readers)] if readers else []
     inputs = {name: _inputs(found, env, live) for name, found in streams.items()}

@@ -125,11 +125,14 @@ class Job:
         goes on from there, and not from its live files. The job may have changed since; the rest is
         what `weir run -s` has options for.
         """
-        from weir.checkpoint.restore import Changes, From  # noqa: PLC0415
         from weir.driver.notebook import start  # noqa: PLC0415
+        from weir.restore.request import RestoreRequest  # noqa: PLC0415
 
-        changes = Changes(tuple(maps), allow_dropped, offsets=dict(set_offsets or {}))
-        return start(self, spark, From(point, accept_duplicates, changes) if point else None)
+        if not point:
+            return start(self, spark)
+        offsets = dict(set_offsets or {})
+        request = RestoreRequest(point, accept_duplicates, tuple(maps), allow_dropped, offsets=offsets)
+        return start(self, spark, request)
 
 
 def _main_file() -> str | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from py4j.protocol import Py4JError
 
@@ -20,17 +20,17 @@ from weir import faults
 from weir.clock import Clock, Deadline
 from weir.errors import ExternalError, LostStagingError, SinkMismatchError
 from weir.ids import NO_BATCH, BatchId, QueryName, Token
-from weir.job.committer import Committer
 from weir.job.graph import QuerySpec, alone
-from weir.job.sinks import CountingSink, NativeSink, Outcome, StagingSink
-from weir.job.sinks.contract import FittedSink, SkippingSink
-from weir.job.sinks.fence import Knows, anyone
-from weir.job.together import HeldCommitter, Together
-from weir.lease import Lease
-from weir.protocol.ledger import Staged, StartPlan, plan_start
+from weir.protocol.ledger import Ledger, Staged, StartPlan, plan_start
+from weir.sinks import CountingSink, NativeSink, StagingSink
+from weir.sinks.committer import Committer
+from weir.sinks.contract import FittedSink, SkippingSink, until_known
+from weir.sinks.fence import Knows, anyone
+from weir.sinks.held_commit import HeldCommitter, Together
+from weir.spark.checkpoint_files import QueryFiles
 from weir.spark.failure import is_late_worker
 from weir.spark.file_sink import FileSinkLog, log_of
-from weir.spark.layout import QueryFiles
+from weir.storage.lease import Lease
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 _DRAIN = timedelta(minutes=1)
 """How long a query that has failed waits for its sink; what is left then, the next start delivers."""
-_TRIES = 8
+_AT_ONCE = (Clock().sleep, [0.0] * 7, ())
+"""How a step of a start is repeated: without a pause, and only where no answer came."""
 _BEGINNINGS = 3
 """So often a query begins again that Spark could not give a Python process to."""
 _BEGINS = ("Initializing", "Getting offsets")
@@ -53,10 +54,17 @@ class StoppingError(Exception):
     """A batch that began after the job was told to end; it was not run."""
 
 
-Hold = Callable[[BatchId, Callable[[], bool]], None]
-"""Called in front of a batch; returns when it may begin, at once when the given function says so."""
-Oldest = Callable[[], "BatchId | None"]
-"""The oldest batch that a checkpoint may lead back to; None when that is not known."""
+class BatchHost(Protocol):
+    """The job around a run, as its batches need it. Called from threads of the run."""
+
+    def hold(self, spec: QuerySpec, batch: BatchId, over: Callable[[], bool]) -> None:
+        """Called before a batch; returns when it may begin, at once when `over` says so."""
+
+    def oldest_cut(self, query: QueryName) -> BatchId | None:
+        """The oldest batch that a checkpoint may lead back to; None when that is not known."""
+
+    def delivered(self) -> None:
+        """The sink of a query has taken a batch; returns at once."""
 
 
 class QueryRun:
@@ -69,11 +77,9 @@ class QueryRun:
         token: Token,
         lease: Lease,
         max_pending: int,
-        hold: Hold,
-        oldest: Oldest = lambda: None,
         together: Together | None = None,
-        committed: Callable[[], None] = lambda: None,
     ) -> None:
+        """`together` commits what this run stages, with `sink.commit: checkpoint`."""
         self.name: QueryName = spec.name
         self.token = token
         self.files = files
@@ -86,11 +92,7 @@ class QueryRun:
         self.spec = spec
         self.floor = NO_BATCH
         """The oldest batch that the sink can be rewound to; known once it is open."""
-        self._hold = hold
-        self._oldest = oldest
         self._together = together
-        self._committed = committed
-        """Called when the sink has taken a batch; returns at once."""
         self._ending = threading.Event()
         self._lease = lease
         self._max_pending = max_pending
@@ -109,19 +111,33 @@ class QueryRun:
         self._rewound = False
 
     def open(self, owner: str, lineage: str, knows: Knows = anyone) -> BatchId:
-        """Fence the sink; the newest batch that it holds, -1 without one. First of all, safe to repeat.
+        """Fence the sink; the newest batch that it holds, -1 without one. Safe to repeat.
 
         `knows` says of a fence that is found there whether it is of an attempt of this job's directory.
         """
-        sink, state = self.spec.sink, self.spec.user_state
+        sink = self.spec.sink
         if isinstance(sink, StagingSink):
-            inner = state.inner if state is not None else sink
-            if isinstance(inner, FittedSink):
-                inner.expect(self.spec.plan.schema)
-            ledger = sink.open(owner, lineage, self.token, knows)
-            self._delivered, self.floor, self._rewound = ledger.last, ledger.floor, ledger.rewound
+            self._expect()
+            self._found(sink.open(owner, lineage, self.token, knows))
             faults.point("start.fenced")
         return self._delivered
+
+    def look(self, owner: str, lineage: str, knows: Knows = anyone) -> BatchId:
+        """What `open` would find; raises as it does, and fences nobody."""
+        sink = self.spec.sink
+        if isinstance(sink, StagingSink):
+            self._expect()
+            self._found(sink.look(owner, lineage, self.token, knows))
+        return self._delivered
+
+    def _expect(self) -> None:
+        state = self.spec.user_state
+        inner = state.inner if state is not None else self.spec.sink
+        if isinstance(inner, FittedSink):
+            inner.expect(self.spec.plan.schema)
+
+    def _found(self, ledger: Ledger) -> None:
+        self._delivered, self.floor, self._rewound = ledger.last, ledger.floor, ledger.rewound
 
     def check_rewind(self, to: BatchId, *, new: bool) -> None:
         """Raise `SinkMismatchError` for output of Spark's own that can't be told apart any more.
@@ -150,7 +166,7 @@ class QueryRun:
         if (log := self._file_sink_log()) is not None:
             log.rewind(to, check)
         if isinstance(sink, StagingSink):
-            _until_known(lambda: sink.rewind(to), f"{sink.describe()} gave no answer to a rewind")
+            until_known(lambda: sink.rewind(to), f"{sink.describe()} gave no answer to a rewind", *_AT_ONCE)
             self._delivered = min(self._delivered, to)
         check()
         self.files.renew_id()  # a function may hand it on to a table that remembers what it has seen
@@ -196,6 +212,18 @@ class QueryRun:
         sink = state.inner if state is not None else self.spec.sink
         return self.is_untouched and not self._rewound and bool(getattr(sink, "ledger_in_job", False))
 
+    def known(self, delivered: BatchId) -> BatchId:
+        """The last batch of the sink; `SinkMismatchError` when the live files don't know it."""
+        last = self.files.last_committed()
+        if isinstance(self.spec.sink, StagingSink) and delivered > last:
+            raise SinkMismatchError(
+                query=self.name,
+                path=self.spec.sink.describe(),
+                reason=f"it holds batches up to {delivered}, the live files know only up to {last}",
+                todo="bring the job's directory back, or let this query write to another place",
+            )
+        return delivered
+
     def recover(self, elsewhere: BatchId = NO_BATCH, note: Callable[[str], None] = lambda _: None) -> int:
         """Deliver what Spark has committed, or hold it for a checkpoint, and discard the rest.
 
@@ -208,13 +236,7 @@ class QueryRun:
         if not isinstance(sink, StagingSink):
             return 0
         self._recovered = last = self.files.last_committed()
-        if self._delivered > last:
-            raise SinkMismatchError(
-                query=self.name,
-                path=sink.describe(),
-                reason=f"it holds batches up to {self._delivered}, the live files know only up to {last}",
-                todo="bring the job's directory back, or give this query a new folder",
-            )
+        self.known(self._delivered)
         if self.spec.at_most_once and self.files.last_planned() > last:
             self._skipped = self.files.last_planned()
             note(f"query {self.name}: batch {self._skipped} was not committed and is skipped, at most once")
@@ -231,7 +253,7 @@ class QueryRun:
         for one in plan.commit:
             unknown = f"{sink.describe()} gave no answer for batch {one.batch}"
             self._delivering = one.batch
-            _until_known(partial(sink.commit, one), unknown)
+            until_known(partial(sink.commit, one), unknown, *_AT_ONCE)
         self._delivering = None
         faults.point("start.recovered")
         return len(plan.commit)
@@ -241,7 +263,10 @@ class QueryRun:
             raise LostStagingError(batch=plan.lost[0], query=self.name, path=self.describe())
 
     def start(
-        self, began: Callable[[str], None], ended: Callable[[QueryRun, Exception | None], None]
+        self,
+        host: BatchHost,
+        began: Callable[[str], None],
+        ended: Callable[[QueryRun, Exception | None], None],
     ) -> None:
         """Start the Spark query; `ended` is called once, from a thread, when it is over.
 
@@ -257,13 +282,14 @@ class QueryRun:
                 self._max_pending,
                 self.fail,
                 self._recovered,
-                self._oldest,
-                self._committed,
+                partial(host.oldest_cut, self.name),
+                host.delivered,
             )
-        self._begin(began)
+        begin = partial(self._begin, host, began)
+        begin()
         faults.point("start.query")
         threading.Thread(
-            target=self._watch, args=(began, ended), name=f"weir-{self.name}", daemon=True
+            target=self._watch, args=(begin, ended), name=f"weir-{self.name}", daemon=True
         ).start()
 
     def ask_to_end(self) -> None:
@@ -387,7 +413,7 @@ class QueryRun:
         writer = self.spec.writer
         return log_of(writer, self.name) if writer is not None else None
 
-    def _writer(self) -> DataStreamWriter:
+    def _writer(self, host: BatchHost) -> DataStreamWriter:
         spec = self.spec
         if spec.writer is not None:
             writer = spec.writer
@@ -398,19 +424,19 @@ class QueryRun:
             if isinstance(spec.sink, NativeSink):
                 writer = spec.sink.attach(writer)
             else:
-                writer = writer.foreachBatch(self._run_batch)
+                writer = writer.foreachBatch(partial(self._run_batch, host))
         return writer.queryName(spec.name).option("checkpointLocation", self.files.location)
 
-    def _run_batch(self, frame: DataFrame, number: int) -> None:
+    def _run_batch(self, host: BatchHost, frame: DataFrame, number: int) -> None:
         try:
-            self._stage(frame, BatchId(number))
+            self._stage(host, frame, BatchId(number))
         except Exception as error:
             self.error = self.error or error
             raise
         finally:
             self._inside = False
 
-    def _stage(self, frame: DataFrame, batch: BatchId) -> None:
+    def _stage(self, host: BatchHost, frame: DataFrame, batch: BatchId) -> None:
         sink, committer = self.spec.sink, self._committer
         assert isinstance(sink, StagingSink) and committer is not None
         self.batch = batch
@@ -421,7 +447,7 @@ class QueryRun:
             self._inside = True
         committer.check_next(batch)  # before user state is read, which would be that of an older batch
         committer.wait_for_room()
-        self._hold(batch, self._ending.is_set)
+        host.hold(self.spec, batch, self._ending.is_set)
         self._lease.check()
         before, over = self.files.state_ids(batch), threading.Event()
         faults.watch("batch.state", lambda: self.files.uploading(batch), over)
@@ -451,25 +477,23 @@ class QueryRun:
         if self._query is not None:
             self._query.stop()
 
-    def _begin(self, began: Callable[[str], None]) -> None:
+    def _begin(self, host: BatchHost, began: Callable[[str], None]) -> None:
         with alone:
             self.files.clear_beginning()
-            self._query = self._writer().start()
+            self._query = self._writer(host).start()
         if self.error is not None:  # it was failed meanwhile
             self._query.stop()
         if self._ending.is_set():  # it was told to end before it had begun
             self.ask_to_end()
         began(str(self._query.runId))
 
-    def _watch(
-        self, began: Callable[[str], None], ended: Callable[[QueryRun, Exception | None], None]
-    ) -> None:
+    def _watch(self, begin: Callable[[], None], ended: Callable[[QueryRun, Exception | None], None]) -> None:
         error = self._wait()
         try:
             for _ in range(_BEGINNINGS):
                 if self._ending.is_set() or self.batch is not None or not is_late_worker(error):
                     break
-                self._begin(began)
+                begin()
                 error = self._wait()
             self._deliver_the_rest(failed=self._failure(error) is not None)
         except Exception as broke:  # a storage that does not answer, for one: whoever waits must hear of it
@@ -504,13 +528,6 @@ class QueryRun:
         except Exception as error:
             return error
         return None
-
-
-def _until_known(step: Callable[[], Outcome], unknown: str) -> None:
-    for _ in range(_TRIES):
-        if step() is not Outcome.UNKNOWN:
-            return
-    raise ExternalError(what=f"{unknown} in {_TRIES} tries")
 
 
 def _process_all(query: StreamingQuery) -> None:

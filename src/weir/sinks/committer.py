@@ -17,15 +17,14 @@ from weir import faults
 from weir.clock import Deadline
 from weir.errors import ExternalError, FencedError
 from weir.ids import NO_BATCH, BatchId
-from weir.job.sinks import Outcome, StagingSink
-from weir.job.sinks.contract import ForgettingSink
-from weir.lease import Lease
 from weir.protocol.ledger import Dense, Staged, decided_by
-from weir.spark.layout import QueryFiles
+from weir.sinks import Outcome, StagingSink
+from weir.sinks.contract import ForgettingSink, until_known
+from weir.spark.checkpoint_files import QueryFiles
+from weir.storage.lease import Lease
 
 _LOOK_FIRST, _LOOK_LAST = 0.002, 0.1
 """How often to look for the decision record: at first, and after a while."""
-_TRIES = 8
 
 
 def check_dense(dense: Dense, batch: BatchId) -> None:
@@ -174,15 +173,14 @@ class Committer:
 
     def _commit(self, staged: Staged) -> None:
         faults.point("batch.committed")
-        for more in reversed(range(_TRIES)):
+
+        def commit() -> Outcome:
             self._lease.check()
             faults.point("sink.committing")
-            try:
-                if self._sink.commit(staged) is not Outcome.UNKNOWN:
-                    return
-            except ExternalError:
-                if not more:
-                    raise
-            with self._changed:
-                self._changed.wait(0.05 * 2 ** (_TRIES - more))
-        raise ExternalError(what=f"the sink gave no answer in {_TRIES} tries for batch {staged.batch}")
+            return self._sink.commit(staged)
+
+        until_known(commit, f"the sink gave no answer for batch {staged.batch}", self._rest)
+
+    def _rest(self, seconds: float) -> None:
+        with self._changed:  # whoever is in a hurry wakes it
+            self._changed.wait(seconds)

@@ -20,10 +20,10 @@ from weir import faults
 from weir.clock import Clock
 from weir.errors import FencedError, InternalError, WeirError
 from weir.ids import NO_BATCH, Attempt, BatchId, Run, Token
-from weir.job.sinks.files_ledger import FilesLedger
-from weir.job.sinks.staging import remove_files, sync_files
+from weir.protocol.compaction import may_merge, next_merge, partition_of
 from weir.protocol.contents import Contents, merged
-from weir.protocol.merging import may_merge, next_merge, partition_of
+from weir.sinks.files_ledger import FilesLedger
+from weir.sinks.staging import remove_files, sync_files
 from weir.storage import Store
 from weir.storage.open import spark_url
 

@@ -1,4 +1,4 @@
-"""The contract that each exactly-once sink keeps (design section 9).
+"""The contract that each exactly-once sink keeps (docs/design.md, section 9).
 
 Inside a batch a sink only stages, under its token and the batch. When Spark's `commits/<n>` exists, and
 never before, the staging of the run that wrote it is committed, in batch order, with a ledger entry
@@ -8,20 +8,25 @@ in the same step. Every verb is safe to repeat. The one contract suite for all s
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from weir.clock import doubling, retry
+from weir.errors import ExternalError
 from weir.ids import BatchId, CheckpointId, QueryName, Token
-from weir.job.sinks.fence import Knows, anyone
 from weir.protocol.ledger import Ledger, Staged
-from weir.spark.layout import QueryFiles
+from weir.sinks.fence import Knows, anyone
+from weir.spark.checkpoint_files import QueryFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming import DataStreamWriter
     from pyspark.sql.types import StructType
+
+PAUSES = doubling(0.1, 8)
+"""Seconds before each further try of a step whose outcome is not known: about 13 in all."""
 
 
 def shows_at_once(sink: object) -> bool:
@@ -38,12 +43,38 @@ class Outcome(str, Enum):
     """No answer came; the step may be repeated."""
 
 
+def until_known(
+    step: Callable[[], Outcome],
+    unknown: str,
+    wait: Callable[[float], object],
+    pauses: Sequence[float] = PAUSES,
+    on: type[ExternalError] | tuple[()] = ExternalError,
+) -> None:
+    """Repeat a step until it is known what became of it.
+
+    Raises `ExternalError` with the text `unknown` when the last try leaves it open, too.
+    """
+    if retry(step, pauses, wait, on=on, until=_is_known) is Outcome.UNKNOWN:
+        raise ExternalError(what=f"{unknown} in {len(pauses) + 1} tries")
+
+
+def _is_known(outcome: Outcome) -> bool:
+    return outcome is not Outcome.UNKNOWN
+
+
 @runtime_checkable
 class StagingSink(Protocol):
     """A sink that delivers each batch exactly once."""
 
     def describe(self) -> str:
         """Where it writes, for people; without secrets."""
+
+    def look(self, owner: str, lineage: str, token: Token, knows: Knows = anyone) -> Ledger:
+        """The ledger as `open` would find it; raises as `open` does. Announces nothing, disturbs nobody.
+
+        A start looks at all its sinks before it opens the first: one that is refused has fenced nobody.
+        While somebody writes, the newest batches may be missing. `staged` may be asked after it.
+        """
 
     def open(self, owner: str, lineage: str, token: Token, knows: Knows = anyone) -> Ledger:
         """Announce the token in the ledger; from then on no lower token can commit.

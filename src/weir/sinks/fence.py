@@ -1,17 +1,29 @@
 """The fence of one run in the ledger of its sink: whether it may be announced, and whether it still stands.
 
+`FencedLog` is such a ledger in a log of weir's own: that of the files sink, of the function sink, and a
+channel. Others differ in kind, and share only what a token means. Kafka's is a topic, which the broker fences
+by the producer's id; PostgreSQL's is a row, which a transaction locks. The journal of a source belongs to no
+query, so it has neither owner nor batches; its one receiver writes under the lease of the driver.
+
 What a fence is to a run is decided in `protocol/ledger.py`; here that becomes an error with words. Every
 sink, channel and journal asks this one object, so that all of them mean the same by it.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
-from weir.errors import FencedError, LedgerWentBackError, SinkTakenError
+from weir.errors import FencedError, InternalError, LedgerWentBackError, SinkTakenError
 from weir.ids import NO_BATCH, NOBODY, BatchId, Token
 from weir.protocol.ledger import Ledger, Standing, standing
+from weir.storage.folded_log import FoldedLog, Make
+from weir.storage.log import Entry
 
+S = TypeVar("S")
+CheckOwner = Callable[[Ledger], None]
+"""Raises when the ledger is not of the output of one's own live files."""
 Knows = Callable[[Token], bool]
 """Whether a fence is of an attempt that the job's directory knows."""
 
@@ -82,3 +94,84 @@ class SinkFence:
         except (FencedError, SinkTakenError, LedgerWentBackError):
             return False
         return True
+
+
+class FencedLog(Generic[S]):
+    """A ledger in a log, held by one run with its fence. For any thread.
+
+    Nothing is entered after an entry that the fence does not allow: each verb raises as
+    `SinkFence.check` does.
+    """
+
+    def __init__(
+        self,
+        log: FoldedLog[S],
+        fence: SinkFence,
+        ledger: Callable[[S], Ledger],
+        lock: threading.RLock | None = None,
+    ) -> None:
+        self.log = log
+        self.fence = fence
+        self.lock = lock or threading.RLock()
+        """Held while the log is read or written; whoever holds it sees one state."""
+        self._ledger_of = ledger
+
+    @property
+    def state(self) -> S:
+        """What the log said when it was read last."""
+        return self.log.state
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._ledger_of(self.log.state)
+
+    def look(self, owner: str, token: Token, knows: Knows, check: CheckOwner) -> Ledger:
+        """What `open` would find; raises as it does. Nothing is written."""
+        with self.lock:
+            self.fence.begin(owner, token, knows)
+            self.log.catch_up()
+            self._check(self.ledger, check)
+            return self.ledger
+
+    def open(self, owner: str, token: Token, knows: Knows, check: CheckOwner, *announce: Make[S]) -> Ledger:
+        """Append what announces a token; the last of `announce` must be appended.
+
+        Raises, and nothing is announced, when `check` does or the fence may not be announced.
+        """
+        with self.lock:
+            self.look(owner, token, knows, check)
+            entered = [self._append(make, check) for make in announce]
+            if not entered[-1]:
+                raise InternalError(what="a fence was refused, and then was not")
+            self.fence.announced(self.ledger.last)
+            return self.ledger
+
+    def read(self) -> S:
+        """The state as it is."""
+        with self.lock:
+            self.log.catch_up()
+            self.fence.check(self.ledger)
+            return self.log.state
+
+    def append(self, make: Make[S]) -> bool:
+        """Append what `make` makes of the state that it will stand behind; False when that is nothing."""
+        with self.lock:
+            return self._append(make, lambda _: None)
+
+    def _append(self, make: Make[S], check: CheckOwner) -> bool:
+        def allowed(state: S) -> Entry | None:
+            now = self._ledger_of(state)
+            if now.owner:
+                check(now)
+            return make(state) if self.fence.is_free(now) else None
+
+        if not self.log.append(allowed):
+            self.fence.check(self.ledger)
+            return False
+        self.fence.entered(self.ledger.last)
+        return True
+
+    def _check(self, now: Ledger, check: CheckOwner) -> None:
+        if now.owner:
+            check(now)
+        self.fence.check(now)

@@ -5,7 +5,7 @@
     <path>/_weir/staged/<batch>-<token>.json  stagings that are recorded
     <path>/_weir/about.json                   format, options, partition columns and schema, for readers
     <path>/_data/<batch>-<token>/part-*       the files themselves, written once, never moved
-    <path>/_merged/<...>/part-*               small files made into large ones; see `upkeep.py`
+    <path>/_merged/<...>/part-*               small files made into large ones; see `compaction.py`
 
 A token is `<attempt>-<run>-<session>` in names. Spark writes the files straight to where they stay; the
 ledger entry makes them visible. Paths in the ledger are relative, so the folder can be moved. Read it with
@@ -15,21 +15,20 @@ and `merged/`; what its ledger names counts.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from weir import faults
 from weir.errors import OutcomeUnknownError, SinkMismatchError
 from weir.ids import BatchId, CheckpointId, QueryName, Token
-from weir.job.sinks.contract import Outcome
-from weir.job.sinks.fence import Knows, anyone
-from weir.job.sinks.files_ledger import FilesLedger, log_of
-from weir.job.sinks.staging import StagedFiles
-from weir.job.sinks.upkeep import Merger, SparkMerger, Upkeep
 from weir.protocol import ledger
 from weir.protocol.ledger import Ledger, Staged
+from weir.sinks.compaction import Merger, SparkMerger, Upkeep
+from weir.sinks.contract import Outcome
+from weir.sinks.fence import Knows, anyone
+from weir.sinks.files_ledger import ABOUT, FilesLedger, describe, described, log_of
+from weir.sinks.staging import StagedFiles
 from weir.storage import Store, open_store
 
 if TYPE_CHECKING:
@@ -42,7 +41,6 @@ EXACT = ("parquet", "orc")
 _STAGED = "_weir/staged"
 _DATA = "_data"
 """Spark, Hive and Arrow pass over folders that begin so: who lists the folder sees nothing, not too much."""
-ABOUT = "_weir/about.json"
 _UNITS = {"kb": 2**10, "mb": 2**20, "gb": 2**30}
 
 
@@ -112,15 +110,15 @@ class FilesSink:
     def expect(self, schema: StructType) -> None:
         self._schema = schema
 
+    def look(self, owner: str, lineage: str, token: Token, knows: Knows = anyone) -> Ledger:
+        about = self._store.get(ABOUT)
+        return self._ledger.look(owner, token, knows, lambda now: self._check(now, about, owner, lineage))
+
     def open(self, owner: str, lineage: str, token: Token, knows: Knows = anyone) -> Ledger:
         about = self._store.get(ABOUT)
-
-        def check(now: Ledger) -> None:
-            self._check_owner(now, owner, lineage)
-            if about is not None and self._schema is not None:
-                self._check_columns(json.loads(about), self._schema, owner)
-
-        opened = self._ledger.open(owner, lineage, token, knows, check)
+        opened = self._ledger.open(
+            owner, lineage, token, knows, lambda now: self._check(now, about, owner, lineage)
+        )
         if about is None and self._schema is not None:
             # A reader of a query that has had no rows yet finds no rows, and not an error.
             self._store.put(ABOUT, self._describe_files(self._schema))
@@ -159,7 +157,7 @@ class FilesSink:
             "output_mode": self._output_mode,
             "schema": schema.jsonValue(),
         }
-        return json.dumps(about).encode()
+        return describe(about)
 
     def record(self, staged: Staged) -> None:
         self._ledger.read()
@@ -217,12 +215,15 @@ class FilesSink:
     def forget(self, upto: BatchId) -> None:
         self._upkeep.forget(upto)
 
-    def _check_columns(self, about: Mapping[str, Any], schema: StructType, owner: str) -> None:
+    def _check_columns(self, data: bytes, schema: StructType, owner: str) -> None:
         """Refuse CSV columns that are not those of before, with new ones at the end at most.
 
         CSV is read by position: rows of before would be read into the wrong columns.
         """
-        if self._format != "csv" or about["format"] != "csv":
+        if self._format != "csv":
+            return
+        about = described(self._store, data)
+        if about["format"] != "csv":
             return
         before, now = (
             [(one["name"], one["type"]) for one in fields if one["name"] not in self._partition_by]
@@ -237,6 +238,11 @@ class FilesSink:
             reason=f"CSV is read by position: its files have the columns {was}, and the query has {wants}",
             todo="keep these columns in their order, with new ones at the end, or use a new folder",
         )
+
+    def _check(self, now: Ledger, about: bytes | None, owner: str, lineage: str) -> None:
+        self._check_owner(now, owner, lineage)
+        if about is not None and self._schema is not None:
+            self._check_columns(about, self._schema, owner)
 
     def _check_owner(self, now: Ledger, owner: str, lineage: str) -> None:
         if now.owner != owner:

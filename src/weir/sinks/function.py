@@ -14,7 +14,7 @@ newest are kept.
 from __future__ import annotations
 
 import inspect
-import threading
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from weir import faults
 from weir.errors import (
+    JobConnectionError,
     LostStagingError,
     OutcomeUnknownError,
     PipelineError,
@@ -30,13 +31,16 @@ from weir.errors import (
     WeirError,
 )
 from weir.ids import BatchId, Token
-from weir.job.sinks.contract import Outcome
-from weir.job.sinks.fence import Knows, SinkFence, anyone
-from weir.job.sinks.function_ledger import BatchLedger, forget_marks
-from weir.job.sinks.staging import StagedFiles, folder_of
 from weir.protocol.ledger import Ledger, Staged, by, token_of
-from weir.spark.layout import QueryFiles
-from weir.storage import DenseLog, Store, open_store
+from weir.sinks.contract import Outcome
+from weir.sinks.fence import FencedLog, Knows, SinkFence, anyone
+from weir.sinks.function_ledger import BatchLedger, forget_marks
+from weir.sinks.staging import StagedFiles, folder_of
+from weir.spark.checkpoint_files import QueryFiles
+from weir.spark.outage import failed_connection
+from weir.storage import Store, open_store
+from weir.storage.folded_log import NewestLog, newest_number
+from weir.storage.log import Entry, lost, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -103,24 +107,26 @@ class FunctionSink:
         self._location = location
         self._store = store or open_store(location)
         self._staging = StagedFiles(self._store, _STAGED)
-        self._lock = threading.RLock()  # the batch records in one thread, the committer commits in another
-        self._log = DenseLog(self._store, _LOG)
-        self._ledger = Ledger()
         self._fence = SinkFence(self.describe)
+        # the batch records in one thread, the committer commits in another
+        self._log = NewestLog(self._store, _LOG, Ledger, _decode)
+        self._held = FencedLog(self._log, self._fence, lambda now: now)
         self._skipped: BatchId | None = None
 
     def describe(self) -> str:
         return f"function {getattr(self._fn, '__qualname__', repr(self._fn))}"
 
+    def look(self, owner: str, lineage: str, token: Token, knows: Knows = anyone) -> Ledger:
+        return self._held.look(owner, token, knows, partial(self._check_owner, owner, lineage))
+
     def open(self, owner: str, lineage: str, token: Token, knows: Knows = anyone) -> Ledger:
-        with self._lock:
-            self._fence.begin(owner, token, knows)
-            self._catch_up()
-            self._check_owner(owner, lineage)
-            self._append(lambda now: replace(now, owner=owner, lineage=lineage, fence=token))
-            self._fence.announced(self._ledger.last)
-            self._forget()
-            return self._ledger
+        def announced(now: Ledger) -> Entry:
+            return _encode(replace(now, owner=owner, lineage=lineage, fence=token))
+
+        check = partial(self._check_owner, owner, lineage)
+        found = self._held.open(owner, token, knows, check, announced)
+        self._expire()
+        return found
 
     def stage(self, frame: DataFrame, batch: BatchId, token: Token) -> None:
         from py4j.protocol import Py4JError  # noqa: PLC0415
@@ -135,6 +141,8 @@ class FunctionSink:
         except Exception as error:
             job, query = self._ledger.owner.split("/", 1)
             name = type(error).__name__
+            if failed_connection("".join(traceback.format_exception(error))):
+                raise JobConnectionError(error=name, message=f"{name}: {error}") from error
             raise UserCodeError(error=name, query=query, batch=batch, message=str(error), job=job) from error
         self._check_whole(batch)
 
@@ -164,7 +172,7 @@ class FunctionSink:
         self._staging.forget(staged)
         if self._with_ledger:
             forget_marks(self._store, self._fence.token, staged.batch)
-        self._forget()
+        self._expire()
         return outcome
 
     def discard(self, upto: BatchId, keep: Sequence[Staged]) -> None:
@@ -202,62 +210,50 @@ class FunctionSink:
                 todo="evaluate the whole frame first: frame.persist(); frame.count()",
             )
 
+    @property
+    def _ledger(self) -> Ledger:
+        return self._held.state
+
     def _catch_up(self) -> None:
-        with self._lock:
-            while self._is_behind():
-                for entry in self._log.read_new():
-                    self._ledger = _decode(entry)
-            self._fence.check(self._ledger)
-
-    def _is_behind(self) -> bool:
-        """Whether entries are there that were not read; then the newest is read next, which tells all.
-
-        One by one would not do: the entries behind the last one that was read may be deleted by now.
-        """
-        newest = max((_number(key) for key in self._store.list(_LOG)), default=-1)
-        if newest == self._log.next_number - 1:
-            return False
-        if newest < self._log.next_number:  # it was put back to an older state
-            self._ledger = Ledger()
-        self._log = DenseLog(self._store, _LOG, first=max(newest, 0))
-        return True
+        self._held.read()
 
     def _append(self, make: Callable[[Ledger], Ledger]) -> None:
-        """Append what `make` makes of the ledger that it will stand behind."""
-        with self._lock:
-            while True:
-                new = make(self._ledger)
-                if self._log.append(_encode(new), partial(self._still, self._ledger)):
-                    self._ledger = new
-                    self._fence.entered(new.last)
-                    if not self._is_behind():
-                        return
-                    # Others were quicker, or we slept, and took a number that was free again: it is void.
-                    self._catch_up()
-                self._fence.check(self._ledger)
+        self._held.append(lambda now: _encode(make(now)))
 
-    def _still(self, before: Ledger, entry: dict[str, Any]) -> bool:
-        """Take an entry of another into account; False when the ledger is another for it."""
-        self._ledger = _decode(entry)
-        return self._ledger == before
+    def _expire(self) -> None:
+        with self._held.lock:
+            self._log.expire(KEPT)
 
-    def _forget(self) -> None:
-        """Delete the entries that are too old, from the newest of them down to one that is gone."""
-        with self._lock:
-            number = self._log.next_number - KEPT - 1
-            while number >= 0 and self._store.exists(_key(number)):
-                self._store.delete(_key(number))
-                number -= 1
-
-    def _check_owner(self, owner: str, lineage: str) -> None:
-        if not self._ledger.owner or (self._ledger.owner, self._ledger.lineage) == (owner, lineage):
+    def _check_owner(self, owner: str, lineage: str, now: Ledger) -> None:
+        self._fence.check(now)  # of two reasons the fence is the more urgent one
+        if (now.owner, now.lineage) == (owner, lineage):
             return
         raise SinkMismatchError(
             query=owner.split("/", 1)[1],
             path=self._location,
-            reason=f"the ledger was written by {self._ledger.owner!r} with other live files",
+            reason=f"the ledger was written by {now.owner!r} with other live files",
             todo="bring the job's directory back as a whole, or give the query a new name",
         )
+
+
+def read_ledger(store: Store) -> Ledger:
+    """What the newest entry of a function sink's ledger says; an empty one without entries.
+
+    Raises `LostLedgerError` when it is damaged.
+    """
+    newest = newest_number(store, _LOG)
+    data = store.get(_key(newest)) if newest >= 0 else None
+    if data is None:
+        return Ledger()
+    try:
+        return _decode(parse(store, _key(newest), data))
+    except (KeyError, TypeError, ValueError) as error:
+        raise lost(store, _key(newest), "can't be read") from error
+
+
+def recorded_batches(store: Store) -> set[BatchId]:
+    """The batches of which a call has returned and is recorded."""
+    return {one.batch for one in StagedFiles(store, _STAGED).recorded()}
 
 
 def _takes_ledger(fn: BatchFunction) -> bool:
@@ -273,10 +269,6 @@ def _takes_ledger(fn: BatchFunction) -> bool:
 
 def _key(number: int) -> str:
     return f"{_LOG}/{number:09d}.json"
-
-
-def _number(key: str) -> int:
-    return int(key.rsplit("/", 1)[1].removesuffix(".json"))
 
 
 def _encode(ledger: Ledger) -> dict[str, Any]:

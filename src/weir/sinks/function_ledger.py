@@ -58,5 +58,13 @@ def forget_marks(store: Store, token: Token, upto: BatchId | None = None) -> Non
     for key in list(store.list(_MARKS)):
         batch = int(key.removeprefix(f"{_MARKS}/").partition("-")[0])
         data = store.get(key) if upto is None or batch <= upto else None
-        if data is not None and token_of(json.loads(data)) <= token:
+        if data is not None and _is_of(data, token):
             store.delete(key)
+
+
+def _is_of(data: bytes, token: Token) -> bool:
+    """Whether a mark is of this run or an older one; nobody knows of a damaged one, so it stays."""
+    try:
+        return token_of(json.loads(data)) <= token
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False

@@ -20,20 +20,21 @@ from weir import faults
 from weir.clock import Deadline
 from weir.errors import ExternalError, FencedError, RefusedRowError
 from weir.ids import BatchId, CheckpointId, QueryName
-from weir.job.committer import check_dense
-from weir.job.sinks.contract import (
+from weir.protocol.ledger import Dense, Staged, decided_by
+from weir.sinks.committer import check_dense
+from weir.sinks.contract import (
     CheckpointedSink,
     ForgettingSink,
     GroupedSink,
     Outcome,
     Part,
     StagingSink,
+    until_known,
 )
-from weir.lease import Lease
-from weir.protocol.ledger import Dense, Staged, decided_by
-from weir.spark.layout import QueryFiles
+from weir.spark.checkpoint_files import QueryFiles
+from weir.storage.lease import Lease
 
-_TRIES = 8
+_NO_ANSWER = "a sink gave no answer"
 
 
 class HeldCommitter:
@@ -227,17 +228,12 @@ class Together:
                 sink.forget(upto)
 
     def _until_known(self, step: Callable[[], Outcome]) -> None:
-        for more in reversed(range(_TRIES)):
-            try:
-                if step() is not Outcome.UNKNOWN:
-                    return
-            except ExternalError:
-                if not more:
-                    raise
-            with self._changed:
-                if self._changed.wait_for(lambda: self._stopped, 0.05 * 2 ** (_TRIES - more)):
-                    break
-        raise ExternalError(what=f"a sink gave no answer in {_TRIES} tries")
+        until_known(step, _NO_ANSWER, self._rest)
+
+    def _rest(self, seconds: float) -> None:
+        with self._changed:
+            if self._changed.wait_for(lambda: self._stopped, seconds):
+                raise ExternalError(what=f"{_NO_ANSWER} before the query ended")
 
 
 def _at_fault(error: Exception, names: Sequence[QueryName]) -> Sequence[QueryName]:

@@ -2,7 +2,7 @@
 
     <job>/sinks/<query>/data/<batch>-<token>/part-*        the batch, staged by Spark as Parquet
     <job>/sinks/<query>/staged/<batch>-<token>.json        stagings that are recorded
-    <job>/sinks/<query>/fences/<token>                     who has opened the sink last
+    <job>/sinks/<query>/fences/<ledger>/<token>            who has opened the sink last, with this ledger
     topic <ledger>                                         the ledger: an entry a batch
 
 The driver sends a staged batch when Spark has decided for it. Before its first transaction, and again
@@ -15,22 +15,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from weir import faults
+from weir.clock import Clock, retry
 from weir.errors import FencedError, LostStagingError, OutcomeUnknownError, SinkMismatchError
 from weir.ids import Attempt, BatchId, CheckpointId, QueryName, Run, Token
-from weir.job.sinks import kafka_records
-from weir.job.sinks.contract import Outcome
-from weir.job.sinks.fence import Knows, SinkFence, anyone
-from weir.job.sinks.kafka_broker import OWN, Broker, Entry, KafkaBroker, ProducerFencedError, check_installed
-from weir.job.sinks.kafka_direct import Direct
-from weir.job.sinks.kafka_records import Columns, NotBytesError
-from weir.job.sinks.staging import StagedFiles, folder_of
 from weir.protocol.ledger import Ledger, Staged, by, token_of
-from weir.spark.layout import QueryFiles
+from weir.sinks import kafka_records
+from weir.sinks.contract import Outcome
+from weir.sinks.fence import Knows, SinkFence, anyone
+from weir.sinks.kafka_broker import OWN, Broker, Entry, KafkaBroker, ProducerFencedError, check_installed
+from weir.sinks.kafka_direct import Direct
+from weir.sinks.kafka_records import Columns, NotBytesError
+from weir.sinks.staging import StagedFiles, folder_of
+from weir.spark.checkpoint_files import QueryFiles
 from weir.storage import Store, open_store
 
 if TYPE_CHECKING:
@@ -186,19 +186,33 @@ class KafkaSink:
     def describe(self) -> str:
         return self._described
 
+    def look(self, owner: str, lineage: str, token: Token, knows: Knows = anyone) -> Ledger:
+        self._fence.begin(owner, token, knows)
+        self._sent = None
+        self._broker.prepare()
+        found = self._look()
+        self._fence.check_fence(found.ledger.fence)
+        self._check_owner(found.ledger, owner, lineage)
+        self._check_not_emptied(found, owner)
+        return found.ledger
+
     def open(self, owner: str, lineage: str, token: Token, knows: Knows = anyone) -> Ledger:
         self._fence.begin(owner, token, knows)
         self._sent = None
         self._broker.prepare()
-        for _ in range(_TRIES):
+
+        def announce() -> Ledger:
             sent = self._certain(owner, lineage)
             announced = replace(sent.ledger, owner=owner, lineage=lineage, fence=token)
-            with suppress(ProducerFencedError):  # by a lower token; it will see ours
-                self._send([], replace(sent, ledger=announced))
-                self._fence.announced(announced.last)
-                self._announce_staging(token)
-                return announced
-        raise FencedError(who=f"attempt {token}", by="somebody who writes the same ledger")
+            self._send([], replace(sent, ledger=announced))
+            self._fence.announced(announced.last)
+            self._announce_staging(token)
+            return announced
+
+        try:  # fenced by a lower token is tried again: it will see ours
+            return retry(announce, [0.0] * (_TRIES - 1), Clock().sleep, on=ProducerFencedError)
+        except ProducerFencedError as error:
+            raise FencedError(who=f"attempt {token}", by="somebody who writes the same ledger") from error
 
     def stage(self, frame: DataFrame, batch: BatchId, token: Token) -> None:
         if self._direct is not None:
@@ -302,7 +316,7 @@ class KafkaSink:
 
     def _check_not_emptied(self, sent: Sent, owner: str) -> None:
         """Whoever has opened the sink before has left an entry in the ledger."""
-        if owner and not sent.ledger.owner and any(self._store.list(_FENCES)):
+        if owner and not sent.ledger.owner and any(map(self._is_of_ledger, self._store.list(_FENCES))):
             raise SinkMismatchError(
                 query=owner.split("/", 1)[1],
                 path=self._described,
@@ -325,10 +339,18 @@ class KafkaSink:
     def _announce_staging(self, token: Token) -> None:
         """Tell those who only stage; they need not ask Kafka, which may be down, in every batch."""
         session = f"-{token.session}" if token.session else ""
-        self._store.create(f"{_FENCES}/{token.attempt}-{token.run}{session}", b"")
+        self._store.create(f"{self._fences}/{token.attempt}-{token.run}{session}", b"")
         for key in list(self._store.list(_FENCES)):
-            if _token(key) < token:
+            if self._is_of_ledger(key) and _token(key) < token:
                 self._store.delete(key)
+
+    @property
+    def _fences(self) -> str:
+        return f"{_FENCES}/{self._broker.ledger_topic}"
+
+    def _is_of_ledger(self, key: str) -> bool:
+        """Whether a fence may be of this ledger; those of an earlier weir do not name theirs."""
+        return key.rpartition("/")[0] in (self._fences, _FENCES)
 
 
 def _token(key: str) -> Token:

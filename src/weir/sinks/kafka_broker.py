@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from weir import faults
 from weir.errors import BrokerError, OutcomeUnknownError, PreflightError, RecordRefusedError, TopicError
-from weir.job.sinks.kafka_sending import PRODUCER, Record, Sending
+from weir.sinks.kafka_sending import PRODUCER, Record, Sending
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer
@@ -49,6 +49,10 @@ class ProducerFencedError(Exception):
 
 class Broker(Protocol):
     """What the sink asks of Kafka. One thread; each verb is safe to repeat."""
+
+    @property
+    def ledger_topic(self) -> str:
+        """The name of the ledger."""
 
     def prepare(self) -> None:
         """See to it that topic and ledger are there; raise `TopicError` when they can't be used."""
@@ -102,6 +106,10 @@ class KafkaBroker:
         self._producer: Producer | None = None
         self._said = ""
         """What the client said last of its connections."""
+
+    @property
+    def ledger_topic(self) -> str:
+        return self._ledger
 
     # the verbs
 

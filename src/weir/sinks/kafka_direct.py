@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from weir.errors import BrokerError
-from weir.job.sinks.kafka_records import of_batch
-from weir.job.sinks.kafka_sending import PRODUCER, Sending
+from weir.sinks.kafka_records import of_batch
+from weir.sinks.kafka_sending import PRODUCER, Sending
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-from weir.errors import LostSegmentError
-from weir.job.sinks.kafka_sending import Headers, Record
+from weir.sinks.kafka_sending import Headers, Record
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,10 +76,10 @@ class Columns:
 
 def records(urls: Iterable[str]) -> Iterator[Record]:
     """The records of staged files, in the order of the files and their rows."""
-    from weir.channel.parquet import open_parquet  # noqa: PLC0415  pyarrow
+    from weir.spark.parquet import open_file  # noqa: PLC0415  pyarrow
 
     for url in urls:
-        with open_parquet(url) as file:
+        with open_file(url) as file:
             for batch in file.iter_batches(batch_size=_ROWS, use_threads=False):
                 yield from of_batch(batch)
 
@@ -96,15 +95,12 @@ def of_batch(batch: pa.RecordBatch) -> Iterator[Record]:
 
 def count(urls: Iterable[str]) -> int:
     """The number of records in staged files; raise `FileNotFoundError` when one is gone."""
-    from weir.channel.parquet import open_parquet  # noqa: PLC0415  pyarrow
+    from weir.spark.parquet import open_file  # noqa: PLC0415  pyarrow
 
     rows = 0
-    try:
-        for url in urls:
-            with open_parquet(url) as file:
-                rows += file.metadata.num_rows
-    except LostSegmentError as error:
-        raise FileNotFoundError(str(error)) from error
+    for url in urls:
+        with open_file(url) as file:
+            rows += file.metadata.num_rows
     return rows
 
 

@@ -10,16 +10,14 @@ rollback took it back and its files were deleted since.
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from weir.errors import FilesNotReadableError, LostLedgerError
-from weir.job.sinks.files import ABOUT
-from weir.job.sinks.files_ledger import log_of
+from weir.errors import FilesNotReadableError
 from weir.protocol.contents import Span
+from weir.sinks.files_ledger import ABOUT, described, log_of
 from weir.storage import open_store
 from weir.storage.open import is_local, local_path, spark_url
 
@@ -50,14 +48,10 @@ def read_files(path: str) -> CommittedFiles:
         )
     now = log_of(store).catch_up()
     names = now.in_order()
-    try:
-        described = json.loads(about)
-    except ValueError as error:
-        raise LostLedgerError(file=f"{store.url}/{ABOUT}", wrong="can't be read") from error
     return CommittedFiles(
         store.url,
         tuple(f"{store.url}/{name}" for name in names),
-        described,
+        described(store, about),
         now.checkpoint,
         tuple(_batch_of(now.files[name]) for name in names),
     )

@@ -21,7 +21,7 @@ from weir import faults
 from weir.errors import LostStagingError, StorageError
 from weir.ids import Attempt, BatchId, Run, Token
 from weir.protocol.ledger import Staged
-from weir.storage import Store
+from weir.storage import Store, sums
 from weir.storage.local import reason, sync_folder, walk
 from weir.storage.open import is_local, local_path
 
@@ -102,7 +102,7 @@ class StagedFiles:
     def record(self, staged: Staged, files: Sequence[Any]) -> None:
         """Make the staging durable as a whole; `files` comes back from `files_of`."""
         body = {"files": list(files), "state_ids": list(staged.state_ids)}
-        self._store.create(self._key(staged), json.dumps(body).encode())
+        self._store.create(self._key(staged), sums.add(json.dumps(body).encode()))
 
     def recorded(self) -> list[Staged]:
         """Everything that is recorded and was neither forgotten nor discarded.
@@ -174,7 +174,7 @@ class StagedFiles:
 def read_record(data: bytes) -> Record | None:
     """What a record says; None when it is torn. Records are created whole, so a half one was lost later."""
     try:
-        body = json.loads(data)
+        body = json.loads(sums.strip(data))
         return Record(tuple(body["files"]), tuple(body["state_ids"]))
     except (ValueError, KeyError, TypeError):
         return None

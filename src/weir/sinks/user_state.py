@@ -2,6 +2,9 @@
 
     <generation>/user-state/<query>/staged/<batch>-<token>.json   values, as a run left them
     <generation>/user-state/<query>/values/<batch>-<token>.json   values of a batch that counts
+    <generation>/user-state/<query>/newest.json                   the last two batches that left values
+
+The last of these makes a loss visible: without it, lost values would look like a query that never had any.
 
 A wrapper round the query's sink takes the values along the path of the batch: staged before the
 staging is recorded, and made the values of the batch, by the run that delivers it, before the sink's
@@ -17,14 +20,15 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from weir.errors import ExternalError, UserStateError
-from weir.ids import NOBODY, BatchId, QueryName, Token, query_name
-from weir.job.sinks.contract import Outcome, StagingSink
-from weir.job.sinks.fence import Knows, anyone
-from weir.job.sinks.staging import name_of, parse_name
+from weir.errors import ExternalError, LostLedgerError, UserStateError
+from weir.ids import NO_BATCH, NOBODY, BatchId, QueryName, Token, query_name
 from weir.protocol.ledger import Ledger, Staged
+from weir.sinks.contract import Outcome, StagingSink
+from weir.sinks.fence import Knows, anyone
+from weir.sinks.staging import name_of, parse_name
 from weir.spark.closure import GoneError
-from weir.storage import Store
+from weir.storage import Store, sums
+from weir.storage.log import parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -177,10 +181,12 @@ class Values:
         self._store = generation
         self._staged = f"{_FOLDER}/{query}/staged"
         self._values = f"{_FOLDER}/{query}/values"
+        self._newest = f"{_FOLDER}/{query}/newest.json"
 
     def stage(self, batch: BatchId, token: Token, values: bytes) -> None:
         """Make what a run left durable; nothing looks at it yet."""
-        self._store.put(_key(self._staged, batch, token), values)
+        self._store.put(_key(self._staged, batch, token), sums.add(values))
+        self._note([*(one for one in self._notes() if one < batch), batch])
 
     def commit(self, staged: Staged, deliverer: Token) -> None:
         """Make what was staged the values of the batch. Safe to repeat.
@@ -204,20 +210,36 @@ class Values:
     def discard(self, upto: BatchId, keep: Sequence[Staged]) -> None:
         """Remove every staging up to this batch that is not to be kept."""
         kept = {(one.batch, one.token) for one in keep}
+        removed: set[BatchId] = set()
         for key in list(self._store.list(self._staged)):
             if _parse(key)[0] <= upto and _parse(key) not in kept:
                 self._store.delete(key)
+                removed.add(_parse(key)[0])
+        if removed.intersection(notes := self._notes()):
+            there = {
+                _parse(key)[0] for folder in (self._staged, self._values) for key in self._store.list(folder)
+            }
+            self._note([one for one in notes if one not in removed or one in there])
 
     def rewind(self, to: BatchId) -> None:
         """Remove the values of every batch above this one."""
         for key in list(self._store.list(self._values)):
             if _parse(key)[0] > to:
                 self._store.delete(key)
+        if any(one > to for one in self._notes()):
+            self._note([one for one in self._notes() if one <= to])
 
     def behind(self, batch: BatchId) -> bytes:
-        """The values behind a committed batch, as a JSON object by the names of the states."""
+        """The values behind a committed batch, as a JSON object by the names of the states.
+
+        Raises `LostLedgerError` when they are damaged.
+        """
         names = self.files_of(batch)
-        return (self._store.get(names[0]) if names else None) or _NO_VALUES
+        data = self._store.get(names[0]) if names else None
+        if data is None:
+            return _NO_VALUES
+        parse(self._store, names[0], data)
+        return sums.strip(data)
 
     def files_of(self, batch: BatchId) -> list[str]:
         """The file, below the generation, that holds the values behind a batch that was delivered.
@@ -229,6 +251,44 @@ class Values:
         if not keys and found and _parse(found[-1])[0] - KEPT > batch:
             raise ValuesGoneError(f"the user state of batch {batch}")
         return keys[-1:]
+
+    def problems(self, committed: BatchId) -> dict[str, str]:
+        """What is wrong with the values that a start after this committed batch begins with, by file."""
+        staged = [key for key in self._store.list(self._staged) if _parse(key)[0] == committed]
+        keys = [key for key in self._store.list(self._values) if _parse(key)[0] <= committed]
+        newest = max(keys, key=_parse, default=None)
+        found = _parse(newest)[0] if newest is not None else NO_BATCH
+        wrong = {key: self._problem(key) for key in [*staged, *([newest] if newest is not None else [])]}
+        if not staged and found < self._noted(committed):
+            wrong[f"{self._values}/{self._noted(committed):09d}"] = "is gone"
+        return {key: what for key, what in wrong.items() if what is not None}
+
+    def _noted(self, committed: BatchId) -> BatchId:
+        """The last batch up to the committed one that is known to have left values."""
+        return max((one for one in self._notes() if one <= committed), default=NO_BATCH)
+
+    def _notes(self) -> list[BatchId]:
+        """The last two batches that left values, oldest first: the newest may never be committed.
+
+        Empty when it can't be read: values that are there are read without it.
+        """
+        try:
+            known = json.loads(sums.strip(self._store.get(self._newest) or b"{}"))
+            return sorted(BatchId(int(one)) for one in known["batches"])
+        except (ValueError, KeyError, TypeError):
+            return []
+
+    def _note(self, batches: Sequence[BatchId]) -> None:
+        self._store.put(self._newest, sums.add(json.dumps({"batches": batches[-2:]}).encode()))
+
+    def _problem(self, key: str) -> str | None:
+        data = self._store.get(key)
+        try:
+            if data is not None:
+                parse(self._store, key, data)
+        except LostLedgerError as error:
+            return str(error.fields["wrong"])
+        return None
 
     def files_behind(self, batch: BatchId) -> list[str]:
         """The same of a batch that may not be delivered yet: with what its runs have staged."""
@@ -272,6 +332,9 @@ class UserStateSink:
 
     def describe(self) -> str:
         return self._inner.describe()
+
+    def look(self, owner: str, lineage: str, token: Token, knows: Knows = anyone) -> Ledger:
+        return self._inner.look(owner, lineage, token, knows)
 
     def open(self, owner: str, lineage: str, token: Token, knows: Knows = anyone) -> Ledger:
         self._token = token

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from weir.storage.unreliable import UnreliableStore
-    from weir.testing.arming import armed, fired
+    from weir.testing.arm import armed, fired
     from weir.testing.compare import assert_same_result, committed_rows, folded
     from weir.testing.process import QUICK, JobProcess, JobRun, run_job
     from weir.testing.script import Crash, EndOfInput, Pause, Rows, ScriptedSource, write_script
@@ -56,7 +56,7 @@ __all__ = [
 
 _HOMES = {
     "weir.storage.unreliable": ("UnreliableStore",),
-    "weir.testing.arming": ("armed", "fired"),
+    "weir.testing.arm": ("armed", "fired"),
     "weir.testing.compare": ("assert_same_result", "committed_rows", "folded"),
     "weir.testing.process": ("QUICK", "JobProcess", "JobRun", "run_job"),
     "weir.testing.script": ("Crash", "EndOfInput", "Pause", "Rows", "ScriptedSource", "write_script"),

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from weir.job.sinks import committed_files
+from weir.sinks import committed_files
 
 Row = Mapping[str, Any]
 _SHOWN = 5

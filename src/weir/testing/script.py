@@ -21,7 +21,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weir.spark.sources import register
+from weir.spark.data_sources import register
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from weir.job.sinks.postgres.sink import PostgresSink
+    from weir.sinks.postgres.sink import PostgresSink
 
 
 def postgres(
@@ -47,10 +47,10 @@ def postgres(
     ("schema", "table"), taken exactly as written.
     """
     # loads pyspark, which a process that only looks at a job must not need
-    from weir.job.sinks.postgres import catalogue  # noqa: PLC0415
-    from weir.job.sinks.postgres.catalogue import Name, Wanted, written_columns  # noqa: PLC0415
-    from weir.job.sinks.postgres.database import Address  # noqa: PLC0415
-    from weir.job.sinks.postgres.sink import PostgresSink  # noqa: PLC0415
+    from weir.sinks.postgres import catalogue  # noqa: PLC0415
+    from weir.sinks.postgres.catalogue import Name, Wanted, written_columns  # noqa: PLC0415
+    from weir.sinks.postgres.database import Address  # noqa: PLC0415
+    from weir.sinks.postgres.sink import PostgresSink  # noqa: PLC0415
 
     keys = (key,) if isinstance(key, str) else tuple(key or ())
     if delete and not keys:

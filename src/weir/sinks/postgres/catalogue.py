@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from weir.errors import SinkMismatchError
-from weir.job.sinks.postgres.types import Form, PgType, form, sql_type, words
+from weir.sinks.postgres.types import Form, PgType, form, sql_type, words
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from weir.job.sinks.postgres.database import Connection
+    from weir.sinks.postgres.database import Connection
 
 _NUMERIC_MOD = 2048
 _HEADER = 4

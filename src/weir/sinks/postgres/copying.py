@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from weir.job.sinks.postgres.database import Address, begin, connect, refuses_row, scrubbed, translate
-from weir.job.sinks.postgres.types import Form
+from weir.sinks.postgres.database import Address, begin, connect, refuses_row, scrubbed, translate
+from weir.sinks.postgres.types import Form
 
 if TYPE_CHECKING:
     import psycopg
     import pyarrow as pa
 
-    from weir.job.sinks.postgres.database import Connection
+    from weir.sinks.postgres.database import Connection
 
 CHUNK_ROWS = 50_000
 DONE = "partition int, task long, rows long, refused long, refusal string"

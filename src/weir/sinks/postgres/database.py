@@ -23,7 +23,7 @@ from weir.errors import (
     SinkMismatchError,
     WeirError,
 )
-from weir.words import without_secrets, without_this
+from weir.text import without_secrets, without_this
 
 if TYPE_CHECKING:
     import psycopg

@@ -29,22 +29,22 @@ from weir.errors import (
     WeirError,
 )
 from weir.ids import NO_BATCH, BatchId, CheckpointId, QueryName, Token
-from weir.job.sinks.contract import Outcome, Part
-from weir.job.sinks.fence import Knows, SinkFence, anyone
-from weir.job.sinks.postgres import catalogue
-from weir.job.sinks.postgres.catalogue import Name, Target, Wanted
-from weir.job.sinks.postgres.copying import DONE, Refusal, Staging
-from weir.job.sinks.postgres.database import Address, Database, refuses_row
-from weir.job.sinks.postgres.tables import DEAD_LETTERS, Mode, Recorded, Tables, beside_values, of_places
-from weir.job.sinks.postgres.types import Form
 from weir.protocol.ledger import Ledger, Staged
+from weir.sinks.contract import Outcome, Part
+from weir.sinks.fence import Knows, SinkFence, anyone
+from weir.sinks.postgres import catalogue
+from weir.sinks.postgres.catalogue import Name, Target, Wanted
+from weir.sinks.postgres.copying import DONE, Refusal, Staging
+from weir.sinks.postgres.database import Address, Database, refuses_row
+from weir.sinks.postgres.tables import DEAD_LETTERS, Mode, Recorded, Tables, beside_values, of_places
+from weir.sinks.postgres.types import Form
 
 if TYPE_CHECKING:
     import psycopg
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from weir.job.sinks.postgres.database import Connection
+    from weir.sinks.postgres.database import Connection
 
 
 _ZONED = "with time zone"
@@ -92,6 +92,8 @@ class PostgresSink:
         self._written: dict[tuple[BatchId, Token], Recorded] = {}
         self._ledger = Ledger()
         self._fence = SinkFence(self.describe)
+        self._unknown = False
+        """Whether a look has found no ledger: then nothing is staged either."""
 
     @property
     def rewindable(self) -> bool:
@@ -125,24 +127,37 @@ class PostgresSink:
         """What the batches will look like: `open` then refuses a table that does not fit."""
         self._expected = schema
 
+    def look(self, owner: str, lineage: str, token: Token, knows: Knows = anyone) -> Ledger:
+        with self._database.transaction("look at the sink") as connection:
+            self._unknown = self._enter(connection, owner, lineage, token, knows)
+            found = self._tables.ledger(connection, lock=False)
+            connection.rollback()
+        return found
+
     def open(self, owner: str, lineage: str, token: Token, knows: Knows = anyone) -> Ledger:
+        with self._database.transaction("open the sink") as connection:
+            self._enter(connection, owner, lineage, token, knows)
+            self._tables.announce(connection, token)
+            self._ledger = self._tables.ledger(connection, lock=True)
+        self._fence.announced(self._ledger.last)
+        self._unknown = False
+        return self._ledger
+
+    def _enter(self, connection: Connection, owner: str, lineage: str, token: Token, knows: Knows) -> bool:
+        """Make sure that the table and its ledger are there, of this owner and free; whether it is new."""
         self._fence.begin(owner, token, knows)
         self._database.query = owner.split("/", 1)[-1]
-        with self._database.transaction("open the sink") as connection:
-            self._tables.create(connection)
-            name = catalogue.resolve(connection, self._wanted.table)
-            new = self._tables.enter(connection, name, owner, lineage)
-            self._ledger = self._tables.ledger(connection, lock=True)
-            self._check_owner(owner, lineage)
-            self._fence.check(self._ledger)
-            self._tables.announce(connection, token)
-            if self._expected is not None:
-                self._target = self._fit(connection, self._expected)
-            self._ledger = self._tables.ledger(connection, lock=True)
-            if new and self._wanted.extra:
-                catalogue.check_unnumbered(connection, name, self._wanted.extra, self._query)
-        self._fence.announced(self._ledger.last)
-        return self._ledger
+        self._tables.create(connection)
+        name = catalogue.resolve(connection, self._wanted.table)
+        new = self._tables.enter(connection, name, owner, lineage)
+        self._ledger = self._tables.ledger(connection, lock=True)
+        self._check_owner(owner, lineage)
+        self._fence.check(self._ledger)
+        if self._expected is not None:
+            self._target = self._fit(connection, self._expected)
+        if new and self._wanted.extra:
+            catalogue.check_unnumbered(connection, name, self._wanted.extra, self._query)
+        return new
 
     def stage(self, frame: DataFrame, batch: BatchId, token: Token) -> None:
         with self._database.transaction("make a staging table") as connection:
@@ -179,6 +194,8 @@ class PostgresSink:
         self._written.pop((staged.batch, staged.token), None)
 
     def staged(self) -> Sequence[Staged]:
+        if self._unknown:
+            return []
         with self._database.transaction("look for stagings") as connection:
             return self._tables.recorded(connection)
 

@@ -20,11 +20,11 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
 from weir.ids import NO_BATCH, Attempt, BatchId, CheckpointId, Run, Token
-from weir.job.sinks.postgres.catalogue import MARKER, Name, Target, Wanted, quoted, types
 from weir.protocol.ledger import Ledger, Staged
+from weir.sinks.postgres.catalogue import MARKER, Name, Target, Wanted, quoted, types
 
 if TYPE_CHECKING:
-    from weir.job.sinks.postgres.database import Connection
+    from weir.sinks.postgres.database import Connection
 
 _ONE_AT_A_TIME = 0x77656972
 """An advisory lock: who creates the schema."""
@@ -36,7 +36,7 @@ _NEWEST_FIRST = f"{_PLACE} DESC, {ROW} DESC"
 BATCH, EXISTED = '"weir:batch"', '"weir:existed"'
 """Columns of a table of images beside the user's."""
 _SESSION = "session text NOT NULL DEFAULT ''"
-"""The session of a token; '' in what an earlier weir has written."""
+"""The session of a token, in `ledger` with its numbers (`_bound`); '' in what an earlier weir has written."""
 _STAGED_KEY = "target, batch, attempt, run, session"
 _OPTIONS = "WITH (autovacuum_enabled = false)"
 DEAD_LETTERS = (
@@ -207,11 +207,11 @@ class Tables:
         if found is None:
             return Ledger()
         owner, lineage, attempt, run, session, last, floor = found
-        fence = Token(Attempt(attempt), Run(run), session)
+        fence = Token(Attempt(attempt), Run(run), _unbound(session, attempt, run))
         return Ledger(owner, lineage, fence, BatchId(last), BatchId(floor))
 
     def announce(self, connection: Connection, token: Token) -> None:
-        self._set(connection, f"attempt = {token.attempt}, run = {token.run}, session = '{token.session}'")
+        self._set(connection, f"attempt = {token.attempt}, run = {token.run}, session = '{_bound(token)}'")
 
     def set_last(self, connection: Connection, last: BatchId) -> None:
         self._set(connection, f"last = {last}")
@@ -517,6 +517,24 @@ class Tables:
 
     def _delete(self, connection: Connection, table: str, which: str) -> None:
         connection.execute(f"DELETE FROM {self.name(table)} WHERE target = {self.id} AND {which}".encode())
+
+
+def _bound(token: Token) -> str:
+    """The session of a fence, with the numbers that it belongs to.
+
+    A version without sessions announces itself by the numbers alone, and the session of the fence before
+    stays in the row.
+    """
+    return f"{token.session}@{token}" if token.session else ""
+
+
+def _unbound(stored: str, attempt: int, run: int) -> str:
+    """The session of the fence with these numbers; "" when the stored one belongs to another fence.
+
+    One without numbers is taken as it is: that is how it was stored at first.
+    """
+    session, at, numbers = stored.partition("@")
+    return session if not at or numbers == f"{attempt}.{run}" else ""
 
 
 def beside_values(name: str) -> str:
