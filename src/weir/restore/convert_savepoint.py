@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weir.checkpoint.edits import edit_of
-from weir.driver.about import JobSource
-from weir.driver.replan import Replan
 from weir.errors import RestorePlanError
 from weir.ids import BatchId, QueryName
-from weir.protocol.shapes import Shape
+from weir.protocol.restore_plan import QueryPlan
+from weir.protocol.shape import Shape
+from weir.restore.plan import Replan
+from weir.savepoint.about import JobSource
+from weir.savepoint.as_point import facts
 from weir.savepoint.manifest import SavedFile, SavedQuery, Savepoint
 from weir.savepoint.place import Place
-from weir.savepoint.plan import QueryPlan
 from weir.savepoint.remake import check_target, remake
-from weir.savepoint.restoring import facts
 from weir.savepoint.shapes import before
 from weir.savepoint.take import with_files
 from weir.spark.closure import closure

@@ -1,74 +1,38 @@
 """Are the live files intact? Asked before a start, so that a damaged file does not end in Spark's own words.
 
 Spark does not force its files to the disk: after a power loss the newest may be empty, cut off or
-missing. A start looks at names, sizes, and the small files that it reads anyway, compared with Hadoop's
-checksums beside them; nothing big is read. A `thorough` look, for `weir repair` and `weir verify`, reads all
-state of the last batch, too, and compares with the sums that checkpoints have. The facts of each query are
-collected first, and judged without I/O. Of channels only what a reader has still before it counts
-(`channel/whole.py`).
+missing. What Spark keeps of each query is judged in `query_damage.py`; a `thorough` look, for `weir repair`
+and `weir verify`, reads all state of the last batch, too. Of channels only what a reader has still to read
+counts (`channel/integrity.py`). What a job keeps beside its generations is looked at apart: no checkpoint has
+it, so no restore brings it back.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from weir.channel import whole
+from weir.channel import integrity as whole
 from weir.channel.log import SCHEMA, first_number
 from weir.channel.position import positions_in
 from weir.checkpoint import manifest as mf
 from weir.checkpoint.manifest import Manifest
-from weir.errors import DamagedOriginError, LostInputError
+from weir.errors import DamagedOriginError, LostInputError, LostLedgerError
 from weir.ids import NO_BATCH, BatchId, Generation, JobName, QueryName
+from weir.restore.query_damage import GONE, OTHER, Contents, Damage, collect, judge, newest
 from weir.savepoint import shapes
-from weir.spark import whole as spark_files
-from weir.spark.closure import GoneError, closure, missing_input
-from weir.spark.cut import conf_of
-from weir.spark.refusals import codec_of
+from weir.sinks.function import read_ledger, recorded_batches
+from weir.sinks.user_state import Values
+from weir.sources import journal
+from weir.spark.cut import offsets_of
 from weir.storage import Store, files, open_store, paths
-from weir.storage.files import Sum
-from weir.storage.generations import delivered_elsewhere, known_origin, read_origin
+from weir.storage.generation import delivered_elsewhere, known_origin, read_origin
 
-_GONE = "is gone"
-_EMPTY = "is empty"
 _UNREADABLE = "can't be read"
-_UNIQUE = re.compile(r"[-_][0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\.\w+$")
-"""A name that Spark gives once; state of another name may be written again by a task that runs twice."""
-_OTHER = "is not what a checkpoint has of it"
-
-
-@dataclass(frozen=True)
-class Damage:
-    """One file that a query or a reader of its channel needs and that is not whole."""
-
-    query: str
-    file: str
-    wrong: str
-    kind: str = "query"
-    """Whose file it is: that of the query, of the channel that it writes, or of the generation."""
-
-    @property
-    def text(self) -> str:
-        return f"{self.file} of {self.kind} {self.query} {self.wrong}"
-
-
-@dataclass(frozen=True)
-class QueryFacts:
-    """What the files of one query say."""
-
-    planned: BatchId = NO_BATCH
-    """The newest entry of the offset log."""
-    committed: BatchId = NO_BATCH
-    """The newest entry of the commit log."""
-    wrong: Mapping[str, str] | None = None
-    """Files that a start needs and that are gone, empty or can't be read: what is wrong with each."""
 
 
 def look(store: Store, job: JobName, generation: Generation, *, thorough: bool = False) -> list[Damage]:
-    """What is lost or torn in a generation; nothing when the job can go on with it."""
+    """What is lost or damaged in a generation; nothing when the job can resume from it."""
     root = files.folder_of(store) / paths.generation(job, generation)
     contents = Contents.known(store, job, generation) if thorough else None
     try:
@@ -76,6 +40,7 @@ def look(store: Store, job: JobName, generation: Generation, *, thorough: bool =
         running = _queries(store, job, generation) or certain.keys() | _folders(root / "queries")
         found = _lost_origin(store, job, generation, root)
         found += torn(root, {name: certain[name] for name in certain if name in running}, contents, running)
+        found += _torn_values(root, running)
         return found or _torn_channels(store, job, generation, root, running, contents)
     except OSError as error:
         raise files.failed("read", root, error, store.url) from error
@@ -86,10 +51,11 @@ def _lost_origin(store: Store, job: JobName, generation: Generation, root: Path)
     try:
         there = read_origin(store, job, generation) is not None
         worked = any(newest(path / "offsets") != NO_BATCH for path in _children(root / "queries"))
-        wrong = "" if there or not worked else _GONE
-    except DamagedOriginError:
-        wrong = _UNREADABLE
-    return [Damage(str(generation), "origin.json", wrong, "generation")] if wrong else []
+        found = {} if there or not worked else {"origin.json": GONE}
+        delivered_elsewhere(store, job, generation)
+    except DamagedOriginError as error:
+        found = {error.fields["file"].rpartition("/")[2]: _UNREADABLE}
+    return [Damage(str(generation), file, wrong, "generation") for file, wrong in found.items()]
 
 
 def expected(store: Store, job: JobName, generation: Generation) -> dict[str, BatchId]:
@@ -123,46 +89,6 @@ def _newest_checkpoint(store: Store, job: JobName, generation: Generation) -> Ma
     return None
 
 
-class Contents:
-    """What files hold, each looked at once."""
-
-    def __init__(self, known: Mapping[str, Sum]) -> None:
-        self._known = known
-        self._seen: dict[Path, str | None] = {}
-
-    @classmethod
-    def known(cls, store: Store, job: JobName, generation: Generation) -> Contents:
-        """With the sums that checkpoints of the generation have of files that are never written again."""
-        found: dict[str, Sum] = {}
-        for id in mf.completed(store, job):
-            with suppress(ValueError):
-                manifest = mf.read(store, job, id)
-                if manifest is not None and manifest.generation == generation:
-                    found |= {one.path: Sum(one.bytes, one.crc) for one in manifest.files()}
-        return cls(
-            {path: sum for path, sum in found.items() if "/state/" not in path or _UNIQUE.search(path)}
-        )
-
-    def changed(self, root: Path, below: str) -> Iterator[str]:
-        """The files below a folder of the generation that are not what a checkpoint has of them."""
-        for path, sum in self._known.items():
-            if path.startswith(f"{below}/") and (root / path).exists() and files.checksum(root / path) != sum:
-                yield path.removeprefix(f"{below}/")
-
-    def problem(self, root: Path, name: str, codec: str) -> str | None:
-        """What is wrong with a file of the query at `root`; None when nothing is."""
-        path = root / name
-        if path not in self._seen:
-            self._seen[path] = self._look(path, f"queries/{root.name}/{name}", codec)
-        return self._seen[path]
-
-    def _look(self, path: Path, known_as: str, codec: str) -> str | None:
-        kept = self._known.get(known_as)
-        if kept is not None and files.checksum(path) != kept:
-            return _OTHER
-        return spark_files.problem(path, codec) or spark_files.checksum_problem(path)
-
-
 def _queries(store: Store, job: JobName, generation: Generation) -> set[str]:
     """The queries whose files count: those of the last start, and those of the newest checkpoint.
 
@@ -190,6 +116,17 @@ def torn(
     ]
 
 
+def _torn_values(root: Path, queries: Collection[str]) -> list[Damage]:
+    """The same of user state: a start reads the values of the last batch."""
+    found = []
+    for name in sorted(_folders(root / "user-state") & set(queries)):
+        wrong = Values(open_store(str(root)), QueryName(name)).problems(
+            newest(root / "queries" / name / "commits")
+        )
+        found += [Damage(name, file, what) for file, what in wrong.items()]
+    return found
+
+
 def _torn_channels(
     store: Store,
     job: JobName,
@@ -214,13 +151,14 @@ def _torn_channels(
         low = min(known) if known and len(known) == len(lows[name]) else None
         committed = newest(root / "queries" / name / "commits")
         before = elsewhere.get(QueryName(name), NO_BATCH)
-        wrong = whole.problems(root / "channels" / name, low, committed, before)
+        thorough = contents is not None
+        wrong = whole.problems(root / "channels" / name, low, committed, before, thorough=thorough)
         if checkpoint is not None and checkpoint.generation == generation:
             schema = f"channels/{name}/{SCHEMA}"
             kept = any(file.path == schema for file in checkpoint.files())
-            wrong |= {SCHEMA: _GONE} if kept and not (root / schema).exists() else {}
+            wrong |= {SCHEMA: GONE} if kept and not (root / schema).exists() else {}
         if contents is not None and not wrong:
-            wrong = dict.fromkeys(contents.changed(root, f"channels/{name}"), _OTHER)
+            wrong = dict.fromkeys(contents.changed(root, f"channels/{name}"), OTHER)
         found += [Damage(name, file, what, "channel") for file, what in wrong.items()]
     return found
 
@@ -243,7 +181,7 @@ def check_returned(
 
 
 def _needed(root: Path) -> dict[str, int | None]:
-    """The channels that a query reads, and where it goes on; None where it has committed nothing yet."""
+    """The channels that a query reads, and where it resumes; None where it has committed nothing yet."""
     committed = newest(root / "commits")
     planned = newest(root / "offsets")
     if committed == planned == NO_BATCH:
@@ -263,101 +201,85 @@ def _children(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
 
 
-def judge(query: str, facts: QueryFacts, expected: BatchId) -> list[Damage]:
-    """Decide from the facts; a query that has never run is whole."""
-    if facts.committed < expected:
-        wrong = f"is lost: a checkpoint has batch {expected}, the newest is {facts.committed}"
-        return [Damage(query, f"commits/{expected}", wrong)]
-    found = [Damage(query, file, wrong) for file, wrong in (facts.wrong or {}).items()]
-    if found:
-        return found
-    if facts.planned < facts.committed:
-        return [Damage(query, f"offsets/{facts.committed}", _GONE)]
-    if facts.planned > facts.committed + 1:
-        return [Damage(query, f"commits/{facts.committed + 1}", _GONE)]
-    return []
+def look_beside(store: Store, job: JobName, generation: Generation) -> list[Damage]:
+    """What is lost or damaged of the journals of sources and the ledgers of functions.
 
-
-def collect(root: Path, contents: Contents | None = None) -> QueryFacts:
-    """The facts of the query whose checkpointLocation is `root`."""
-    planned, committed = newest(root / "offsets"), newest(root / "commits")
-    wrong: dict[str, str] = {}
-    problem = _empty(root / "metadata")
-    if problem is None:
-        problem = spark_files.description_problem(root / "metadata", "metadata", thorough=True)
-    if problem is not None and (planned >= 0 or problem != _GONE):
-        wrong["metadata"] = problem
-    wrong |= _log_problems(root, planned, committed)
-    if committed >= 0 and not wrong:
-        wrong |= _closure_problems(root, committed, contents)
-    if planned > committed and not wrong:
-        wrong |= _input_problems(root, planned)
-    return QueryFacts(planned, committed, wrong)
-
-
-def _input_problems(root: Path, planned: BatchId) -> dict[str, str]:
-    """What is wrong with what a batch reads that will run again."""
-    try:
-        lost = missing_input(root, planned)
-        return {lost: _GONE} if lost else {}
-    except (ValueError, KeyError, IndexError, TypeError) as error:
-        return {f"offsets/{planned}": f"can't be read: {error}"}
-
-
-def last_whole(root: Path, newest: BatchId, contents: Contents) -> BatchId | None:
-    """The last batch, up to the newest, with all its files; -1 when there never was one, None for none.
-
-    Reads all state that it looks at.
+    A start finds the same when it opens its sinks and receivers, and stops there. Reads all that a query has
+    not read yet.
     """
-    if newest == NO_BATCH:
-        return NO_BATCH
-    folder = root / "commits"
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    for batch in sorted((BatchId(int(name)) for name in names if name.isdigit()), reverse=True):
-        if batch > newest or _log_problems(root, batch, batch):
+    root = files.folder_of(store) / paths.generation(job, generation)
+    try:
+        queries = [path.name for path in sorted(_children(root / "queries"))]
+        positions = _journal_positions(root, queries)
+        found = [
+            Damage(source, file, wrong, "source")
+            for source, position in sorted(positions.items())
+            for file, wrong in _journal(store, f"{job}/sources/{source}", position).items()
+        ]
+        for query in queries:
+            committed = newest(root / "queries" / query / "commits")
+            for file, wrong in _ledger(store, job, generation, QueryName(query), committed).items():
+                found.append(Damage(query, file, wrong, "the sink of query"))
+        return found
+    except OSError as error:
+        raise files.failed("read", root, error, store.url) from error
+
+
+def check_beside(store: Store, job: JobName, generation: Generation) -> None:
+    """Raise `LostLedgerError` for the first damage."""
+    for one in look_beside(store, job, generation):
+        folder = f"{job}/sources" if one.kind == "source" else f"{job}/sinks"
+        raise LostLedgerError(file=f"{store.url}/{folder}/{one.query}/{one.file}", wrong=one.wrong)
+
+
+def _journal_positions(root: Path, queries: list[str]) -> dict[str, int]:
+    """The sources that queries receive from, and the first entry of each that one of them still reads."""
+    found: dict[str, int] = {}
+    for query in queries:
+        folder = root / "queries" / query
+        committed = newest(folder / "commits")
+        try:
+            lines = offsets_of(folder, committed).lines
+        except (FileNotFoundError, UnicodeDecodeError):  # which `look` reports
             continue
-        if not _closure_problems(root, batch, contents):
-            return batch
-    return None
+        for source, entry in journal.positions(lines).items():
+            found[source] = min(entry, found.get(source, entry))
+    return found
 
 
-def _log_problems(root: Path, planned: BatchId, committed: BatchId) -> dict[str, str]:
-    """What is wrong with the entries that a start reads."""
-    needed = [f"offsets/{batch}" for batch in (planned, planned - 1) if batch >= 0]
-    needed += [f"commits/{committed}"] if committed >= 0 else []
-    found = {name: spark_files.log_problem(root / name) for name in needed}
-    return {name: problem for name, problem in found.items() if problem is not None}
+def _journal(store: Store, prefix: str, position: int) -> dict[str, str]:
+    tail = journal.dense_tail(journal.numbers(store, prefix))
+    if not journal.serves(tail, position):
+        return {f"log/{position:09d}.json": GONE}
+    found = {}
+    # The entry before the position tells its reader the fence.
+    for number in range(max(tail.start, position - 1), tail.stop):
+        try:
+            journal.read_entry(store, prefix, number)
+        except LostLedgerError as error:
+            found[f"log/{number:09d}.json"] = str(error.fields["wrong"])
+    if position and tail.start == position:
+        found[f"log/{position - 1:09d}.json"] = GONE
+    return found
 
 
-def _closure_problems(root: Path, batch: BatchId, contents: Contents | None) -> dict[str, str]:
+def _ledger(
+    store: Store, job: JobName, generation: Generation, query: QueryName, committed: BatchId
+) -> dict[str, str]:
+    folder = f"{store.url}/{paths.sink(job, query)}"
+    if not any(store.list(f"{paths.sink(job, query)}/log")):
+        return {}
+    own = open_store(folder)
     try:
-        needed = closure(root, batch).files
-        found = {name: _empty(root / name) for name in needed}
-        for name, problem in found.items():
-            if problem is None:
-                thorough = contents is not None
-                found[name] = spark_files.description_problem(root / name, name, thorough=thorough)
-        wrong = {name: problem for name, problem in found.items() if problem is not None}
-        codec = codec_of(conf_of(root, batch))
-        wrong |= spark_files.misfits(root, [name for name in needed if name not in wrong], codec)
-        if contents is not None and not wrong:
-            looked_at = {name: contents.problem(root, name, codec) for name in needed}
-            wrong = {name: problem for name, problem in looked_at.items() if problem is not None}
-        return wrong
-    except GoneError as error:
-        return {str(error): _GONE}
-    except ValueError as error:
-        return {f"the state of batch {batch}": f"can't be read: {error}"}
-
-
-def _empty(path: Path) -> str | None:
-    try:
-        return None if path.stat().st_size else _EMPTY
-    except FileNotFoundError:
-        return _GONE
-
-
-def newest(folder: Path) -> BatchId:
-    """The newest batch of a log, by the names of its entries; -1 when it has none."""
-    names = (path.name for path in folder.iterdir()) if folder.is_dir() else iter(())
-    return BatchId(max((int(name) for name in names if name.isdigit()), default=NO_BATCH))
+        last = read_ledger(own).last
+    except LostLedgerError as error:
+        return {str(error.fields["file"]).removeprefix(f"{own.url}/"): str(error.fields["wrong"])}
+    if last == NO_BATCH:
+        try:
+            last = delivered_elsewhere(store, job, generation).get(query, NO_BATCH)
+        except DamagedOriginError:  # which `look` reports
+            return {}
+    there = recorded_batches(own)
+    return {
+        f"the entry of batch {batch}": GONE for batch in range(last + 1, committed + 1) if batch not in there
+    }

@@ -1,38 +1,43 @@
-"""A job that does not run, with live files that are lost or torn: what it can go on from, at which cost.
+"""Live files that are lost or damaged: what a job can resume from, and at which cost.
 
-1 look: what is damaged -> 2 plan: the newest point that is whole, and what runs again from there -> 3
-carry out: write down that the next start goes on from it. The torn files stay as they are; the next start
-makes a new generation. Of three kinds of points the first counts that is there and whole:
+A start repairs by itself: `to_newest`, the newest intact checkpoint. For a job that does not run a person
+decides (`weir repair`). 1 look: what is damaged -> 2 plan: the newest intact point, and what runs again from
+there -> 3 carry out: write down that the next start resumes from it (`intent.py`). Of three kinds of points
+the first counts that is there and intact:
 
-    the live files    at the last batch of every query whose files are whole; kept as one more checkpoint
+    the live files    at the last batch of every query whose files are intact; kept as one more checkpoint
     a checkpoint      newest first
     a savepoint       newest first
 
 Live files are none for a job with streams between its queries: a reader may have read what its writer
-would write again. Needs no Spark.
+would write again. The damaged files stay as they are: the next start makes a new generation. Needs no Spark.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 
-from weir.checkpoint import damage, restore
 from weir.checkpoint import manifest as mf
-from weir.checkpoint.damage import Contents, Damage
 from weir.checkpoint.manifest import Manifest, QueryCut
 from weir.checkpoint.pins import Pins
 from weir.clock import Clock
 from weir.errors import DamagedError, DamagedSavepointError, ExternalError, NotASavepointError
 from weir.ids import NO_BATCH, BatchId, CheckpointId, Generation, JobName, QueryName
-from weir.job.state import Values
-from weir.protocol.checkpoints import Alignment, last_id
+from weir.protocol.checkpoint import Alignment, last_id
+from weir.restore import damage
+from weir.restore.intent import intend
+from weir.restore.point import newest_intact, resolve
+from weir.restore.query_damage import Contents, Damage, last_whole, newest
+from weir.restore.request import RestoreRequest
+from weir.sinks.user_state import Values
 from weir.spark.closure import GoneError, closure
-from weir.storage import Created, Store, files, generations, open_store, paths
-from weir.storage.generations import known_origin
+from weir.spark.cut import offsets_of
+from weir.storage import Created, Store, files, open_store, paths
+from weir.storage import generation as generations
+from weir.storage.generation import known_origin
 
 TRIGGER = "repair"
 
@@ -43,11 +48,11 @@ class Replay:
 
     query: str
     back_to: BatchId
-    """It goes on behind this batch."""
+    """It resumes after this batch."""
     newest: BatchId
     """The newest batch that it is known to have committed."""
     offsets: tuple[str, ...]
-    """Where its sources go on, as Spark wrote it."""
+    """Where its sources resume, as Spark wrote it."""
     rewindable: bool = True
     """Whether its sink can rewind what was delivered."""
 
@@ -66,16 +71,16 @@ class Replay:
 
 @dataclass(frozen=True)
 class Repair:
-    """A way out of damage."""
+    """What a job can resume from, in spite of damage."""
 
     damage: tuple[Damage, ...]
     point: str
-    """What the job goes on from: "chk-41", the place of a savepoint, or "" for its own live files."""
+    """What the job resumes from: "chk-41", the place of a savepoint, or "" for its own live files."""
     replays: tuple[Replay, ...]
     passed_over: tuple[str, ...] = ()
     """Newer points that are damaged too, and how."""
     live: Mapping[str, BatchId] = field(default_factory=dict)
-    """Of the live files: the last whole batch of each query."""
+    """Of the live files: the last intact batch of each query."""
 
     @property
     def source(self) -> str:
@@ -86,31 +91,53 @@ class Repair:
         return f"the savepoint {self.point}"
 
 
+def to_newest(
+    store: Store, job: JobName, torn: Sequence[Damage], clock: Clock, note: Callable[[str], None]
+) -> Generation:
+    """Write down, unasked, that the job resumes from its newest intact checkpoint; the generation to be.
+
+    Raises `DamagedError` without one.
+    """
+    words = "; ".join(one.text for one in torn)
+
+    def passed_over(name: str, wrong: str) -> None:
+        note(f"{name} is damaged ({wrong}): the one before it is tried")
+
+    point = newest_intact(store, job, passed_over)
+    if point is None:
+        raise DamagedError(job=job, damage=words)
+    note(f"live files are damaged ({words}): the job goes on from checkpoint {point.manifest.id}")
+    why = f"live files are damaged: {words}"
+    return intend(store, job, RestoreRequest(point.name), clock=clock, why=why, point=point, unasked=True)
+
+
 def plan(store: Store, job: JobName, savepoints: Sequence[str] = ()) -> Repair | None:
-    """The way to go on that loses least; None when the live files are whole. Nothing is written.
+    """What to resume from, so that least is lost; None when the live files are intact. Nothing is written.
 
     `savepoints` are the places of those that are known, newest first. Raises `DamagedError` when no
-    point is whole.
+    point is intact, and `LostLedgerError` for damage beside the generations, which no point has.
     """
     live = _Live(store, job)
     torn = (*damage.look(store, job, live.generation, thorough=True), *live.lost())
     if not torn:
+        damage.check_beside(store, job, live.generation)
         return None
     passed_over: list[str] = []
-    checkpoint = _checkpoint(store, job, passed_over)
+    found = newest_intact(store, job, lambda name, wrong: passed_over.append(f"{name} is damaged: {wrong}"))
+    checkpoint = found.manifest if found is not None else None
     whole = live.last_whole()
     if whole is not None and (checkpoint is None or _reaches(whole, checkpoint)):
-        replays = (
+        own = (
             Replay(name, batch, batch, live.offsets(name, batch), live.rewindable(name))
             for name, batch in whole.items()
         )
-        return Repair(torn, "", _newest(replays, live.known), tuple(passed_over), whole)
+        return Repair(torn, "", _newest(own, live.known), tuple(passed_over), whole)
     if checkpoint is not None:
-        found = _newest(_replays(checkpoint), live.known)
-        return Repair(torn, f"chk-{checkpoint.id}", found, tuple(passed_over))
+        replays = _newest(_replays(checkpoint), live.known)
+        return Repair(torn, f"chk-{checkpoint.id}", replays, tuple(passed_over))
     for place in savepoints:
         try:
-            manifest = restore.find(store, job, place).manifest
+            manifest = resolve(store, job, place).manifest
         except (NotASavepointError, DamagedSavepointError, ExternalError) as error:
             passed_over.append(error.what)
             continue
@@ -127,7 +154,7 @@ def carry_out(
     clock: Clock,
     still: Callable[[], None],
 ) -> Generation:
-    """Write down that the next start goes on as planned; the generation that it will make.
+    """Write down that the next start resumes as planned; the generation that it will make.
 
     Raises `NotRewindableError` where that would deliver twice what can't be rewound. `still` is called
     before each thing that is written down, and raises when the plan is not of the job as it is any more.
@@ -135,9 +162,8 @@ def carry_out(
     point = repair.point or f"chk-{_Live(store, job).keep(repair.live, clock, still)}"
     words = "; ".join(one.text for one in repair.damage)
     why = f"live files are damaged: {words}"
-    return restore.intend(
-        store, job, point, accept_duplicates=accept_duplicates, clock=clock, why=why, still=still
-    )
+    request = RestoreRequest(point, accept_duplicates)
+    return intend(store, job, request, clock=clock, why=why, still=still)
 
 
 class _Live:
@@ -148,10 +174,10 @@ class _Live:
         self.generation = generations.live(store, job)
         self._root = files.folder_of(store) / paths.generation(job, self.generation)
         self.newest = damage.expected(store, job, self.generation)
-        """The newest batch of each query that is known to be committed, whether it is whole or not."""
+        """The newest batch of each query that is known to be committed, whether it is intact or not."""
         folder = self._root / "queries"
         for name in [one.name for one in folder.iterdir() if one.is_dir()] if folder.is_dir() else []:
-            there = damage.newest(folder / name / "commits")
+            there = newest(folder / name / "commits")
             self.newest[name] = max(self.newest.get(name, NO_BATCH), there)
 
         self._delivered = generations.ahead(store, job, self.generation)
@@ -174,21 +200,21 @@ class _Live:
         ]
 
     def last_whole(self) -> dict[str, BatchId] | None:
-        """The last whole batch of every query; None when one has none, or they hang together."""
+        """The last intact batch of every query; None when one has none, or when channels connect them."""
         origin = known_origin(self._store, self._job, self.generation)
         if origin is None or any("/log/" in name for name in files.below(self._root / "channels")):
             return None
         found, contents = {}, Contents.known(self._store, self._job, self.generation)
         for name, committed in self.newest.items():
-            batch = damage.last_whole(self._root / "queries" / name, committed, contents)
+            batch = last_whole(self._root / "queries" / name, committed, contents)
             if batch is None or (batch < committed and self._receives(name, batch)):
                 return None
             found[name] = batch
         return found
 
     def offsets(self, name: str, batch: BatchId) -> tuple[str, ...]:
-        """Where the sources of a query stood behind a batch."""
-        return tuple(self._planned(name, batch)[2:])
+        """Where the sources of a query stood after a batch."""
+        return () if batch == NO_BATCH else offsets_of(self._root / "queries" / name, batch).lines
 
     def rewindable(self, name: str) -> bool:
         return _rewindable(name, list(_retained(self._store, self._job)))
@@ -196,7 +222,7 @@ class _Live:
     def keep(self, whole: Mapping[str, BatchId], clock: Clock, still: Callable[[], None]) -> CheckpointId:
         """Keep these batches as one more checkpoint; its id."""
         origin = known_origin(self._store, self._job, self.generation)
-        assert origin is not None, "live files with whole batches have an origin"
+        assert origin is not None, "live files with intact batches have an origin"
         begun_at = clock.now().isoformat()
         still()
         id = self._begin()
@@ -247,11 +273,10 @@ class _Live:
             kept = pins.keep("", names, checkpoint=id)
         except GoneError as error:
             raise DamagedError(job=self._job, damage=f"{error} of query {name} is gone") from error
-        header = json.loads(self._planned(name, batch)[1])
         return cut.model_copy(
             update={
                 "offsets": self.offsets(name, batch),
-                "watermark_ms": header.get("batchWatermarkMs") or None,
+                "watermark_ms": offsets_of(self._root / "queries" / name, batch).watermark_ms,
                 "files": kept.files,
                 "new_bytes": kept.new_bytes,
             }
@@ -261,25 +286,9 @@ class _Live:
         """Whether it reads a journal of weir's own, which keeps little of what was committed."""
         return batch == NO_BATCH or any('"source"' in line for line in self.offsets(name, batch))
 
-    def _planned(self, name: str, batch: BatchId) -> list[str]:
-        """The lines of `offsets/<n>`."""
-        if batch == NO_BATCH:
-            return []
-        return (self._root / "queries" / name / "offsets" / str(batch)).read_text().split("\n")
-
     def _attempt(self) -> int:
         names = (key.rsplit("/", 1)[1] for key in self._store.list(paths.attempts(self._job)))
         return max((int(one.removesuffix(".json")) for one in names if one.endswith(".json")), default=0)
-
-
-def _checkpoint(store: Store, job: JobName, passed_over: list[str]) -> Manifest | None:
-    """The newest checkpoint that is whole."""
-    for id in restore.candidates(store, job):
-        problems = restore.verify_id(store, job, id)
-        if not problems:
-            return mf.read(store, job, id)
-        passed_over.append(f"checkpoint {id} is damaged: {problems[0]}")
-    return None
 
 
 def _retained(store: Store, job: JobName) -> Iterator[Manifest]:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from weir.channel.writer import ChannelWriter
 from weir.job.graph import Graph, QuerySpec
-from weir.job.sinks import StagingSink
-from weir.job.state import UserStateSink
 from weir.savepoint.manifest import SavedSink
+from weir.sinks import StagingSink
+from weir.sinks.user_state import UserStateSink
 from weir.spark.file_sink import described, log_of
 
 if TYPE_CHECKING:

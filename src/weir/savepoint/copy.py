@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from weir.errors import NotASavepointError
-from weir.savepoint.in_store import discard, is_mark
 from weir.savepoint.manifest import MANIFEST, SavedFile
+from weir.savepoint.object_store import discard, is_mark
 from weir.savepoint.place import Place
 from weir.savepoint.take import Progress, Taken
 from weir.savepoint.verify import VERIFIED
@@ -15,8 +15,15 @@ from weir.savepoint.writing import begin, delete
 from weir.storage import files, open_store
 
 
-def copy(place: Place, target: str, progress: Progress = lambda _done, _total: None) -> Taken:
+def copy(
+    place: Place,
+    target: str,
+    progress: Progress = lambda _done, _total: None,
+    read: Callable[[], None] = lambda: None,
+) -> Taken:
     """Copy a savepoint into a folder or URL, under its own name; the copy is as good as the original.
+
+    `read` is called when all is read: the storage may take long to make the rest durable.
 
     When it raises, nothing of the copy is left. Raises `DamagedSavepointError` when the original is
     not whole, `NotASavepointError` when it is none.
@@ -31,7 +38,10 @@ def copy(place: Place, target: str, progress: Progress = lambda _done, _total: N
             yield chunk
             with lock:
                 done += len(chunk)
+                all_read = done == savepoint.bytes
             progress(done, savepoint.bytes)
+            if all_read:
+                read()
 
     try:
         files.parallel(lambda file: writing.add(file.path, counted(file)), savepoint.files)

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from weir.checkpoint.manifest import Manifest
 from weir.clock import Clock, Deadline
 from weir.errors import NoSavepointError
 from weir.ids import BatchId, JobName, QueryName
-from weir.job.query import QueryRun
 from weir.savepoint.take import HaltedError
+
+if TYPE_CHECKING:  # the supervisor loads this room and no Spark
+    from weir.job.query import QueryRun
 
 _LOOK = 0.02
 

@@ -12,21 +12,17 @@ there is none, there is no savepoint.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from weir.errors import BadNameError, NotASavepointError
-from weir.ids import MAX_ATTEMPT, job_name, query_name
+from weir.errors import NotASavepointError
+from weir.ids import MAX_ATTEMPT
 from weir.protocol.operators import Operator
-from weir.protocol.shapes import Shape
-from weir.storage import sealed
+from weir.protocol.shape import Shape
+from weir.storage import manifest
 from weir.storage.members import check_members
 
-FORMAT = 2
-"""The newest form of a manifest that this weir knows: the second has a checksum of its own."""
 MANIFEST = "manifest.json"
 
 DERIVED = ("edit", "convert")
@@ -110,13 +106,10 @@ class SavedChannel(_Frozen):
     """The writer's cut."""
 
 
-class Savepoint(_Frozen):
+class Savepoint(manifest.Stored, _Frozen):
     """A savepoint, whole."""
 
-    format: int
-    checksum: str = ""
-    """That of its own file, where it is stored (`storage/sealed.py`); else ""."""
-    job: str
+    job: manifest.Job
     id: int
     """The checkpoint that it is a copy of."""
     taken_at: str
@@ -138,21 +131,11 @@ class Savepoint(_Frozen):
     generation: Annotated[int, Field(ge=0)]
     attempt: Annotated[int, Field(ge=0, le=MAX_ATTEMPT)]
     """Which took it: what goes on from it must have a higher one, or channels and journals refuse it."""
-    queries: dict[str, SavedQuery]
-    channels: dict[str, SavedChannel]
+    queries: dict[manifest.Query, SavedQuery]
+    channels: dict[manifest.Query, SavedChannel]
     files: tuple[SavedFile, ...]
     owners: dict[str, str] = {}
     """Queries that their sinks know by another name (`Origin.owners`)."""
-
-    @field_validator("job")
-    @classmethod
-    def _is_a_job(cls, job: str) -> str:
-        return _checked(job_name, job)
-
-    @field_validator("queries", "channels")
-    @classmethod
-    def _are_queries(cls, named: dict[str, Any]) -> dict[str, Any]:
-        return {_checked(query_name, name): one for name, one in named.items()}
 
     @model_validator(mode="after")
     def _names_its_own_files(self) -> Savepoint:
@@ -178,38 +161,22 @@ class Savepoint(_Frozen):
         return {f.path.removeprefix(folder): f for f in self.files if f.path.startswith(folder)}
 
 
-def _checked(check: Callable[[str], str], name: str) -> str:
-    try:
-        return check(name)
-    except BadNameError as error:
-        raise ValueError(error.what) from error
-
-
 def encode(savepoint: Savepoint) -> bytes:
     """As it is stored, with a checksum of its own."""
-    stored = savepoint.model_copy(update={"format": FORMAT, "checksum": ""})
-    return sealed.seal(stored.model_dump_json(indent=1).encode())
+    return manifest.encode(savepoint, indent=1)
 
 
 def decode(data: bytes, place: str) -> Savepoint:
     """The savepoint of a manifest; raises `NotASavepointError` for what can't be used, and says why."""
     try:
-        form = json.loads(data)["format"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise NotASavepointError(place=place, reason=f"its {MANIFEST} can't be read") from None
-    if not isinstance(form, int) or not form >= 1:
-        raise NotASavepointError(place=place, reason=f"its {MANIFEST} can't be read")
-    if form > FORMAT:
-        reason = f"it has format {form}, and this weir knows those up to {FORMAT}: a newer weir wrote it"
-        raise NotASavepointError(place=place, reason=reason)
-    try:
-        savepoint = Savepoint.model_validate_json(data)
-        if (form > 1 or savepoint.checksum) and not sealed.check(data):
-            reason = f"its {MANIFEST} is not what its checksum says: somebody changed it, or the disk lost it"
-            raise NotASavepointError(place=place, reason=reason)
-        return savepoint.model_copy(update={"checksum": ""})
+        return manifest.decode(data, Savepoint)
+    except manifest.NewerManifestError as error:
+        raise NotASavepointError(place=place, reason=str(error)) from error
     except ValidationError as error:
         first = error.errors()[0]
         where = "".join(f"{one}: " for one in [".".join(map(str, first["loc"]))] if one)
         reason = f"its {MANIFEST} is not whole: {where}{first['msg'].removeprefix('Value error, ')}"
         raise NotASavepointError(place=place, reason=reason) from error
+    except ValueError as error:
+        why = ": somebody changed it, or the disk lost it" if str(error) == manifest.CHANGED else ""
+        raise NotASavepointError(place=place, reason=f"its {MANIFEST} {error}{why}") from error

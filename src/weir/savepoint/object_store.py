@@ -24,7 +24,6 @@ import hashlib
 import json
 import re
 import secrets
-import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from functools import partial
 from typing import Any
 
 from weir import faults
+from weir.clock import Clock, retry
 from weir.errors import ExternalError, OutcomeUnknownError, SavepointPlaceError
 from weir.ids import Attempt, JobName
 from weir.savepoint.manifest import MANIFEST, SavedFile, Savepoint, encode
@@ -139,13 +139,7 @@ class InStore:
         return self._store.get(f"{self._name}/{TAKING}") == self._mark
 
     def _put(self, key: str, data: bytes) -> None:
-        for pause in _PAUSES:
-            try:
-                self._store.put(key, data)
-                return
-            except ExternalError:
-                threading.Event().wait(pause)
-        self._store.put(key, data)
+        retry(lambda: self._store.put(key, data), _PAUSES, Clock().sleep, on=ExternalError)
 
 
 def sweep(store: Store, holder: Holder | None) -> list[str]:

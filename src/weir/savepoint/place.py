@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -47,8 +48,20 @@ class Place:
             reason = f"there is no {MANIFEST}"
             if self._root is not None and not self._root.exists():
                 reason = "there is no such directory"
+            elif below := self._only_one_below():
+                reason += f"; the only savepoint in it is {below}"
             raise NotASavepointError(place=self.url, reason=reason)
         return decode(data, self.url)
+
+    def _only_one_below(self) -> Path | None:
+        """The savepoint in a local folder that has exactly one; those in the making do not count."""
+        if self._root is None or not self._root.is_dir():
+            return None
+        with suppress(OSError):
+            found = [path.parent for path in self._root.glob(f"*/{MANIFEST}")]
+            visible = [path for path in found if not path.name.startswith(".")]
+            return visible[0] if len(visible) == 1 else None
+        return None
 
     def names(self) -> list[str]:
         """All files that are there, whether the manifest knows them or not."""

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from weir.errors import WeirError
-from weir.protocol.shapes import Shape
-from weir.savepoint import plan_text
+from weir.protocol import plan_text
+from weir.protocol.restore_plan import Overall, Verdict
+from weir.protocol.shape import Shape
 from weir.savepoint.manifest import Savepoint
-from weir.savepoint.plan import Overall, Verdict
-from weir.savepoint.planning import Options, plan
 from weir.savepoint.shapes import before
-from weir.spark.refusals import PARTITIONS, PROVIDER
+from weir.savepoint.verdicts import Options, plan
+from weir.spark.logs import PARTITIONS, PROVIDER
 
 
 class Answer(str, Enum):

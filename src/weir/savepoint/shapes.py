@@ -13,9 +13,9 @@ import json
 from pydantic import ValidationError
 
 from weir.ids import Attempt, Generation, JobName, QueryName
-from weir.protocol.shapes import PlannedSource, Shape
+from weir.protocol.shape import PlannedSource, Shape
 from weir.savepoint.manifest import SavedQuery, SavedSource
-from weir.savepoint.planning import Before
+from weir.savepoint.verdicts import Before
 from weir.storage import Store, paths
 
 

@@ -7,7 +7,6 @@ Nothing in a savepoint names the place that it was taken from.
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import threading
@@ -19,18 +18,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from weir import faults
-from weir.checkpoint.edits import relocated
 from weir.checkpoint.kept import KeptFiles
 from weir.checkpoint.manifest import File, Manifest, QueryCut
 from weir.clock import Clock
 from weir.errors import SavepointPlaceError, StorageError
 from weir.ids import Attempt, Generation, JobName, QueryName
-from weir.job.sources import journal
 from weir.protocol.operators import Operator
-from weir.protocol.shapes import Shape
-from weir.savepoint.in_store import Holder
+from weir.protocol.shape import Shape
 from weir.savepoint.manifest import (
-    FORMAT,
     SavedChannel,
     SavedFile,
     SavedQuery,
@@ -38,11 +33,15 @@ from weir.savepoint.manifest import (
     SavedSource,
     Savepoint,
 )
-from weir.savepoint.operators import described
+from weir.savepoint.object_store import Holder
 from weir.savepoint.shapes import kept as kept_shape
 from weir.savepoint.writing import Writing, begin
+from weir.sources import journal
+from weir.spark.logs import CommitEntry, OffsetEntry, OperatorEntry, parsed_offset
+from weir.spark.operator_metadata import described
 from weir.storage import Store, files, paths
 from weir.storage.files import Sum
+from weir.storage.manifest import FORMAT
 from weir.storage.members import JOURNALS
 from weir.storage.open import is_local, local_path
 
@@ -266,7 +265,10 @@ def relative(path: str) -> Callable[[bytes], bytes] | None:
     found = _OPERATOR.fullmatch(path)
     if found is None:
         return None
-    return lambda data: relocated(data.decode(), found[1]).replace('"file:queries/', '"queries/').encode()
+    location = found[1]
+    return lambda data: (
+        OperatorEntry.parse(data).moved(location).data.replace(b'"file:queries/', b'"queries/')
+    )
 
 
 def _savepoint(
@@ -312,7 +314,7 @@ def saved_queries(store: Store, manifest: Manifest, facts: Mapping[str, QueryFac
 
 
 def _query(name: str, cut: QueryCut, facts: QueryFacts, shape: Shape | None, kept: KeptFiles) -> SavedQuery:
-    # the driver has waited for that (`driver/delivered.py`)
+    # the driver has waited for that (`savepoint/delivered.py`)
     sink = facts.sink.model_copy(update={"last_batch": cut.batch}) if facts.sink else None
     query = SavedQuery(
         batch=cut.batch,
@@ -340,14 +342,14 @@ def with_files(
     rows: Mapping[int, int],
 ) -> SavedQuery:
     """A query with what its files at its batch tell; `sources` and `rows` are as in `QueryFacts`."""
-    version, header, *ends = read(f"offsets/{query.batch}").decode().split("\n")
+    offsets = OffsetEntry.parse(read(f"offsets/{query.batch}"))
     operators = described(sizes, read)
-    unique = b'"stateUniqueIds"' in read(f"commits/{query.batch}")
+    state_format = CommitEntry.parse(read(f"commits/{query.batch}")).state_format
     return query.model_copy(
         update={
-            "conf": json.loads(header).get("conf", {}),
-            "state_format": (2 if unique else 1) if operators else None,
-            "sources": _sources(version, ends, sources),
+            "conf": offsets.metadata.get("conf", {}),
+            "state_format": state_format if operators else None,
+            "sources": _sources(offsets, sources),
             "operators": tuple(_counted(one, rows) for one in operators),
         }
     )
@@ -361,25 +363,16 @@ def _counted(operator: Operator, rows: Mapping[int, int]) -> Operator:
     return operator.model_copy(update={"rows": rows.get(operator.id)})
 
 
-def _sources(version: str, lines: list[str], descriptions: tuple[str, ...]) -> tuple[SavedSource, ...]:
-    found = []
-    for number, line in enumerate(lines):
-        name, offset = (str(number), line) if version == "v1" else _split(line)
-        if offset:
-            about = descriptions[number] if version == "v1" and number < len(descriptions) else ""
-            found.append(SavedSource(name=name, offset=offset, channel=_channel(offset), description=about))
-    return tuple(found)
-
-
-def _split(line: str) -> tuple[str, str]:
-    name, _, offset = line.partition(":")
-    return name, offset
+def _sources(offsets: OffsetEntry, descriptions: tuple[str, ...]) -> tuple[SavedSource, ...]:
+    known = {} if offsets.named else {str(number): about for number, about in enumerate(descriptions)}
+    return tuple(
+        SavedSource(name=name, offset=end, channel=_channel(end), description=known.get(name, ""))
+        for name, end in offsets.ends()
+        if end
+    )
 
 
 def _channel(offset: str) -> str:
-    try:
-        found = json.loads(offset)
-    except ValueError:
-        return ""
+    found = parsed_offset(offset)
     ours = isinstance(found, dict) and found.keys() == {"entry", "barrier", "channel"}
     return str(found["channel"]) if ours else ""

@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from weir.errors import BadOffsetsError
-from weir.protocol.fits import Fit, Level, Reshape, bare, fit, is_reordered, reshape, same_functions
+from weir.protocol import maps as mapped
+from weir.protocol import replayed_sources as beginnings
+from weir.protocol.compatibility import Fit, Level, Reshape, bare, fit, is_reordered, reshape, same_functions
+from weir.protocol.maps import Maps, Target
 from weir.protocol.matching import OWN, Choice, Pair, match, match_sources
 from weir.protocol.offsets import NOWHERE, Position
-from weir.protocol.shapes import PlannedOperator, PlannedSource, Shape
-from weir.savepoint import beginnings
-from weir.savepoint import maps as mapped
-from weir.savepoint.maps import Maps, Target
-from weir.savepoint.plan import NAMED, Part, QueryPlan, RestorePlan, Verdict
-from weir.spark.refusals import (
-    PARTITIONS,
+from weir.protocol.restore_plan import NAMED, Part, QueryPlan, RestorePlan, Verdict
+from weir.protocol.shape import PlannedOperator, PlannedSource, Shape
+from weir.spark.logs import PARTITIONS
+from weir.spark.reshape import (
     TRANSFORM,
     Refusal,
     backend_of,

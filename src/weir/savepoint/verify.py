@@ -1,7 +1,7 @@
 """Is a savepoint whole? Every file is read and compared with the manifest.
 
 What was found is left beside the manifest, as `verified.json`, so that a catalogue can show it. Whether
-the state can be loaded is looked at by a process with Spark (`state/loading.py`); `leave` notes it too.
+the state can be loaded is looked at by a process with Spark (`state/load.py`); `leave` notes it too.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from weir.checkpoint.manifest import no_cut
 from weir.clock import Clock
 from weir.errors import ExternalError
+from weir.savepoint.as_point import facts
 from weir.savepoint.manifest import MANIFEST, SavedFile, Savepoint
 from weir.savepoint.place import Place, lacks
-from weir.savepoint.restoring import facts
 from weir.savepoint.take import Progress
 from weir.storage import files, open_store
 

@@ -2,7 +2,7 @@
 
 On a file system it grows in a folder `.weir-savepoint-<name>-<token>` beside its place, is forced to
 the disk, and gets its name by one rename. What a killed writer leaves behind is swept by the next one,
-when nobody holds its lock. In an object store (`in_store.py`) its files are put below its name, and the
+when nobody holds its lock. In an object store (`object_store.py`) its files are put below its name, and the
 manifest, put last, makes them a savepoint.
 """
 
@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Protocol
 
 from weir import faults
-from weir.savepoint import in_store
-from weir.savepoint.in_store import Holder, InStore, taken
+from weir.savepoint import object_store as in_store
 from weir.savepoint.manifest import MANIFEST, SavedFile, Savepoint, encode
+from weir.savepoint.object_store import Holder, InStore, taken
 from weir.storage import files, open_store
 from weir.storage.local import make_folders, sync_folder
 from weir.storage.open import is_local, local_path

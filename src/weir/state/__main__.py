@@ -23,14 +23,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from weir.config import resolve
-from weir.errors import WeirError
+from weir.errors import WeirError, error_form
 from weir.spark import session
 from weir.spark.failure import from_exception, shows_output
 from weir.state.diff import diff
 from weir.state.edit import edit
 from weir.state.export import export
-from weir.state.loading import load
-from weir.state.point import Point, find, unreadable
+from weir.state.load import load
+from weir.state.point import StatePoint, locate, unreadable
 from weir.state.read import frame_of, options_of
 
 Request = dict[str, Any]
@@ -58,11 +58,11 @@ def _answer(request: Request) -> dict[str, Any]:
         spark.stop()
 
 
-def _points(request: Request) -> list[Point]:
+def _points(request: Request) -> list[StatePoint]:
     if request["do"] not in ("show", "export", "diff"):
         return []
     paths = [request[name] for name in ("path", "other") if name in request]
-    points = [find(path, request["query"], _scratch) for path in paths]
+    points = [locate(path, request["query"], _scratch) for path in paths]
     for point in points:
         options_of(point, request["operator"], **_of(request))
     return points
@@ -79,17 +79,17 @@ def _scratch() -> Path:
     return folder
 
 
-def _show(spark: SparkSession, request: Request, points: list[Point]) -> dict[str, Any]:
+def _show(spark: SparkSession, request: Request, points: list[StatePoint]) -> dict[str, Any]:
     frame = _read(spark, request, points[0])
     return {**_about(points[0], request), **_table(frame, request["limit"])}
 
 
-def _export(spark: SparkSession, request: Request, points: list[Point]) -> dict[str, Any]:
+def _export(spark: SparkSession, request: Request, points: list[StatePoint]) -> dict[str, Any]:
     frame = _read(spark, request, points[0])
     return {**_about(points[0], request), **_exported(frame, request)}
 
 
-def _diff(spark: SparkSession, request: Request, points: list[Point]) -> dict[str, Any]:
+def _diff(spark: SparkSession, request: Request, points: list[StatePoint]) -> dict[str, Any]:
     before, after = (_read(spark, request, point) for point in points)
     found = diff(before, after, "row" if request["side"] else "key").persist()
     counts = {row["change"]: row["count"] for row in found.groupBy("change").count().collect()}
@@ -97,7 +97,7 @@ def _diff(spark: SparkSession, request: Request, points: list[Point]) -> dict[st
     return body | (_exported(found, request) if request["target"] else _table(found, request["limit"]))
 
 
-def _edit(spark: SparkSession, request: Request, _: list[Point]) -> dict[str, Any]:
+def _edit(spark: SparkSession, request: Request, _: list[StatePoint]) -> dict[str, Any]:
     def given(name: str) -> DataFrame | None:
         file = request[name]
         form = "json" if request["format"] == "json" else "parquet"
@@ -116,7 +116,7 @@ def _edit(spark: SparkSession, request: Request, _: list[Point]) -> dict[str, An
     return {"place": edited.place, "before": edited.before, "after": edited.after}
 
 
-def _load(spark: SparkSession, request: Request, _: list[Point]) -> dict[str, Any]:
+def _load(spark: SparkSession, request: Request, _: list[StatePoint]) -> dict[str, Any]:
     found = []
     for path in request["paths"]:
         known = {
@@ -126,7 +126,7 @@ def _load(spark: SparkSession, request: Request, _: list[Point]) -> dict[str, An
     return {"loaded": found}
 
 
-_DO: dict[str, Callable[[SparkSession, Request, list[Point]], dict[str, Any]]] = {
+_DO: dict[str, Callable[[SparkSession, Request, list[StatePoint]], dict[str, Any]]] = {
     "show": _show,
     "export": _export,
     "diff": _diff,
@@ -135,7 +135,7 @@ _DO: dict[str, Callable[[SparkSession, Request, list[Point]], dict[str, Any]]] =
 }
 
 
-def _read(spark: SparkSession, request: Request, point: Point) -> DataFrame:
+def _read(spark: SparkSession, request: Request, point: StatePoint) -> DataFrame:
     frame = frame_of(spark, point, request["operator"], **_of(request))
     try:
         return frame.where(request["where"]) if request["where"] else frame
@@ -145,7 +145,7 @@ def _read(spark: SparkSession, request: Request, point: Point) -> DataFrame:
         raise unreadable(point.path, point.query, reason, todo) from error
 
 
-def _about(point: Point, request: Request) -> dict[str, Any]:
+def _about(point: StatePoint, request: Request) -> dict[str, Any]:
     operator = point.operator(request["operator"])
     facts = {"query": point.query, "batch": int(point.batch), "operator": operator.id}
     return {**facts, "kind": operator.kind}
@@ -169,19 +169,12 @@ def _first_line(error: Exception) -> str:
 
 def _told(error: Exception) -> dict[str, Any]:
     if isinstance(error, WeirError):
-        found = {"what": error.what, "why": error.why, "hint": error.hint}
-        return {**found, "exit_code": error.exit_code, "log": shows_output(error)}
+        return {**error_form(error), "exit_code": error.exit_code, "log": shows_output(error)}
     if isinstance(error, AnalysisException):  # a folder that is there already, files that are not
         return {"what": "Spark refuses it", "why": _first_line(error), "hint": "", "exit_code": 2}
     failure = from_exception(error, "")
-    hint = "what Spark said is above"
-    return {
-        "what": failure.what,
-        "why": failure.why,
-        "hint": hint,
-        "exit_code": failure.exit_code,
-        "log": True,
-    }
+    hint = "what Spark printed is above"
+    return {**error_form(failure), "hint": hint, "exit_code": failure.exit_code, "log": True}
 
 
 if __name__ == "__main__":

@@ -17,12 +17,14 @@ from pyspark.sql.types import NullType, StructField, StructType
 
 from weir.errors import StateNotRewritableError
 from weir.protocol.operators import Operator, StateStore
-from weir.spark import content, cut, rows
-from weir.spark.refusals import JOIN, PARTITIONS, TRANSFORM, edit_refusal, partition_columns
+from weir.spark import content, cut
+from weir.spark import unsafe_row as rows
+from weir.spark.logs import PARTITIONS
+from weir.spark.reshape import JOIN, TRANSFORM, edit_refusal, partition_columns
 from weir.spark.rewrite import Change
 from weir.spark.rewrite import Place as StorePlace
-from weir.state.packing import PACKED, packing
-from weir.state.point import Point
+from weir.state.pack import PACKED, packing
+from weir.state.point import StatePoint
 
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
@@ -30,7 +32,7 @@ _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 class Changes:
     """The rows of one operator, and what can become of them. Raises `StateNotRewritableError`."""
 
-    def __init__(self, spark: SparkSession, point: Point, operator: Operator, folder: Path) -> None:
+    def __init__(self, spark: SparkSession, point: StatePoint, operator: Operator, folder: Path) -> None:
         conf = cut.conf_of(point.root, point.batch)
         refused = edit_refusal(operator, conf)
         if refused is not None:
@@ -160,7 +162,7 @@ class Changes:
         return _refused(self._point, f"operator {self._operator.id} ({self._operator.kind}): {reason}", todo)
 
 
-def _refused(point: Point, reason: str, todo: str) -> StateNotRewritableError:
+def _refused(point: StatePoint, reason: str, todo: str) -> StateNotRewritableError:
     return StateNotRewritableError(query=point.query, reason=reason, todo=todo)
 
 

@@ -19,14 +19,15 @@ from weir.errors import StateNotRewritableError
 from weir.ids import BatchId
 from weir.protocol.operators import Operator
 from weir.savepoint.manifest import Savepoint
-from weir.savepoint.operators import operators
 from weir.savepoint.place import Place
 from weir.savepoint.remake import check_target, remake
 from weir.spark import cut
-from weir.spark.refusals import PARTITIONS, backend_of
+from weir.spark.logs import PARTITIONS
+from weir.spark.operator_metadata import operators
+from weir.spark.reshape import backend_of
 from weir.spark.rewrite import Rewritten, rewrite
 from weir.state.changes import Changes
-from weir.state.point import Point, find
+from weir.state.point import StatePoint, locate
 from weir.state.read import scratch
 
 
@@ -67,7 +68,7 @@ def edit(
     begun = time.monotonic()
     name = f"{savepoint.name}-edited"
     check_target(savepoint, str(target), name)
-    point = find(str(path), query, lambda: scratch(spark, Path(str(target))))
+    point = locate(str(path), query, lambda: scratch(spark, Path(str(target))))
     folder = scratch(spark, Path(str(target)))
     try:
         changes = Changes(spark, point, point.operator(operator), folder / "rows")
@@ -99,7 +100,7 @@ def edit(
     return Edited(done, changes.before, made.rows)
 
 
-def _with(savepoint: Savepoint, point: Point, edited: int, made: Rewritten, root: Path) -> Savepoint:
+def _with(savepoint: Savepoint, point: StatePoint, edited: int, made: Rewritten, root: Path) -> Savepoint:
     """What the new savepoint says of itself."""
     query = savepoint.queries[point.query]
     rows = {one.id: one.rows for one in query.operators}

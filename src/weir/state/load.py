@@ -13,11 +13,11 @@ from zipfile import BadZipFile
 from pyspark.sql import SparkSession
 
 from weir.protocol.operators import Operator, StateStore
-from weir.savepoint.operators import operators
 from weir.spark import content, cut
 from weir.spark.closure import GoneError
-from weir.spark.refusals import LIMIT, backend_of
-from weir.state.point import Point, Scratch, queries
+from weir.spark.operator_metadata import operators
+from weir.spark.reshape import LIMIT, backend_of
+from weir.state.point import Scratch, StatePoint, queries
 
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
@@ -47,7 +47,7 @@ def load(
         if batch < 0:
             continue
         try:
-            point = Point(path, query, root, batch, operators(root, batch))
+            point = StatePoint(path, query, root, batch, operators(root, batch))
         except (GoneError, ValueError, KeyError, IndexError, BadZipFile) as error:
             damage.append(f"query {query} can't be read: {_first_line(error)}")
             continue
@@ -68,7 +68,9 @@ def load(
     return Loaded(rows, tuple(damage), tuple(left_out))
 
 
-def _rows(spark: SparkSession, point: Point, operator: Operator, store: StateStore, scratch: Scratch) -> int:
+def _rows(
+    spark: SparkSession, point: StatePoint, operator: Operator, store: StateStore, scratch: Scratch
+) -> int:
     view = cut.lay_out(point.root, point.batch, scratch() / "view")
     session = spark.newSession()
     session.conf.set(_FORMAT, str(cut.format_of(view, point.batch)))

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as types
 
-from weir.spark.rows import struct_type
+from weir.spark.unsafe_row import struct_type
 
 PACKED = "key_bytes binary, value_bytes binary, column_family_name string, place int"
 
@@ -39,7 +39,7 @@ def packing(key: dict[str, Any], value: dict[str, Any], family: str) -> Task:
 
 
 def plain_values(array: Any) -> list[Any]:
-    """The values of an Arrow array as Spark stores them (`spark/rows.py`)."""
+    """The values of an Arrow array as Spark stores them (`spark/unsafe_row.py`)."""
     type = array.type
     if types.is_struct(type):
         rows = _rows([plain_values(column) for column in array.flatten()], len(array))

@@ -1,7 +1,7 @@
 """From a path to the state of one query: which files, of which batch, with which operators.
 
     <savepoint>                        a savepoint, on a file system or in an object store
-    <dir>/<job>                        the live files of a job, behind their last committed batch
+    <dir>/<job>                        the live files of a job, after their last committed batch
     <dir>/<job>/chk-41                 a checkpoint; also <dir>/<job>/checkpoints/chk-41.json
     <any checkpointLocation>           of a query that Spark runs without weir
 
@@ -21,10 +21,11 @@ from weir.errors import StateNotReadableError
 from weir.ids import BatchId, CheckpointId, JobName
 from weir.protocol.operators import Operator
 from weir.savepoint.manifest import MANIFEST, Savepoint
-from weir.savepoint.operators import operators
 from weir.savepoint.place import Place
 from weir.spark.closure import GoneError
-from weir.storage import generations, paths
+from weir.spark.operator_metadata import operators
+from weir.storage import generation as generations
+from weir.storage import paths
 from weir.storage.local import LocalStore
 from weir.storage.open import is_local, local_path
 
@@ -35,7 +36,7 @@ Scratch = Callable[[], Path]
 
 
 @dataclass(frozen=True)
-class Point:
+class StatePoint:
     """One query at one committed batch."""
 
     path: str
@@ -56,7 +57,7 @@ class Point:
         return found[id]
 
 
-def find(path: str, query: str | None, scratch: Scratch) -> Point:
+def locate(path: str, query: str | None, scratch: Scratch) -> StatePoint:
     """The state of a query at a path; without a name it must be the only query there.
 
     Raises `StateNotReadableError` for what is not there.
@@ -71,7 +72,7 @@ def find(path: str, query: str | None, scratch: Scratch) -> Point:
     if batch < 0:
         raise unreadable(path, query, "no batch of it is committed", "wait for its first batch")
     try:
-        return Point(path, query, root, batch, operators(root, batch))
+        return StatePoint(path, query, root, batch, operators(root, batch))
     except GoneError as error:
         todo = "try again; Spark deletes live files that it does not need any more"
         raise unreadable(path, query, f"the file {error} is gone", todo) from error

@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from weir.errors import StateNotReadableError
 from weir.protocol.operators import Operator
 from weir.spark import cut
-from weir.spark.refusals import JOIN, LIMIT, TRANSFORM
-from weir.state.point import Point, find, unreadable
+from weir.spark.reshape import JOIN, LIMIT, TRANSFORM
+from weir.state.point import StatePoint, locate, unreadable
 
 Side = Literal["left", "right"]
 
@@ -48,13 +48,13 @@ def read(
     "timers". Of a list variable a row has `list_value`, of a map variable `user_map_key` and
     `user_map_value`. Raises `StateNotReadableError` for what is not there or can't be read.
     """
-    point = find(str(path), query, lambda: scratch(spark, Path(str(path))))
+    point = locate(str(path), query, lambda: scratch(spark, Path(str(path))))
     return frame_of(spark, point, operator, store=store, side=side, var=var)
 
 
 def frame_of(
     spark: SparkSession,
-    point: Point,
+    point: StatePoint,
     id: int,
     *,
     store: str | None = None,
@@ -71,7 +71,7 @@ def frame_of(
 
 
 def options_of(
-    point: Point, id: int, *, store: str | None = None, side: str | None = None, var: str | None = None
+    point: StatePoint, id: int, *, store: str | None = None, side: str | None = None, var: str | None = None
 ) -> dict[str, str]:
     """What Spark's reader must be told; raises `StateNotReadableError` for what it can't read."""
     told = _options(point, point.operator(id), store, side, var)
@@ -93,7 +93,7 @@ def variables(operator: Operator) -> dict[str, str]:
 
 
 def _options(
-    point: Point, operator: Operator, store: str | None, side: str | None, var: str | None
+    point: StatePoint, operator: Operator, store: str | None, side: str | None, var: str | None
 ) -> dict[str, str]:
     if operator.kind == LIMIT:
         raise _refused(point, operator, "Spark keeps no schema of what a limit has counted", "")
@@ -108,7 +108,7 @@ def _options(
     return {}
 
 
-def _variable(point: Point, operator: Operator, other: str | None, var: str | None) -> dict[str, str]:
+def _variable(point: StatePoint, operator: Operator, other: str | None, var: str | None) -> dict[str, str]:
     known = variables(operator)
     timed = str(operator.properties.get("timeMode", "")).lower() not in ("", "none", "notime")
     choices = [*known, *([TIMERS] if timed else [])]
@@ -124,7 +124,7 @@ def _variable(point: Point, operator: Operator, other: str | None, var: str | No
     return {"stateVarName": var, "flattenCollectionTypes": str(known[var] != _LIST).lower()}
 
 
-def _of_join(point: Point, operator: Operator, store: str | None, side: str | None) -> dict[str, str]:
+def _of_join(point: StatePoint, operator: Operator, store: str | None, side: str | None) -> dict[str, str]:
     families = [family.name for one in operator.stores for family in one.families]
     stores = [one.name for one in operator.stores if one.name != "default"]
     names = stores or [name for name in families if name != "default"]
@@ -138,6 +138,6 @@ def _of_join(point: Point, operator: Operator, store: str | None, side: str | No
     )
 
 
-def _refused(point: Point, operator: Operator, reason: str, todo: str) -> StateNotReadableError:
+def _refused(point: StatePoint, operator: Operator, reason: str, todo: str) -> StateNotReadableError:
     told = f"operator {operator.id} ({operator.kind}): {reason}"
     return unreadable(point.path, point.query, told, todo)
