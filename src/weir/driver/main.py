@@ -13,31 +13,29 @@ import signal
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import psutil
 
 from weir import faults
-from weir.checkpoint.restore import From
 from weir.clock import Clock
 from weir.config import Config
 from weir.driver import jobfile
+from weir.driver.context import JobContext, JobEnd
 from weir.driver.engine import Engine
+from weir.driver.queries import Queries
+from weir.driver.start import start
 from weir.errors import FencedError
 from weir.ids import Attempt, QueryName, job_name
-from weir.lease import Lease
 from weir.link import Link
 from weir.protocol import messages as m
+from weir.restore.request import RestoreRequest
 from weir.spark import session
 from weir.spark.failure import from_exception
 from weir.storage import open_store
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from weir.job.job import Job
+from weir.storage.lease import Lease
 
 
 def main() -> NoReturn:
@@ -56,6 +54,17 @@ def main() -> NoReturn:
     _end(0)
 
 
+@dataclass(frozen=True)
+class _Grant:
+    """The attempt that this driver was given, and how to start."""
+
+    lease: Lease
+    wanted: RestoreRequest | None
+    """What the job resumes from; None: its live files."""
+    again: bool
+    """The job has run before, under this supervisor."""
+
+
 class _Driver:
     def __init__(self, link: Link, file: Path) -> None:
         self._link = link
@@ -63,18 +72,16 @@ class _Driver:
         self._clock = Clock()
         self._inbox: queue.Queue[m.Message] = queue.Queue()
         self._asked_at: dict[int, float] = {}
-        self._config: Config | None = None
-        self._lease: Lease | None = None
-        self._wanted: From | None = None
-        self._again = False
         self._prepared: queue.Queue[Config] = queue.Queue()
-        self._granted: queue.Queue[Lease] = queue.Queue()
+        self._granted: queue.Queue[_Grant] = queue.Queue()
+        self._beats = threading.Event()
+        """Set when there is a lease, and a heart that asks for it."""
         threading.Thread(target=self._listen, name="weir-link", daemon=True).start()
 
     def run(self) -> None:
         threading.Thread(target=self._show_life, name="weir-life", daemon=True).start()
         job = jobfile.load(self._file)
-        self._called = job.name
+        called = job.name
         job.name = job_name(os.environ.pop("WEIR_JOB_NAME", job.name))
         job.function  # noqa: B018  a job without a pipeline is refused before anything is held
         self._link.send(m.Described(job.name, dict(job.options)))
@@ -85,15 +92,19 @@ class _Driver:
         ready_at = self._clock.monotonic()
         self._link.send(m.StepDone("session", ready_at - since))
         faults.point("start.session")
-        lease = self._granted.get()
+        grant = self._granted.get()
         self._link.send(m.StepDone("wait", self._clock.monotonic() - ready_at))
         faults.point("start.granted")
-        self._serve(job, spark, config, lease)
-
-    def _serve(self, job: Job, spark: SparkSession, config: Config, lease: Lease) -> None:
+        if spark.sparkContext.uiWebUrl:
+            self._link.send(m.SparkUi(spark.sparkContext.uiWebUrl))
         store = open_store(config.settings.execution_checkpointing_dir)
-        engine = Engine(job, spark, config, store, lease, self._link.send, self._clock, supervised=True)
-        engine.start(self._from(job), again=self._again)
+        report, clock = self._link.send, self._clock
+        context = JobContext(
+            job, spark, config, store, grant.lease, clock, report, Queries(), JobEnd(), supervised=True
+        )
+        self._serve(start(context, _from(grant.wanted, job.name, called), again=grant.again))
+
+    def _serve(self, engine: Engine) -> None:
         cancelled = False
         while not engine.over.is_set():
             with suppress(queue.Empty):
@@ -112,48 +123,42 @@ class _Driver:
         engine.settle()
         self._link.send(m.Ended(cancelled))
 
-    def _from(self, job: Job) -> From | None:
-        """Where to go on; under another name than its file's, a job is a fork of the one that has it."""
-        wanted = self._wanted
-        if wanted is None or job.name == self._called:
-            return wanted
-        return replace(wanted, changes=replace(wanted.changes, forked_from=self._called))
-
     def _listen(self) -> None:
+        config: Config | None = None
+        lease: Lease | None = None
         for message in self._link.receive():
             if isinstance(message, m.Pong):
                 asked_at = self._asked_at.pop(message.number, None)
-                if self._lease is not None and asked_at is not None:
-                    self._lease.renewed(asked_at)
+                if lease is not None and asked_at is not None:
+                    lease.renewed(asked_at)
             elif isinstance(message, m.Prepare):
-                self._config = Config.from_wire(message.config)
-                self._prepared.put(self._config)
+                config = Config.from_wire(message.config)
+                self._prepared.put(config)
             elif isinstance(message, m.Start):
-                if message.wanted:
-                    self._wanted = From.from_wire(message.wanted)
-                self._again = message.again
-                self._hold(Attempt(message.attempt), message.session)
+                assert config is not None, "Prepare comes before Start"
+                lease = self._hold(Attempt(message.attempt), message.session, config)
+                wanted = RestoreRequest.from_wire(message.wanted) if message.wanted else None
+                self._granted.put(_Grant(lease, wanted, message.again))
             else:
                 self._inbox.put(message)
         _end(1, "the supervisor is gone, so this driver ends")
 
-    def _hold(self, attempt: Attempt, session: str) -> None:
+    def _hold(self, attempt: Attempt, session: str, config: Config) -> Lease:
         """The attempt is ours from now on, whether the session is up or not: keep its lease."""
-        assert self._config is not None, "Prepare comes before Start"
-        settings = self._config.settings
+        settings = config.settings
         timeout = settings.heartbeat_timeout.total_seconds()
-        lease = self._lease = Lease(attempt, timeout, self._clock, session)
+        lease = Lease(attempt, timeout, self._clock, session)
+        self._beats.set()
         interval = settings.heartbeat_interval.total_seconds()
         threading.Thread(target=self._heart, args=(interval,), name="weir-heart", daemon=True).start()
         threading.Thread(target=self._watch, args=(lease,), name="weir-lease", daemon=True).start()
-        self._granted.put(lease)
+        return lease
 
     def _show_life(self) -> None:
         """Until there is a lease to renew: a job file that loads slowly is not one that hangs."""
-        rest = threading.Event()
-        while self._lease is None:
+        while not self._beats.is_set():
             self._link.send(m.Ping(0))
-            rest.wait(5)
+            self._beats.wait(5)
 
     def _heart(self, interval: float) -> None:
         """Ask for the lease again and again; a JVM that hangs holds the ping back."""
@@ -177,6 +182,13 @@ class _Driver:
         while (left := lease.left) > 0:
             rest.wait(min(left, 1.0))  # a wait does not count the time for which the machine was suspended
         _end(FencedError.exit_code, "the lease is over, so this driver ends")
+
+
+def _from(wanted: RestoreRequest | None, name: str, called: str) -> RestoreRequest | None:
+    """Where to resume; under another name than its file's, a job is a fork of the one that has it."""
+    if wanted is None or name == called:
+        return wanted
+    return replace(wanted, forked_from=called)
 
 
 def _probe_jvm() -> None:

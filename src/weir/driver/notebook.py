@@ -10,32 +10,30 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from dataclasses import asdict
+from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from weir.checkpoint.restore import LATEST, From, attempt_of, attempt_of_latest
 from weir.clock import Clock, Deadline
-from weir.config import Config, DirAccess, Settings, resolve
-from weir.driver.engine import Engine
-from weir.driver.table import run_table
+from weir.config import Config, DirAccess, resolve
+from weir.driver.context import JobContext, JobEnd
+from weir.driver.own_attempt import OwnAttempt, attempt_before
+from weir.driver.queries import Queries
+from weir.driver.start import start as start_engine
 from weir.errors import (
-    FencedError,
-    JobRunningError,
     NoCheckpointError,
     NoSavepointError,
     RunFailedError,
     WeirError,
 )
-from weir.ids import JobName
-from weir.lease import Lease
 from weir.protocol import messages as m
+from weir.restore.request import RestoreRequest
 from weir.spark import session
 from weir.spark.failure import whole_stack
-from weir.storage import Store, access, generations, open_store
-from weir.storage.attempts import AttemptLock, AttemptRecord
-from weir.words import without_secrets
+from weir.storage import access, open_store
+from weir.text import number, size, took, without_secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +49,12 @@ class Run:
     """A running job. Leaving the `with` block stops it as `weir cancel` would."""
 
     def __init__(
-        self, job: Job, spark: SparkSession, config: Config, wanted: From | None = None, above: int = 0
+        self,
+        job: Job,
+        spark: SparkSession,
+        config: Config,
+        wanted: RestoreRequest | None = None,
+        above: int = 0,
     ) -> None:
         self.job = job.name
         self.batches: list[m.BatchCommitted] = []
@@ -68,35 +71,27 @@ class Run:
         """What became of the state, when this start went on from a point with a job that had changed."""
         self.notes: list[str] = []
         self._answers: dict[str, m.Answered] = {}
-        self._clock = Clock()
-        self._settings = config.settings
         self._changed = threading.Condition()
-        self._released = threading.Event()
-        store = open_store(self._settings.execution_checkpointing_dir)
-        if self._settings.execution_checkpointing_dir_access is DirAccess.OWNER:
-            closed = access.close(self._settings.execution_checkpointing_dir, job.name)
+        settings, clock, queries = config.settings, Clock(), Queries()
+        store = open_store(settings.execution_checkpointing_dir)
+        if settings.execution_checkpointing_dir_access is DirAccess.OWNER:
+            closed = access.close(settings.execution_checkpointing_dir, job.name)
             self.notes += filter(None, [closed])
-        self._lock = AttemptLock(store, job.name, self._clock)
-        timeout = self._settings.heartbeat_timeout.total_seconds()
-        highest = max(above, _attempt_of(wanted, store, job.name, self._settings))
-        name = uuid.uuid4().hex
-        attempt = self._lock.acquire(name, timeout, self._waiting, highest)
-        self._lease = lease = Lease(attempt, timeout, self._clock, name)
+        above = max(above, attempt_before(wanted, store, job.name, settings))
+        self._attempt = OwnAttempt(store, job.name, settings, above, clock, queries.fail)
         own = spark.newSession()
         self.notes += [
             f"{key} is {config.spark[key]} in the settings of the job, and can't be changed in this session: "
             "set it where the session is built"
             for key in session.apply(own, config)
         ]
-        self._engine = Engine(job, own, config, store, lease, self._hear, self._clock, self._gave_up)
-        self._beating = threading.Thread(target=self._heart, args=(lease,), name="weir-heart", daemon=True)
-        self._beating.start()
-        threading.Thread(target=self._watch, args=(lease,), name="weir-lease", daemon=True).start()
+        lease, end = self._attempt.lease, JobEnd(self._gave_up)
+        self._context = JobContext(job, own, config, store, lease, clock, self._hear, queries, end)
+        self._attempt.keep()
         try:
-            self._engine.start(wanted)
+            self._engine = start_engine(self._context, wanted)
         except BaseException:
-            self._engine.stop(0)
-            self._release(failed=True)
+            self._attempt.release(failed=True)
             raise
 
     def __enter__(self) -> Run:
@@ -115,7 +110,7 @@ class Run:
     @property
     def active(self) -> bool:
         """Whether any query still runs or waits."""
-        return not self._engine.over.is_set()
+        return not self._context.end.over.is_set()
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until every query has ended; raises as `check` does.
@@ -142,7 +137,7 @@ class Run:
 
     def process_all(self, seconds: float = 60.0) -> None:
         """Wait until all that the sources hold now is delivered; raises when it failed or took longer."""
-        done = self._engine.work_off(Deadline(self._clock, self._clock.monotonic() + seconds))
+        done = self._engine.work_off(Deadline(self._context.clock, self._context.clock.monotonic() + seconds))
         self.check()
         if not done:
             raise TimeoutError(f"the input was not worked off in {seconds:g} s")
@@ -175,7 +170,7 @@ class Run:
         With `drain` all that the sources hold is worked off first. When the savepoint fails, the job
         goes on if its queries have not ended yet.
         """
-        limit = self._settings.task_cancellation_timeout.total_seconds()
+        limit = self._context.settings.task_cancellation_timeout.total_seconds()
         arguments = {"savepoint": True, "path": path, "drain": drain, "seconds": limit}
         place = self._saved(self._ask("stop", arguments, seconds), seconds)
         self._end(cancelled=False)
@@ -199,7 +194,7 @@ class Run:
 
     @property
     def _failed(self) -> bool:
-        return bool(self.failures) or self._engine.failed is not None
+        return bool(self.failures) or self._context.end.failed is not None
 
     def check(self) -> None:
         """Raise `RunFailedError` when a query has failed, and what the job as a whole has failed with."""
@@ -208,8 +203,8 @@ class Run:
             f = first.failure
             hint = f.hint.replace(whole_stack(self.job), _WHOLE_STACK)
             raise RunFailedError(query=first.query, batch=first.batch, what=f.what, why=f.why, hint=hint)
-        if self._engine.failed is not None:
-            raise self._engine.failed
+        if self._context.end.failed is not None:
+            raise self._context.end.failed
 
     def stop(self) -> None:
         """Let the running batches finish and commit, start no other, end. Safe to repeat.
@@ -218,15 +213,17 @@ class Run:
         says what becomes of its checkpoints. One that has ended by itself, has failed or was taken over
         keeps them.
         """
-        self._end(cancelled=self.active and not self._failed and self._lease.left > 0)
+        self._end(cancelled=self.active and not self._failed and self._attempt.lease.left > 0)
 
     def _end(self, *, cancelled: bool) -> None:
-        if self._released.is_set():
+        if self._attempt.released:
             return
-        self._engine.stop(self._settings.task_cancellation_timeout.total_seconds(), cancelled=cancelled)
-        self._engine.over.wait(self._settings.task_cancellation_timeout.total_seconds())
+        self._engine.stop(
+            self._context.settings.task_cancellation_timeout.total_seconds(), cancelled=cancelled
+        )
+        self._context.end.over.wait(self._context.settings.task_cancellation_timeout.total_seconds())
         self._engine.settle_groups()
-        self._release(failed=self._failed)
+        self._attempt.release(failed=self._failed)
 
     def _hear(self, message: m.Message) -> None:
         with self._changed:
@@ -252,60 +249,58 @@ class Run:
 
     def _gave_up(self, error: WeirError) -> None:
         """The job as a whole can't go on: no query of it does."""
-        self._engine.fail(error)
+        self._context.queries.fail(error)
         with self._changed:
             self._changed.notify_all()
 
-    def _heart(self, lease: Lease) -> None:
-        interval = self._settings.heartbeat_interval.total_seconds()
-        while not self._released.is_set():
-            asked_at = self._clock.monotonic()
-            try:
-                self._lock.beat()
-                lease.renewed(asked_at)
-            except FencedError as error:
-                lease.end()
-                self._engine.fail(error)
-                return
-            except WeirError:
-                pass  # it is tried again, until the lease is over
-            self._released.wait(interval)
 
-    def _watch(self, lease: Lease) -> None:
-        """Stop every query when the lease is over, whatever holds the beat up: a successor may be there."""
-        while (left := lease.left) > 0:
-            # A wait does not count the time for which the machine was suspended: none is long.
-            if self._released.wait(min(left, 1.0)):
-                return
-        try:
-            lease.check()
-        except FencedError as error:
-            self._engine.fail(error)
-
-    def _release(self, *, failed: bool) -> None:
-        self._released.set()
-        self._beating.join()  # a beat behind the release would hold the attempt again
-        self._lock.release(failed=failed)
-
-    def _waiting(self, holder: AttemptRecord, seconds: float) -> None:
-        if holder.pid == os.getpid():
-            raise JobRunningError(job=self.job, **asdict(holder))
-        self._clock.wait(threading.Event(), min(seconds, 0.2))
-
-
-def _attempt_of(wanted: From | None, store: Store, job: JobName, settings: Settings) -> int:
-    """Above which attempt the job goes on."""
-    awaited = generations.awaited_attempt(store, job)
-    if wanted is None:
-        return awaited
-    if wanted.point == LATEST:
-        saved_to = settings.execution_checkpointing_savepoint_dir or ""
-        return max(awaited, attempt_of_latest(store, job, saved_to))
-    return max(awaited, attempt_of(wanted.point))
-
-
-def start(job: Job, spark: SparkSession, wanted: From | None = None, above: int = 0) -> Run:
+def start(job: Job, spark: SparkSession, wanted: RestoreRequest | None = None, above: int = 0) -> Run:
     """Start the job beside a live session; see `Job.start`."""
     file = Path("weir.yaml")
     config = resolve(file=file if file.is_file() else None, job_options=job.options, environ=os.environ)
     return Run(job, spark, config, wanted, above)
+
+
+def run_table(
+    job: str,
+    active: bool,
+    batches: Sequence[m.BatchCommitted],
+    checkpoints: Sequence[m.CheckpointCompleted],
+    failures: Sequence[m.QueryFailed],
+) -> str:
+    """The queries with their newest batches, the last checkpoint, and what failed, in escaped HTML."""
+    newest = {batch.query: batch for batch in batches}
+    state = "failed" if failures else "running" if active else "ended"
+    head = f"<p><b>{escape(job)}</b> is {state}{_last_checkpoint(checkpoints)}</p>"
+    names = ("query", "batch", "rows", "all rows", "seconds", "state rows", "state", "watermark")
+    rows = [_row(batch, [one for one in batches if one.query == batch.query]) for batch in newest.values()]
+    titles = "".join(f"<th>{name}</th>" for name in names)
+    table = f"<table><thead><tr>{titles}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    wrong = "".join(
+        f"<p>query <b>{escape(one.query)}</b> failed at batch {one.batch}: {escape(one.failure.what)}"
+        f"{': ' + escape(one.failure.why) if one.failure.why else ''}</p>"
+        for one in failures
+    )
+    return head + (table if rows else "<p>no batch yet</p>") + wrong
+
+
+def _last_checkpoint(checkpoints: Sequence[m.CheckpointCompleted]) -> str:
+    if not checkpoints:
+        return ""
+    last = checkpoints[-1]
+    sizes = f"{size(last.new_bytes)} new of {size(last.full_bytes)}"
+    return f"; checkpoint {last.id} took {took(last.seconds)}, {sizes}"
+
+
+def _row(last: m.BatchCommitted, all: Sequence[m.BatchCommitted]) -> str:
+    cells = (
+        last.query,
+        str(last.batch),
+        number(last.rows),
+        number(sum(batch.rows for batch in all)),
+        f"{last.seconds:.2f}",
+        number(last.state_rows),
+        size(last.state_bytes),
+        last.watermark or "-",
+    )
+    return "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from weir.protocol.messages import BatchCommitted, QueryIdle
+from weir.clock import Clock
+from weir.protocol.messages import BatchCommitted, Message, QueryIdle, StepDone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,9 +22,23 @@ if TYPE_CHECKING:
 _KAFKA = "Kafka"
 """How Spark's description of a Kafka source begins."""
 _NAMED = 200
-"""So much of a source's description is kept."""
+"""How much of a source's description is kept."""
 _REMEMBERED = 100
-"""Of so many batches of a query the rows of state are remembered."""
+"""Rows of state are remembered for this many batches of a query."""
+
+
+class Timed:
+    """One step of a start: report how long it took, when it went well."""
+
+    def __init__(self, report: Callable[[Message], None], clock: Clock, step: str, query: str) -> None:
+        self._report, self._clock, self._step, self._query = report, clock, step, query
+
+    def __enter__(self) -> None:
+        self._since = self._clock.monotonic()
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, stack: object) -> None:
+        if kind is None:
+            self._report(StepDone(self._step, self._clock.monotonic() - self._since, self._query))
 
 
 @dataclass(frozen=True)
@@ -50,6 +65,7 @@ class ProgressReports:
         behind: Callable[[str, int], int] = lambda _channel, _entry: 0,
     ) -> None:
         self._report = report
+        self._followers: list[Callable[[BatchCommitted], None]] = []
         self._whole = whole
         self._behind = behind
         self._runs: dict[str, int] = {}
@@ -63,6 +79,10 @@ class ProgressReports:
         wrapper = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(listener)
         spark.streams._jsqm.addListener(wrapper)
 
+    def follow(self, *followers: Callable[[BatchCommitted], None]) -> None:
+        """Before any query runs: who hears of each committed batch, before it is reported."""
+        self._followers += followers
+
     def watch(self, query: str, run: int) -> None:
         """From now on, progress of this query belongs to this run."""
         self._runs[query] = run
@@ -72,12 +92,12 @@ class ProgressReports:
         self._ids[run_id] = query
 
     def wait_for(self, query: str, batch: int, seconds: float) -> None:
-        """Wait until the progress of this batch was reported, at most so long."""
+        """Wait until the progress of this batch was reported, at most this long."""
         with self._changed:
             self._changed.wait_for(lambda: self._last.get(query, -1) >= batch, seconds)
 
     def seen(self, query: str, batch: int, seconds: float) -> Seen:
-        """What Spark said of a committed batch, which comes a little later; nothing after so long."""
+        """What Spark said of a committed batch, which comes a little later; nothing if it does not."""
         self.wait_for(query, batch, seconds)
         with self._changed:
             return self._seen.get(query, {}).get(batch, Seen())
@@ -87,7 +107,10 @@ class ProgressReports:
         query, batch = progress.get("name") or "", progress["batchId"]
         if query not in self._runs or self._last.get(query, -1) >= batch:
             return  # an idle trigger repeats the last batch's progress
-        self._report(from_progress(progress, self._runs[query], self._behind))
+        committed = from_progress(progress, self._runs[query], self._behind)
+        for follower in self._followers:
+            follower(committed)
+        self._report(committed)
         self._whole(query, progress)
         with self._changed:
             self._last[query] = batch

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 
+from weir.errors import WeirError
 from weir.ids import QueryName
 from weir.job.query import QueryRun
 from weir.protocol.states import QUERY, QueryEvent, QueryState, move
@@ -108,6 +109,14 @@ class Queries:
         with self._lock:
             self._waiting.clear()
             return [run for name, run in self._runs.items() if QueryEvent.FAIL in QUERY[self._states[name]]]
+
+    def fail(self, error: WeirError) -> None:
+        """Fail every query: each fails with this error, and its running batch is thrown away.
+
+        Returns at once, from any thread. Safe to repeat.
+        """
+        for run in self.to_fail():
+            threading.Thread(target=run.fail, args=(error,), name="weir-fail", daemon=True).start()
 
     def to_end(self) -> list[QueryRun]:
         """What is to be ended; whatever waits begins no more."""

@@ -7,34 +7,46 @@ from collections.abc import Callable, Iterator
 from weir.clock import Clock, Deadline
 from weir.ids import QueryName, Run, Token
 from weir.job import graph
-from weir.job.live import Live
-from weir.job.sources import ReadingQuery, Receiver
-from weir.lease import Lease
+from weir.sources import ReadingQuery, Receiver
+from weir.sources.contract import Place
+from weir.spark.checkpoint_files import QueryFiles
+from weir.storage.lease import Lease
+from weir.storage.live import Live
+
+Retained = Callable[[QueryName], "list[str] | None"]
+"""The offsets of a query in every retained checkpoint; None: all that its sources hold is needed."""
+
+
+def all_needed(_query: QueryName) -> list[str] | None:
+    """As long as nobody knows the retained checkpoints."""
+    return None
 
 
 class Receivers:
-    """Started before any query runs; what they have received is in the journal, for the next start."""
+    """Started before any query runs; what they have received is in the journal, for the next start.
+
+    Until `trim_by` says what the retained checkpoints need, nothing of the journal is deleted.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._all: list[Receiver] = []
+        self._retained: Retained = all_needed
 
     def check(self, learnt: graph.Graph, live: Live, lease: Lease) -> None:
         """Raise what `start` would raise, for every source, and write nothing."""
         for receiver in _receivers(learnt, live, lease):
             receiver.check()
 
-    def start(
-        self,
-        learnt: graph.Graph,
-        live: Live,
-        lease: Lease,
-        retained: Callable[[QueryName], list[str] | None],
-    ) -> None:
-        """Listen; `retained` gives the offsets of a query in every retained checkpoint."""
-        for receiver in _receivers(learnt, live, lease, retained):
+    def start(self, learnt: graph.Graph, live: Live, lease: Lease) -> None:
+        """Listen."""
+        for receiver in _receivers(learnt, live, lease, self._needed):
             receiver.start()
             self._all.append(receiver)
+
+    def trim_by(self, retained: Retained) -> None:
+        """The checkpoints are known: what none of them needs may be deleted."""
+        self._retained = retained
 
     def ask_to_end(self) -> None:
         for receiver in self._all:
@@ -47,15 +59,18 @@ class Receivers:
     def end_within(self, seconds: float) -> None:
         self.end(Deadline(self._clock, self._clock.monotonic() + seconds))
 
+    def _needed(self, query: QueryName) -> list[str] | None:
+        return self._retained(query)
+
 
 def _receivers(
     learnt: graph.Graph,
     live: Live,
     lease: Lease,
-    retained: Callable[[QueryName], list[str] | None] = lambda _query: None,
+    retained: Retained = all_needed,
 ) -> Iterator[Receiver]:
     """Those of all sources, not started."""
     token = Token(lease.attempt, Run(1), lease.session)
     for one in learnt.receiving:
-        readers = [ReadingQuery(name, live.files(name), retained) for name in one.readers]
-        yield one.source.receiver(live.place(one.name), token, lease, readers)
+        readers = [ReadingQuery(name, QueryFiles.of(live, name), retained) for name in one.readers]
+        yield one.source.receiver(Place.of(live, one.name), token, lease, readers)

@@ -1,9 +1,9 @@
 """The savepoints of a running job: one thread takes them, one after the other, beside the queries.
 
 A savepoint is a checkpoint that is held until its files are copied. It is asked for by a user, by the
-application, or by the schedule; what the schedule took makes room for newer ones. Whatever goes wrong
-ends the savepoint, with a reason, and never the job. While the queries have work, the copying leaves
-them most of the cores and of the disk; without, it goes as fast as it can.
+application, or by the schedule (`savepoint_schedule.py`). Whatever goes wrong ends the savepoint, with a
+reason, and never the job. While the queries have work, the copying leaves them most of the cores and of the
+disk; without, it goes as fast as it can.
 """
 
 from __future__ import annotations
@@ -13,34 +13,33 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from weir.checkpoint.flight import Held
-from weir.checkpoint.manifest import Manifest
+from weir.checkpoint.manifest import Manifest, QueryCut
+from weir.checkpoint.notify import Held
 from weir.clock import Clock
 from weir.config import Settings
-from weir.errors import ExternalError, NoSavepointError, SavepointPlaceError, WeirError
-from weir.ids import CheckpointId, JobName
+from weir.driver.progress import ProgressReports
+from weir.driver.runs import RunFactory
+from weir.driver.savepoint_schedule import SavepointSchedule
+from weir.errors import NoSavepointError, SavepointPlaceError, WeirError, error_form
+from weir.ids import CheckpointId, JobName, QueryName
 from weir.protocol import messages as m
-from weir.protocol.checkpoints import AbortReason, Refusal
-from weir.savepoint.catalogue import SCHEDULE, Entry, entries, scheduled, superfluous, taken_at
-from weir.savepoint.copying import dispose
-from weir.savepoint.place import Place
+from weir.protocol.checkpoint import AbortReason, Refusal
+from weir.savepoint.about import JobSource, saved_sink
+from weir.savepoint.catalogue import SCHEDULE
 from weir.savepoint.records import record
-from weir.savepoint.take import Facts, HaltedError, Taken, check_target, take
-from weir.storage import Store, generations
+from weir.savepoint.take import Facts, HaltedError, QueryFacts, Taken, check_target, take
+from weir.storage import Store
 from weir.storage.attempts import whoami
-from weir.words import without_secrets
+from weir.text import without_secrets
 
 _TELL_EVERY = 0.5
-_AGAIN = 60.0
-"""A savepoint of the schedule that failed is tried again after so long, or the schedule's own time."""
 _ENDED = AbortReason.STOPPING.value
 _SHARE = 0.1
-"""While the queries have work, a thread that copies uses so much of a core, and rests else."""
+"""The share of a core that a copying thread may use while the queries have work."""
 _STILL = 2
-"""Behind a batch a query is taken to have work for so many times as long as that took."""
+"""After a batch a query counts as busy for this many times as long as the batch took."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +66,37 @@ class Delivery(Protocol):
     def __call__(self, manifest: Manifest, *, final: bool, halted: Callable[[], bool]) -> None: ...
 
 
+class CutFacts:
+    """What the files of a checkpoint do not tell, for a savepoint of it."""
+
+    def __init__(self, factory: RunFactory, progress: ProgressReports, source: JobSource) -> None:
+        self._factory = factory
+        self._progress = progress
+        self._source = source
+
+    def of(self, manifest: Manifest, wanted: Wanted) -> Facts:
+        return Facts(
+            trigger=wanted.trigger,
+            by=wanted.by,
+            since=wanted.since,
+            job_file=self._source.name,
+            job_version=self._source.version,
+            queries={name: self._of_query(QueryName(name), cut) for name, cut in manifest.queries.items()},
+        )
+
+    def _of_query(self, name: QueryName, cut: QueryCut) -> QueryFacts:
+        spec = self._factory.specs[name]
+        seen = self._progress.seen(name, cut.batch, seconds=1.0)
+        return QueryFacts(
+            sink=saved_sink(spec),
+            output_mode=spec.output_mode if spec.writer is None else "",
+            sources=seen.sources,
+            rows=seen.state_rows,
+        )
+
+
 @dataclass(frozen=True)
-class Outside:
+class SavepointHost:
     """Whom the savepoints ask and tell."""
 
     report: Callable[[m.Message], None]
@@ -84,17 +112,14 @@ class Savepoints:
     """The savepoints of one attempt. For use from any thread."""
 
     def __init__(
-        self, store: Store, job: JobName, lineage: str, settings: Settings, outside: Outside, clock: Clock
+        self, store: Store, job: JobName, lineage: str, settings: Settings, host: SavepointHost, clock: Clock
     ) -> None:
         self._store = store
         self._job = job
-        self._lineage = lineage
         self._dir = settings.execution_checkpointing_savepoint_dir or ""
-        self._every = settings.savepoint_schedule
-        self._keep = settings.savepoint_retain
-        self._outside = outside
+        self._host = host
         self._clock = clock
-        self._began_at, self._began = clock.now(), clock.monotonic()
+        self._schedule = SavepointSchedule(store, job, lineage, settings, host.report, clock)
         self._changed = threading.Condition()
         self._wanted: deque[Wanted] = deque()
         self._over = False
@@ -130,7 +155,7 @@ class Savepoints:
     def take_final(self, wanted: Wanted) -> dict[str, Any]:
         """Take one of the ended queries, in this thread; what to answer. Raises when it fails."""
         self._alone = True
-        return self._attempted(wanted, self._outside.final_cut)
+        return self._attempted(wanted, self._host.final_cut)
 
     def halt(self) -> None:
         """Give up what is under way; `settle` waits for it. Safe to repeat."""
@@ -148,25 +173,25 @@ class Savepoints:
             self._thread.join()
 
     def progress(self, request: str, phase: str, done: int = 0, full: int = 0) -> None:
-        self._outside.report(m.SavepointProgress(request, phase, done, full))
+        self._host.report(m.SavepointProgress(request, phase, done, full))
 
     # the thread
 
     def _work(self) -> None:
-        due = self._first_due()
+        due = self._schedule.first_due()
         while (wanted := self._next(due)) is not None:
             try:
-                body = self._attempted(wanted, self._outside.hold)
+                body = self._attempted(wanted, self._host.hold)
             except Exception as error:
                 self._answer(wanted, False, words(error))
                 failed = True
             else:
                 self._answer(wanted, True, body)
                 failed = False
-            if wanted.trigger == SCHEDULE and self._every is not None:
-                every = self._every.total_seconds()
-                due = self._clock.monotonic() + (min(every, _AGAIN) if failed else every)
-                self._make_room()
+            if wanted.trigger == SCHEDULE:
+                due = self._schedule.next_due(failed=failed)
+                if due is not None:
+                    self._schedule.make_room()
 
     def _next(self, due: float | None) -> Wanted | None:
         """What to take next, as soon as there is something; None when it is over."""
@@ -180,44 +205,6 @@ class Savepoints:
                 self._changed.wait(left)
             return None
 
-    def _first_due(self) -> float | None:
-        """The schedule goes on where it was: from the last one that it took."""
-        if self._every is None:
-            return None
-        passed = 0.0
-        if newest := self._scheduled()[:1]:
-            passed = (self._clock.now() - taken_at(newest[0])).total_seconds()
-        return self._clock.monotonic() + self._every.total_seconds() - max(0.0, passed)
-
-    def _scheduled(self) -> list[Entry]:
-        try:
-            return scheduled(entries([self._dir]), self._job, self._lineage)
-        except ExternalError:
-            return []
-
-    def _make_room(self) -> None:
-        gone = []
-        for one in superfluous(self._scheduled(), self._keep, self._steady_now()):
-            try:
-                place = Place(one.place)
-                if place.url == generations.awaited(self._store, self._job):
-                    continue  # a restore that was asked for goes on from it
-                dispose(place)
-            except WeirError as error:
-                self._outside.report(m.Noted(f"an old savepoint stays: {error.text}"))
-            else:
-                gone.append(one.place)
-        if gone:
-            self._outside.report(m.SavepointsDeleted(gone))
-
-    def _steady_now(self) -> datetime:
-        """The time of day, or less if the clock was set forward since the start.
-
-        What seems old only because of that would be deleted, and can't be made again.
-        """
-        passed = timedelta(seconds=self._clock.monotonic() - self._began)
-        return min(self._clock.now(), self._began_at + passed)
-
     # one savepoint
 
     def _attempted(self, wanted: Wanted, cut: Callable[[Held], None]) -> dict[str, Any]:
@@ -228,12 +215,12 @@ class Savepoints:
             seconds = self._clock.monotonic() - wanted.since
             reason = error.text if isinstance(error, WeirError) else words(error)["reason"]
             path = wanted.path or self._dir
-            self._outside.report(m.SavepointFailed(path, wanted.trigger, wanted.by, seconds, reason))
+            self._host.report(m.SavepointFailed(path, wanted.trigger, wanted.by, seconds, reason))
             raise
         saved = taken.savepoint
         self._record(taken)
         body = {"id": saved.id, "path": taken.place, "seconds": saved.seconds, "bytes": saved.bytes}
-        self._outside.report(
+        self._host.report(
             m.SavepointTaken(
                 id=saved.id,
                 path=taken.place,
@@ -251,7 +238,7 @@ class Savepoints:
             record(self._store, taken)
         except WeirError as error:
             note = f"'latest' may not find the savepoint {taken.place}, which is whole: {error.text}"
-            self._outside.report(m.Noted(note))
+            self._host.report(m.Noted(note))
 
     def _take(self, wanted: Wanted, cut: Callable[[Held], None]) -> Taken:
         self.check(wanted)
@@ -259,8 +246,8 @@ class Savepoints:
         manifest = self._checkpoint(cut)
         try:
             self.progress(wanted.request, "deliver")
-            self._outside.delivered(manifest, final=self._alone, halted=self._halted.is_set)
-            facts = self._outside.facts(manifest, wanted)
+            self._host.delivered(manifest, final=self._alone, halted=self._halted.is_set)
+            facts = self._host.facts(manifest, wanted)
             tell = _Told(self, wanted.request, self._clock)
             target = self._target(wanted)
             halted = self._halted.is_set
@@ -268,7 +255,7 @@ class Savepoints:
         except HaltedError:
             raise self._none(_ENDED, ended=True) from None
         finally:
-            self._outside.release(CheckpointId(manifest.id))
+            self._host.release(CheckpointId(manifest.id))
 
     def _rest(self, took: float, used: float) -> None:
         if not self._alone and self._clock.monotonic() < self._busy_until:
@@ -298,16 +285,16 @@ class Savepoints:
         return NoSavepointError(job=self._job, reason=reason, todo=todo)
 
     def _refuse(self, wanted: Wanted, reason: str) -> None:
-        self._outside.report(m.SavepointFailed(wanted.path, wanted.trigger, wanted.by, 0.0, reason))
+        self._host.report(m.SavepointFailed(wanted.path, wanted.trigger, wanted.by, 0.0, reason))
         self._answer(wanted, False, {"reason": reason})
 
     def _answer(self, wanted: Wanted, done: bool, body: dict[str, Any]) -> None:
         if wanted.request:
-            self._outside.report(m.Answered(wanted.request, done, body))
+            self._host.report(m.Answered(wanted.request, done, body))
 
 
 class _Told:
-    """Progress of a copy, told now and then. Called from several threads."""
+    """Progress of a copy, reported now and then. Called from several threads."""
 
     def __init__(self, savepoints: Savepoints, request: str, clock: Clock) -> None:
         self._savepoints = savepoints
@@ -325,8 +312,15 @@ class _Told:
         self._savepoints.progress(self._request, "copy", done, full)
 
 
+def _reason(error: WeirError) -> str:
+    """Why no savepoint was taken, in one sentence: the message names the place, the cause alone does not."""
+    if isinstance(error, NoSavepointError):
+        return error.why
+    return f"{error.what}: {error.why}" if error.why else error.what
+
+
 def words(error: Exception) -> dict[str, Any]:
     """An error as it is answered."""
     if isinstance(error, WeirError):
-        return {"reason": error.why or error.what, "what": error.what, "why": error.why, "hint": error.hint}
+        return {"reason": _reason(error), **error_form(error)}
     return {"reason": without_secrets(f"{type(error).__name__}: {error}")}
