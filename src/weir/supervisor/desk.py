@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from weir.errors import ExternalError
-from weir.supervisor.requests import Request, Requests
+from weir.supervisor.inbox import Request, Requests
 
 
 class Desk:

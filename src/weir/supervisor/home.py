@@ -10,19 +10,20 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from weir.checkpoint.restore import LATEST, attempt_of_latest
 from weir.clock import Clock
 from weir.config import Config, DirAccess
 from weir.errors import ExternalError, StorageError
 from weir.ids import Attempt, JobName
-from weir.storage import access, generations, open_store, paths
+from weir.restore.point import attempt_of_latest
+from weir.restore.request import LATEST
+from weir.storage import access, generation, open_store, paths
 from weir.storage.attempts import AttemptLock, AttemptRecord
 from weir.storage.open import beside
 from weir.supervisor import leftovers
 from weir.supervisor.desk import Desk
+from weir.supervisor.inbox import Requests
 from weir.supervisor.journal import Journal
 from weir.supervisor.process import OutputFile
-from weir.supervisor.requests import Requests
 
 
 class Home:
@@ -38,7 +39,7 @@ class Home:
         above: int = 0,
         point: str = "",
     ) -> None:
-        """`point` is what the job is to go on from; "" for its live files."""
+        """`point` is what the job resumes from; "" for its live files."""
         self.job = job
         self.session = session
         self._dir = config.settings.execution_checkpointing_dir
@@ -51,7 +52,7 @@ class Home:
         if point == LATEST:
             saved_to = config.settings.execution_checkpointing_savepoint_dir or ""
             above = max(above, attempt_of_latest(self.store, job, saved_to))
-        above = max(above, generations.awaited_attempt(self.store, job))
+        above = max(above, generation.awaited_attempt(self.store, job))
         self.lock.acquire(session, config.settings.heartbeat_timeout.total_seconds(), waiting, above)
         self.desk = Desk(Requests(self.store, job), session)
         path = beside(self._dir, paths.journal(job))
@@ -73,7 +74,7 @@ class Home:
 
     def advance(self, timeout: float) -> None:
         """Open the next attempt; above that of a point which a restore was asked for."""
-        self.lock.advance(self.session, timeout, generations.awaited_attempt(self.store, self.job))
+        self.lock.advance(self.session, timeout, generation.awaited_attempt(self.store, self.job))
 
     def event(self, kind: str, body: Mapping[str, Any], query: str = "") -> None:
         self.journal.event(self.attempt, kind, body, query)

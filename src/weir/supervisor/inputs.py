@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from weir.checkpoint.restore import From
+from weir.restore.request import RestoreRequest
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Inputs:
     settings_file: Path | None
     environ: Mapping[str, str]
     overrides: Mapping[str, str]
-    wanted: From | None = None
+    wanted: RestoreRequest | None = None
     """The checkpoint or savepoint to go on from, at the first start; None: from the live files."""
     name: str = ""
     """The job's name, instead of the one in its file; "": that one."""

@@ -9,17 +9,20 @@ and at once for everything but batches.
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 import sys
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from weir.clock import Clock
-from weir.words import body_without_secrets, without_secrets
+from weir.text import body_without_secrets, without_secrets
 
 if TYPE_CHECKING:
     from weir.protocol.messages import BatchCommitted
@@ -28,6 +31,27 @@ CHECKPOINTS = ("checkpoint begun", "checkpoint completed", "checkpoint aborted")
 """The kinds of events that are many: one pair for each checkpoint."""
 BATCHES, ROWS = "batch", "rows"
 """The totals of batches: how many and how many seconds; how many rows they have read."""
+RECOVERIES, COMPLETED = "recovery", "checkpoint completed"
+BOUNDS = (
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    20.0,
+    30.0,
+    60.0,
+    120.0,
+    300.0,
+    600.0,
+    1800.0,
+)
+"""Upper bounds in seconds of the buckets in which durations are counted; one more has no bound."""
 _KEPT, _CHECKPOINTS_KEPT, _PRUNE_EVERY = 200_000, 30_000, 10_000
 """So many batches and events of checkpoints are kept, give or take."""
 _CHECKED = 64 * 2**20
@@ -48,6 +72,13 @@ create table if not exists totals (
     kind text not null, query text not null, count integer not null, total real not null,
     primary key (kind, query)) without rowid;
 """
+_HISTOGRAMS = """
+create table histograms (
+    kind text not null, query text not null, bound real not null, count integer not null,
+    total real not null, primary key (kind, query, bound)) without rowid
+"""
+"""For each bucket how many durations are in it alone, and their sum; its bound is part of the key, so that
+buckets of other bounds, which another version of weir has counted, stay right."""
 _ADDED = "alter table batches add column detail text not null default '{}'"
 """What a journal of an earlier weir lacks."""
 
@@ -62,6 +93,16 @@ class Event:
     kind: str
     query: str
     body: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How long things of one kind took, counted since the journal began."""
+
+    buckets: list[tuple[float, int]]
+    """For each upper bound, ascending and infinity last, how many took at most that many seconds."""
+    total: float
+    """The sum of all of them, in seconds."""
 
 
 class Journal:
@@ -93,6 +134,8 @@ class Journal:
         self._inserted += kind in CHECKPOINTS
         if not alone:
             self._count(kind, query, _number(body.get("seconds")))
+        if kind in (RECOVERIES, COMPLETED):
+            self._observe(kind, "", _number(body.get("seconds")))
         self._write(
             "insert into events (at, attempt, kind, query, body) values (?, ?, ?, ?, ?)",
             (
@@ -113,6 +156,7 @@ class Journal:
         self._inserted += 1
         self._count(BATCHES, b.query, b.seconds)
         self._count(ROWS, b.query, b.rows)
+        self._observe(BATCHES, b.query, b.seconds)
         self._write(
             "insert into batches (at, attempt, run, query, batch, rows, seconds, state_rows, state_bytes,"
             " watermark, durations, detail) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -169,6 +213,13 @@ class Journal:
             (kind, query, amount),
         )
 
+    def _observe(self, kind: str, query: str, seconds: float) -> None:
+        self._write(
+            "insert into histograms values (?, ?, ?, 1, ?) on conflict do update"
+            " set count = count + 1, total = total + excluded.total",
+            (kind, query, bound_of(seconds), seconds),
+        )
+
     def _write(self, statement: str, values: tuple[Any, ...]) -> None:
         with self._tolerant():
             self._db.execute(statement, values)
@@ -193,6 +244,7 @@ def _opened(path: Path) -> sqlite3.Connection:
         db.executescript(_SCHEMA)
         with suppress(sqlite3.OperationalError):  # it has the column
             db.execute(_ADDED)
+        _add_histograms(db)
         if (
             path.stat().st_size < _CHECKED
             and (found := db.execute("pragma quick_check(1)").fetchone())[0] != "ok"
@@ -202,6 +254,32 @@ def _opened(path: Path) -> sqlite3.Connection:
         db.close()
         raise
     return db
+
+
+def bound_of(seconds: float) -> float:
+    """The upper bound of the bucket that a duration is counted in."""
+    return BOUNDS[at] if (at := bisect_left(BOUNDS, seconds)) < len(BOUNDS) else math.inf
+
+
+def _add_histograms(db: sqlite3.Connection) -> None:
+    """Add the table of durations to a journal of an earlier weir, filled from all that it still keeps."""
+    db.create_function("bound_of", 1, bound_of, deterministic=True)
+    seconds = "coalesce(json_extract(body, '$.seconds'), 0.0)"
+    with db:  # the table and what is in it, or neither
+        db.execute("begin immediate")
+        if db.execute("select 1 from sqlite_master where name = 'histograms'").fetchone():
+            return
+        db.execute(_HISTOGRAMS)
+        db.execute(
+            "insert into histograms select ?, query, bound_of(seconds), count(*), sum(seconds)"
+            " from batches group by 2, 3",
+            (BATCHES,),
+        )
+        db.execute(
+            f"insert into histograms select kind, '', bound_of({seconds}), count(*), sum({seconds})"
+            " from events where kind in (?, ?) and json_valid(body) group by 1, 3",
+            (RECOVERIES, COMPLETED),
+        )
 
 
 def _move_aside(path: Path, clock: Clock) -> Path:
@@ -232,6 +310,14 @@ def _batch(row: Mapping[str, Any]) -> dict[str, Any]:
         "durations": _parsed(row["durations"]),
         **_parsed(row.get("detail", "{}")),
     }
+
+
+def _histogram(counted: Mapping[float, tuple[int, float]]) -> Histogram:
+    bounds = sorted({*BOUNDS, *counted, math.inf})
+    counts = accumulate(counted.get(bound, (0, 0.0))[0] for bound in bounds)
+    return Histogram(
+        list(zip(bounds, counts, strict=True)), math.fsum(total for _, total in counted.values())
+    )
 
 
 def _number(value: object) -> float:
@@ -299,6 +385,13 @@ class History:
     def totals(self) -> list[dict[str, Any]]:
         """How often each kind of event was kept since the journal began, and the sum of its seconds."""
         return self._select("select * from totals order by kind, query")
+
+    def histograms(self, kind: str) -> dict[str, Histogram]:
+        """The durations of a kind by query; a checkpoint or a recovery is counted under ""."""
+        found: dict[str, dict[float, tuple[int, float]]] = {}
+        for row in self._select("select * from histograms where kind = ?", kind):
+            found.setdefault(row["query"], {})[row["bound"]] = (row["count"], row["total"])
+        return {query: _histogram(buckets) for query, buckets in sorted(found.items())}
 
     def figures(self, kind: str, *fields: str, limit: int = 1000) -> list[dict[str, Any]]:
         """These fields of the bodies of the newest events of a kind, with `at`, oldest first."""

@@ -27,7 +27,8 @@ from weir.clock import Clock
 from weir.config import Settings
 from weir.errors import ExternalError
 from weir.ids import Generation, JobName
-from weir.storage import Store, files, generations, open_store, paths, scratch
+from weir.storage import Store, files, open_store, paths, scratch
+from weir.storage import generation as generations
 from weir.storage.open import beside, is_local
 
 _SHAPES_KEPT = 20
@@ -107,7 +108,7 @@ def _logs(folder: Path, settings: Settings, clock: Clock) -> Iterator[Leftover]:
 
 
 def _attempts(store: Store, job: JobName, kept: int) -> Iterator[Leftover]:
-    """Records and beats of old attempts."""
+    """Records and beats of old attempts, the oldest first: see `AttemptLock.beat`."""
     keys: dict[int, list[str]] = {}
     for key in store.list(paths.attempts(job)):
         stem = key.rpartition("/")[2].partition(".")[0]

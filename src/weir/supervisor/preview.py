@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weir.supervisor.child import ask_child
-from weir.supervisor.requests import Request
+from weir.supervisor.inbox import Request
 
 if TYPE_CHECKING:
     from weir.supervisor.inputs import Inputs
 
-PLANNING = "weir.driver.planning"
+PLANNING = "weir.driver.preview"
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from weir.link import Link
 from weir.protocol.messages import Message
 from weir.storage.files import write_all
 from weir.storage.scratch import Scratch
-from weir.words import Scrubber
+from weir.text import Scrubber
 
 JOB_NAME = "WEIR_JOB_NAME"
 """Tells a driver that its job is called otherwise than in its file."""

@@ -12,10 +12,10 @@ from dataclasses import asdict
 
 from weir.config import Config, describe
 from weir.protocol import messages as m
-from weir.protocol.checkpoints import AbortReason
+from weir.protocol.checkpoint import AbortReason
 from weir.protocol.states import JobState
 from weir.supervisor.home import Home
-from weir.words import without_secrets
+from weir.text import without_secrets
 
 
 class Watcher:
@@ -40,7 +40,7 @@ class Watcher:
         """The driver printed this on its standard output."""
 
 
-class Telling:
+class Reports:
     """The journal, as soon as the job is held, and the watcher."""
 
     def __init__(self, watcher: Watcher) -> None:
@@ -101,6 +101,8 @@ class Telling:
             )
         elif isinstance(message, m.GraphLearnt):
             self.progress("graph", asdict(message))
+        elif isinstance(message, m.SparkUi):
+            self.progress("spark ui", asdict(message))
         elif isinstance(message, m.QueryEnded):
             self.event("query ended", asdict(message), message.query)
         elif isinstance(message, m.CutOff):

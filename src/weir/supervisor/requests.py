@@ -1,183 +1,87 @@
-"""Requests to a running job, through its own storage.
-
-Whoever may write the job's directory may command the job, from any machine, without a port or a
-password. A request names the supervisor it is meant for, so that one which came too late never
-reaches the next; it is answered once.
-
-A supervisor lives for months, and the command line is upgraded under it. So a request is read here, in
-one place, and reading never raises: keys that this version does not know are ignored, and what it
-can't take comes out as a request that is `unreadable`, with the reason for the answer.
-"""
+"""What a request leads to: refused, done here, or handed over to the driver, which answers."""
 
 from __future__ import annotations
 
-import json
-import uuid
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Callable
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from weir.errors import ExternalError
-from weir.ids import JobName
-from weir.storage import paths
-from weir.storage.store import Store
-
-VERSION = 1
-"""Of requests. It is raised when a supervisor that ignores what is new would do the wrong thing."""
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+from weir.config import changed
+from weir.errors import WeirError
+from weir.protocol import messages as m
+from weir.protocol.decide import refusal
+from weir.supervisor.go_back import GoBack
+from weir.supervisor.inbox import Request
+from weir.supervisor.preview import Made, make_plan
+from weir.supervisor.restore import words
+from weir.supervisor.running_driver import RunningDriver
+from weir.supervisor.stop import begin_stop, cancel, take_stop_answer
+from weir.supervisor.supervised_job import SupervisedJob
 
 
-@dataclass(frozen=True)
-class Request:
-    """One request, as the supervisor finds it; its arguments have the types that its verb needs."""
+class RequestHandler:
+    """The requests of one job, from its desk to their answers."""
 
-    id: str
-    verb: str
-    session: str
-    arguments: dict[str, Any] = field(default_factory=dict)
-    unreadable: str = ""
-    """Why it can't be read; then nothing else of it counts."""
+    def __init__(self, job: SupervisedJob, go_back: GoBack, later: Callable[[Made], None]) -> None:
+        """`later` is called from another thread, with a plan that `planned` is then called with."""
+        self._job = job
+        self._go_back = go_back
+        self._later = later
 
+    def take(self) -> None:
+        """See to those that came since the last look."""
+        job = self._job
+        for request in job.held.desk.arrived():
+            if request.verb == "cancel":
+                cancel(job, "cancel request")
+            elif refused := self._refusal(request):
+                job.held.desk.answer(request.id, False, **refused)
+            elif request.verb == "restore":
+                self._go_back.ask(request)
+            elif request.verb == "plan":
+                make_plan(request, job.inputs, self._later)
+            elif job.driver is not None:
+                self._hand_over(job.driver, request)
 
-class _Arguments(BaseModel):
-    model_config = ConfigDict(extra="ignore")
+    def planned(self, made: Made) -> None:
+        self._job.held.desk.answer(made.request, made.done, **made.body)
 
+    def answered(self, message: m.Answered) -> None:
+        """The driver has done what it was asked, or could not."""
+        job = self._job
+        if job.stopping is not None and message.request == job.stopping.request.id:
+            take_stop_answer(job, job.stopping, message)
+            return
+        request = job.held.desk.answer(message.request, message.done, **message.body)
+        if request is not None and request.verb == "configure" and message.done:
+            self._configured(request.arguments["settings"])
 
-class _Checkpoint(_Arguments):
-    full: bool = False
+    def _configured(self, fresh: dict[str, str]) -> None:
+        job = self._job
+        assert job.config is not None
+        job.changes |= fresh
+        config = job.config = job.config.changed(job.changes)
+        job.event("configured", fresh)
+        job.reports.settings(config)
+        job.note(", ".join(f"{key} = {config.text(key)}" for key in fresh))
 
+    def _hand_over(self, driver: RunningDriver, request: Request) -> None:
+        """Let the driver do it; who does not wait for it has the answer now."""
+        arguments = dict(request.arguments)
+        if request.verb == "stop":
+            arguments |= begin_stop(self._job, request)
+        if arguments.get("detached"):
+            self._job.held.desk.answer(request.id, True, detached=True)
+        driver.process.send(m.Ask(request.id, request.verb, arguments))
 
-class _Configure(_Arguments):
-    settings: dict[str, str]
-
-
-class _Savepoint(_Arguments):
-    path: str | None = ""
-    by: str = ""
-    detached: bool = False
-
-
-class _Stop(_Savepoint):
-    savepoint: bool = False
-    drain: bool = False
-
-
-class _Plan(_Arguments):
-    point: str = "latest"
-    maps: list[str] = []
-    allow_dropped: bool = False
-
-
-class _Changes(_Arguments):
-    maps: list[str] = []
-    allow_dropped: bool = False
-    parallelism: int | None = None
-    backend: str | None = None
-    offsets: dict[str, str] = {}
-    claim: bool = False
-    forked_from: str = ""
-
-
-class _Restore(_Arguments):
-    point: str
-    accept_duplicates: bool = False
-    changes: _Changes = _Changes()
-
-
-_FORMS: Mapping[str, type[_Arguments]] = {
-    "cancel": _Arguments,
-    "checkpoint": _Checkpoint,
-    "configure": _Configure,
-    "savepoint": _Savepoint,
-    "stop": _Stop,
-    "plan": _Plan,
-    "restore": _Restore,
-}
-"""What each verb takes; one that is not here is refused by whoever is asked."""
-
-
-class _Envelope(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-    verb: str
-    session: str
-    version: int = 1
-    arguments: dict[str, Any] = {}
-
-
-def read(identity: str, data: bytes) -> Request:
-    """The request in a file. Never raises."""
-    try:
-        sent = _Envelope.model_validate_json(data)
-    except (ValidationError, ValueError, RecursionError) as error:
-        return _unreadable(identity, "", f"it can't be read: {_first(error)}")
-    if sent.version > VERSION:
-        reason = f"it is of version {sent.version}, and this job's supervisor knows version {VERSION}: "
-        return _unreadable(identity, sent.session, f"{reason}start the job again with the newer weir")
-    form = _FORMS.get(sent.verb)
-    if form is None:
-        return Request(identity, sent.verb, sent.session, sent.arguments)
-    try:
-        arguments = form.model_validate(sent.arguments).model_dump(exclude_unset=True)
-    except (ValidationError, ValueError, RecursionError) as error:
-        return _unreadable(identity, sent.session, f"its arguments don't fit {sent.verb!r}: {_first(error)}")
-    return Request(identity, sent.verb, sent.session, arguments)
-
-
-def _unreadable(identity: str, session: str, reason: str) -> Request:
-    return Request(identity, "", session, {}, reason)
-
-
-def _first(error: Exception) -> str:
-    if not isinstance(error, ValidationError):
-        return type(error).__name__
-    first = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(map(str, first["loc"]))
-    return f"{where}: {first['msg']}" if where else first["msg"]
-
-
-class Requests:
-    """The requests of one job."""
-
-    def __init__(self, store: Store, job: JobName) -> None:
-        self._store = store
-        self._folder = paths.requests(job)
-
-    def ask(self, verb: str, session: str, arguments: Mapping[str, Any] = _NOTHING) -> str:
-        """Leave a request; returns its id."""
-        identity = uuid.uuid4().hex
-        body = {"version": VERSION, "verb": verb, "session": session, "arguments": dict(arguments)}
-        self._store.create(f"{self._folder}/{identity}.json", json.dumps(body).encode())
-        return identity
-
-    def answer_to(self, identity: str) -> dict[str, Any] | None:
-        """The answer, or None while there is none; taking it removes it."""
-        data = self._store.get(f"{self._folder}/{identity}.answer")
-        if data is None:
-            return None
-        self._store.delete(f"{self._folder}/{identity}.answer")
-        answer: dict[str, Any] = json.loads(data)
-        return answer
-
-    def withdraw(self, identity: str) -> None:
-        """Take a request back that nobody will answer."""
-        self._store.delete(f"{self._folder}/{identity}.json")
-
-    def pending(self) -> list[Request]:
-        """Every request without an answer. One file that the store refuses to read holds up no other."""
-        found = []
-        for key in self._store.list(self._folder):
-            with suppress(ExternalError):
-                data = self._store.get(key) if key.endswith(".json") else None
-                if data is not None:
-                    found.append(read(key.rsplit("/", 1)[1].removesuffix(".json"), data))
-        return found
-
-    def answer(self, request: Request, **body: Any) -> None:
-        """Answer a request, then take it away."""
-        self._store.put(f"{self._folder}/{request.id}.answer", json.dumps(body, default=str).encode())
-        self._store.delete(f"{self._folder}/{request.id}.json")
+    def _refusal(self, request: Request) -> dict[str, str]:
+        """Why it can't be done, or not now; empty when it can."""
+        job = self._job
+        ending = job.ending or job.stopping is not None or job.state.final
+        driver = job.driver is not None and job.driver.granted
+        if reason := refusal(request.verb, ending=ending, restoring=self._go_back.asked, driver=driver):
+            return {"reason": reason}
+        if request.verb == "configure":
+            try:
+                changed(job.settings, request.arguments["settings"])
+            except WeirError as error:
+                return words(error)
+        return {}

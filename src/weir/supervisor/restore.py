@@ -1,29 +1,29 @@
-"""Going back to a checkpoint, as the supervisor of a running job does it.
+"""A restore of a running job, as its supervisor does it.
 
 1 the point is checked and the intention written, in a thread of its own: that may read every file of
 the checkpoint, and the driver's lease must be renewed meanwhile -> 2 the driver finishes its batches
-and ends -> 3 another one is started, which finds the intention and goes on from there -> 4 its report
-is the answer. Killed anywhere behind step 1, the job goes back at its next start. One that can't be
-done is given up: yet another driver goes on where the job was, with the settings from before.
+and ends -> 3 another one is started, which finds the intention and walks the rest (`restore/walk.py`)
+-> 4 its report is the answer. Killed anywhere after step 1, the job is restored at its next start. One
+that can't be done is given up: yet another driver resumes where the job was, with the settings from before.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from weir.checkpoint.restore import Changes, From, intend
 from weir.clock import Clock
 from weir.config import Settings
-from weir.errors import ExternalError, WeirError
+from weir.errors import ExternalError, error_form
 from weir.ids import Generation
 from weir.protocol.messages import Failure
-from weir.storage import generations
+from weir.restore.intent import intend
+from weir.restore.request import RestoreRequest
+from weir.storage import generation as generations
 from weir.supervisor.home import Home
+from weir.supervisor.inbox import Request
 from weir.supervisor.inputs import Inputs
-from weir.supervisor.requests import Request
-from weir.words import without_secrets
 
 WHY = "asked for with 'weir restore'"
 
@@ -37,15 +37,13 @@ class Restore:
     """Step 1 is over: it will happen, with this supervisor or the next one."""
 
     @property
-    def wanted(self) -> From:
-        return From.from_wire(self.request.arguments)
+    def wanted(self) -> RestoreRequest:
+        return RestoreRequest.from_wire(self.request.arguments)
 
     @property
     def settings(self) -> dict[str, str]:
         """The settings that the next driver must have, for state of the shape that was asked for."""
-        changes = self.wanted.changes
-        given = {"parallelism.default": changes.parallelism, "state.backend.type": changes.backend}
-        return {key: str(value) for key, value in given.items() if value is not None}
+        return self.wanted.settings
 
 
 @dataclass(frozen=True)
@@ -63,13 +61,13 @@ class Underway:
 
     generation: Generation
     before: Inputs
-    """What the job goes on with when it can't be done."""
+    """What the job resumes with when it can't be done."""
 
     def given_up(self, home: Home, failure: Failure) -> bool:
-        """Behind a driver that failed: whether the job goes on where it was; else as this restore wants it.
+        """After a driver that failed: whether the job resumes where it was; else as this restore wants it.
 
         What a driver can't do it drops itself; what no retry can mend is dropped here. Nothing is given
-        up that is live by now, or behind which sinks are taken back already.
+        up that is live by now, or for which sinks are being rewound already.
         """
         try:
             if generations.live(home.store, home.job) >= self.generation:
@@ -89,16 +87,13 @@ def write_intention(
 
     def work() -> None:
         try:
-            wanted, saved_to = restore.wanted, settings.execution_checkpointing_savepoint_dir or ""
             generation = intend(
                 home.store,
                 home.job,
-                wanted.point,
-                accept_duplicates=wanted.accept_duplicates,
+                _completed(restore.wanted, settings),
                 clock=clock,
                 why=WHY,
-                changes=_completed(wanted.changes, settings),
-                savepoint_dir=saved_to,
+                savepoint_dir=settings.execution_checkpointing_savepoint_dir or "",
             )
         except BaseException as error:  # not even SystemExit of somebody's code may leave it unanswered
             done(Intended(restore, error))
@@ -108,18 +103,14 @@ def write_intention(
     threading.Thread(target=work, name="weir-restore", daemon=True).start()
 
 
-def _completed(changes: Changes, settings: Settings) -> Changes:
+def _completed(request: RestoreRequest, settings: Settings) -> RestoreRequest:
     """As a start with -s has it: state gets the shape that the job's settings ask for."""
-    return replace(
-        changes,
-        parallelism=changes.parallelism or settings.parallelism_default,
-        backend=changes.backend or settings.state_backend_type.value,
+    return request.shaped(
+        request.parallelism or settings.parallelism_default,
+        request.backend or settings.state_backend_type.value,
     )
 
 
 def words(error: BaseException) -> dict[str, str]:
     """An error as it is answered: what, why, what to do."""
-    if isinstance(error, WeirError):
-        return {"what": error.what, "why": error.why, "hint": error.hint}
-    what = without_secrets(f"weir broke down: {type(error).__name__}: {error}")
-    return {"what": what, "why": "", "hint": ""}
+    return error_form(error)

@@ -11,7 +11,7 @@ from weir.protocol.decide import FailedAt
 from weir.supervisor.process import DriverProcess
 
 STARTING = 120.0
-"""So long a driver that has no attempt yet may be silent, in seconds: Python and pyspark are being loaded."""
+"""How long a driver that has no attempt yet may be silent, in seconds: it loads Python and pyspark."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Heard:
 
 
 @dataclass
-class Driven:
+class RunningDriver:
     """The driver that runs now, and what is known of it."""
 
     serial: int
@@ -42,7 +42,7 @@ class Driven:
     ended: m.Ended | None = None
     kill_at: float | None = None
     leaving: bool = False
-    """It was asked to end so that another driver goes on from a checkpoint."""
+    """It was asked to end so that another driver resumes from a checkpoint."""
 
     def where(self, failure: m.Failure) -> FailedAt:
         """Where the failure happened that ended it. Which query notices an outage first says nothing."""
