@@ -8,12 +8,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from weir.job import sinks, sources
+    from weir import sinks, sources
     from weir.job.env import Env
     from weir.job.job import Job
-    from weir.job.sinks import committed_files, read_files
-    from weir.job.sources import Source
-    from weir.job.state import State
+    from weir.sinks import committed_files, read_files
+    from weir.sinks.user_state import State
+    from weir.sources import Source
 
 __all__ = [
     "Env",
@@ -30,10 +30,10 @@ __version__ = "0.1.0"
 _HOMES = {
     "Env": "weir.job.env",
     "Job": "weir.job.job",
-    "Source": "weir.job.sources",
-    "State": "weir.job.state",
-    "committed_files": "weir.job.sinks",
-    "read_files": "weir.job.sinks",
+    "Source": "weir.sources",
+    "State": "weir.sinks.user_state",
+    "committed_files": "weir.sinks",
+    "read_files": "weir.sinks",
 }
 
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from weir.errors import WeirError
+from weir.errors import SparkToolError, WeirError, error_form
 
 VERBS = {
     "run": "run",
@@ -51,7 +51,7 @@ VERBS = {
 }
 """Each verb with the function that does it, in the file of the verb's first word.
 
-A second word is one only directly behind the first: 'weir savepoint show PATH' looks into a savepoint,
+A second word is one only directly after the first: 'weir savepoint show PATH' looks into a savepoint,
 'weir savepoint -- show' takes one of a job that is called show.
 """
 
@@ -67,10 +67,14 @@ EXIT_CODES = {
     " 'savepoint', 'configure')",
     6: "a newer attempt has taken the job over",
     10: "'plan', 'savepoint convert': it fits, but something would be lost",
-    11: "'plan', 'savepoint convert': it must be said what becomes of what",
+    11: "'plan', 'savepoint convert': something must be mapped (--map)",
     12: "'plan', 'savepoint convert': it does not fit",
     130: "interrupted with Ctrl-C",
 }
+
+
+_SHOWN = 8000
+"""How many of the last characters are shown that a failed Spark has printed."""
 
 
 class _Verbs(TyperGroup):
@@ -110,7 +114,7 @@ def _version(asked: bool) -> None:
 def weir(
     ctx: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which weir this is.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Fault tolerance for PySpark Structured Streaming jobs."""
@@ -128,7 +132,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     try:
         code = app(given, prog_name="weir", standalone_mode=False)
     except WeirError as error:
-        say.say_error(error.what, error.why, error.hint)
+        if isinstance(error, SparkToolError):
+            sys.stderr.write(error.printed[-_SHOWN:])
+        say.say_error(**error_form(error))
         sys.exit(error.exit_code)
     except typer.TyperException as error:
         say.say_error(*_usage(error))
@@ -149,5 +155,5 @@ def _usage(error: typer.TyperException) -> tuple[str, str, str]:
         meant = "' or 'weir ".join(near)
         hint = f"did you mean 'weir {meant}'? {hint}" if near else hint
     if path == "weir run" and hasattr(error, "option_name"):
-        hint += "; options of the job's own go behind '--': weir run FILE -- --option"
+        hint += "; options of the job's own go after '--': weir run FILE -- --option"
     return message[:1].lower() + message[1:], "", hint

@@ -5,23 +5,12 @@ from __future__ import annotations
 import typer
 
 from weir.cli import say
-from weir.cli.asking import Timeout, ask, not_done, refuse_without_supervisor
+from weir.cli.ask import Timeout, caller
 from weir.cli.list import ended
 from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, directory
-from weir.clock import Clock
+from weir.client import running
+from weir.client.running import JobEnded
 from weir.protocol.states import JobState
-from weir.supervisor.asking import CANCEL
-from weir.supervisor.view import Standing, look
-
-
-def _cancelled(place: str, standing: Standing, timeout: float | None) -> str:
-    """The state in which the job has ended."""
-    refuse_without_supervisor(standing, place, "cancel")
-    with say.waiting(f"waiting for {standing.name} to finish its running batches"):
-        answer = ask(place, standing, CANCEL, {}, timeout)
-    if not answer["done"]:
-        raise not_done(standing, place, CANCEL, answer)
-    return str(answer.get("state", ""))
 
 
 def cancel(
@@ -35,22 +24,22 @@ def cancel(
     """End a job cleanly.
 
     The running batches finish and commit, and no other is started. Waits until the job has ended.
-    A batch that takes longer than task.cancellation.timeout is cut off, which is said, and runs
+    A batch that takes longer than task.cancellation.timeout is cut off with a note, and runs
     again at the next start. A job that has ended already is left as it is.
 
     \b
     Example: weir cancel wordcount
     """
     place = directory(dir, config, define)
-    clock = Clock()
-    standing = look(place, job, clock)
+    asked = caller(place, job, "cancel", f"waiting for {job} to finish its running batches", timeout)
+    standing, already = asked.look(), ""
     if ended(standing):
-        state, already = standing.state, " already"
+        done, already = JobEnded(job, standing.state, standing.attempt), " already"
     else:
-        state, already = _cancelled(place, standing, timeout), ""
+        done = running.cancel(asked)
     if json:
-        say.say_json({"job": job, "state": state, "attempt": look(place, job, clock).attempt})
+        say.say_json(done.form())
     else:
-        say.say(f"{job} is {state}{already}")
-    if state == JobState.FAILED.value:
+        say.say(f"{job} is {done.state}{already}")
+    if done.state == JobState.FAILED.value:
         raise typer.Exit(1)

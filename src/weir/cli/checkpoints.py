@@ -15,11 +15,12 @@ from weir.cli import say
 from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, directory
 from weir.clock import Clock
 from weir.errors import BadValueError
-from weir.protocol.checkpoints import Alignment, CheckpointState
-from weir.supervisor.checkpoints import PHASES, WHOLE, Checkpoint, newest
-from weir.supervisor.checkpoints import one as the_one
-from weir.supervisor.orphans import Orphans
-from weir.supervisor.orphans import orphans as the_orphans
+from weir.monitor import forms
+from weir.monitor.checkpoints import PHASES, WHOLE, Checkpoint, Orphans, newest
+from weir.monitor.checkpoints import one as the_one
+from weir.monitor.checkpoints import orphans as the_orphans
+from weir.protocol.checkpoint import Alignment
+from weir.protocol.states import CheckpointState
 
 Id = Annotated[str | None, typer.Argument(metavar="ID", help="Only this one, with its phases: 41 or chk-41.")]
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many of the newest.")]
@@ -31,7 +32,7 @@ OrphansOnly = Annotated[
 ]
 
 _LOOKED_INTO = 3
-"""Of so many of the newest, the list shows the queries."""
+"""How many of the newest checkpoints the list shows the queries of."""
 _ONE_LINE = 110
 """Columns of a terminal, from which on a checkpoint has one line."""
 _STYLES = {
@@ -41,7 +42,7 @@ _STYLES = {
     CheckpointState.SUBSUMED: "dim",
 }
 _PHASES = ("barrier", "ack", "complete", "notify")
-"""Of the whole, those with a column in the list; an id shows them all."""
+"""Of the phases of a checkpoint, those with a column in the list; an id shows them all."""
 
 
 def checkpoints(
@@ -59,12 +60,14 @@ def checkpoints(
 
     The newest is first. One that is completed can be restored; one that is subsumed was completed and
     made room for newer ones. 'new' are the bytes that no earlier checkpoint had, 'full' all that a
-    restore needs. One that is 'turned' began aligned and was cut unaligned.
+    restore needs. One that is 'turned' began aligned and was cut unaligned. The 'cut' of a query is
+    where it stands in the checkpoint: aligned when its readers waited for each other, else unaligned.
 
-    The seconds of the whole: 'barrier' until the last query had its cut and 'ack' until all their files
+    The seconds of the checkpoint: 'barrier' until the last query had its cut and 'ack' until all their files
     were safe, from the trigger on; 'complete' and 'notify' by themselves. Those of a query: 'wait' for
     the barrier and alignment, 'commit' of the batch, 'snapshot' for listing, pinning and copying. With
-    an ID every phase of every query has its own column.
+    an ID every phase of every query has its own column: 'listing' looks up the files of the cut,
+    'pinning' links them, so that Spark does not delete them, 'copying' copies them where that is set.
 
     Orphans are files that no checkpoint needs, left by aborted ones and kills. They are swept at every
     start and every ten minutes while the job runs.
@@ -83,7 +86,7 @@ def checkpoints(
     number = _number(id) if id else None
     found = newest(place, job, clock, limit) if number is None else [the_one(place, job, clock, number)]
     if json:
-        say.say_json({"job": job, "checkpoints": [asdict(one) for one in found]})
+        say.say_json({"job": job, "checkpoints": [forms.checkpoint(one) for one in found]})
     elif number is not None:
         _say_one(job, found[0], clock)
     else:

@@ -1,21 +1,19 @@
-"""`weir clean`: what a job has left behind and nothing needs."""
+"""`weir clean`: what a job has left that nothing needs."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from weir.cli import say
 from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, command, overrides, settings_file
-from weir.clock import Clock
+from weir.client import clean as verbs
+from weir.client.ask import Caller
 from weir.config import resolve
-from weir.ids import job_name
-from weir.supervisor import leftovers
 from weir.supervisor.leftovers import Leftover
-from weir.supervisor.view import look
 
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Delete it; without this it is only shown.")]
 _KINDS = {
@@ -36,7 +34,7 @@ def clean(
     define: Define = None,
     json: AsJson = False,
 ) -> None:
-    """Show, or delete, what a job has left behind.
+    """Show, or delete, what a job has left.
 
     That is what history.retain-logs, history.retain-attempts and history.retain-generations do not
     keep, and the scratch directories that killed drivers of any job of yours left in the temporary
@@ -48,13 +46,11 @@ def clean(
     """
     given = overrides(define, dir=dir)
     settings = resolve(file=settings_file(config), environ=os.environ, overrides=given).settings
-    place, clock = settings.execution_checkpointing_dir, Clock()
-    look(place, job, clock)
-    found = leftovers.leftovers(place, job_name(job), settings, clock)
-    if yes:
-        leftovers.delete(place, found)
+    place = settings.execution_checkpointing_dir
+    done = verbs.clean(Caller(place, job), settings, delete=yes)
+    found = done.leftovers
     if json:
-        say.say_json({"job": job, "deleted": yes, "leftovers": [asdict(one) for one in found]})
+        say.say_json(done.form())
         return
     for kind, text in _KINDS.items():
         of_kind = [one for one in found if one.kind == kind]
@@ -69,12 +65,12 @@ def clean(
         say.say(f"nothing is deleted yet: '{command('clean', job, place, ' -y')}' does it")
 
 
-def _show(found: list[Leftover]) -> None:
+def _show(found: Sequence[Leftover]) -> None:
     for one in found[:3]:
         say.say(f"                  {one.path}")
     if len(found) > 3:
         say.say(f"                  and {len(found) - 3} more (--json shows them all)")
 
 
-def _size(found: list[Leftover]) -> str:
+def _size(found: Sequence[Leftover]) -> str:
     return say.size(sum(one.bytes or 0 for one in found))

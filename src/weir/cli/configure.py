@@ -7,13 +7,11 @@ from typing import Annotated
 import typer
 
 from weir.cli import say
-from weir.cli.asking import Timeout, ask, not_done, refuse_without_supervisor
+from weir.cli.ask import Timeout, caller
 from weir.cli.options import AsJson, Directory, JobOf, SettingsFile, directory, overrides
-from weir.clock import Clock
-from weir.config import RUNTIME_KEYS, Settings, changed, text
+from weir.client import running
+from weir.config import RUNTIME_KEYS
 from weir.errors import BadValueError
-from weir.supervisor.asking import CONFIGURE
-from weir.supervisor.view import look
 
 Change = Annotated[
     list[str] | None,
@@ -42,17 +40,11 @@ def configure(
     if not given:
         reason = f"there is nothing to change; these can be: {', '.join(RUNTIME_KEYS)}"
         raise BadValueError(key="-D", value="", origin="the command line", reason=reason)
-    settings = changed(Settings(), given)
     place = directory(dir, config)
-    standing = look(place, job, Clock())
-    refuse_without_supervisor(standing, place, "configure")
-    with say.waiting(f"waiting for {job} to take the change"):
-        answer = ask(place, standing, CONFIGURE, {"settings": given}, timeout)
-    if not answer["done"]:
-        raise not_done(standing, place, CONFIGURE, answer)
-    taken = {key: text(settings, key) for key in given}
+    asked = caller(place, job, "configure", f"waiting for {job} to take the change", timeout)
+    done = running.configure(asked, given)
     if json:
-        say.say_json({"job": job, "settings": taken})
+        say.say_json(done.form())
         return
-    for key, value in taken.items():
+    for key, value in done.settings.items():
         say.say(f"{job}: {key} = {value}, until its supervisor ends")

@@ -42,7 +42,7 @@ def dashboard(
     if settings.rest_port is None:
         reason = "there would be nothing to serve; --port says where"
         raise BadValueError(key="rest.port", value="off", origin="the settings", reason=reason)
-    from weir.web.serving import Server  # noqa: PLC0415  FastAPI only where it is served
+    from weir.web.server import Server  # noqa: PLC0415  FastAPI only where it is served
     from weir.web.site import Site  # noqa: PLC0415
 
     place = settings.execution_checkpointing_dir

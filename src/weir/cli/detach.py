@@ -17,22 +17,21 @@ import tempfile
 from contextlib import suppress
 from typing import IO, Any
 
-from weir.checkpoint.restore import From
 from weir.cli import say
-from weir.cli.face import serve, where
 from weir.cli.options import command
+from weir.cli.watch import serve, where
 from weir.clock import Clock
 from weir.config import Config
-from weir.errors import SupervisorDiedError
+from weir.errors import SupervisorDiedError, error_form
 from weir.ids import job_name
-from weir.protocol.messages import Failure
 from weir.protocol.states import JobState
+from weir.restore.request import RestoreRequest
 from weir.storage import paths
 from weir.storage.open import beside
 from weir.supervisor.inputs import Inputs
 from weir.supervisor.loop import Supervisor
 from weir.supervisor.process import OutputFile
-from weir.supervisor.telling import Watcher
+from weir.supervisor.reports import Watcher
 
 _VARIABLE = "WEIR_READY_FD"
 
@@ -62,7 +61,7 @@ class Ready(Watcher):
         if failure is None or state is not JobState.FAILED:
             return 0
         self._keep(f"error: {failure.what}; why: {failure.why}; what to do: {failure.hint}")
-        self._tell(error=_error(failure), exit_code=failure.exit_code)
+        self._tell(error=error_form(failure), exit_code=failure.exit_code)
         return failure.exit_code
 
     def opened(self, job: str, config: Config) -> None:
@@ -107,10 +106,6 @@ class Ready(Watcher):
                 self._pipe.write(json.dumps(body).encode() + b"\n")
 
 
-def _error(failure: Failure) -> dict[str, str]:
-    return {"what": failure.what, "why": failure.why, "hint": failure.hint}
-
-
 def start_detached(inputs: Inputs) -> None:
     """Start a supervisor of its own and say what became of it; exits non-zero when it failed."""
     with tempfile.TemporaryFile() as words:
@@ -120,7 +115,7 @@ def start_detached(inputs: Inputs) -> None:
                 end = _wait(pipe, inputs)
             except KeyboardInterrupt:
                 process.send_signal(signal.SIGTERM)
-                say.note("interrupted: the supervisor was told to end the job")
+                say.note("interrupted: the supervisor was asked to end the job")
                 raise
         if end is None:
             raise _died(inputs, process.wait(), words)
@@ -152,21 +147,20 @@ def _command(inputs: Inputs) -> list[str]:
     if inputs.settings_file:
         settings += ["--config", str(inputs.settings_file)]
     settings += ["--as", inputs.name] if inputs.name else []
-    # never `above`: it comes from the savepoint too, and would take over what nobody said may be taken
+    # never `above`: it comes from the savepoint too, and would take over without --take-over
     settings += ["--take-over", str(inputs.take_over)] if inputs.take_over is not None else []
     settings += _from(inputs.wanted) if inputs.wanted else []
     return [sys.executable, "-m", "weir", "run", *settings, "--", str(inputs.file), *inputs.arguments]
 
 
-def _from(wanted: From) -> list[str]:
-    changes = wanted.changes
+def _from(wanted: RestoreRequest) -> list[str]:
     flags = {
         "--accept-duplicates": wanted.accept_duplicates,
-        "--allow-non-restored-state": changes.allow_dropped,
-        "--claim": changes.claim,
+        "--allow-non-restored-state": wanted.allow_dropped,
+        "--claim": wanted.claim,
     }
-    maps = [part for given in changes.maps for part in ("--map", given)]
-    offsets = [part for key, value in changes.offsets.items() for part in ("--set-offsets", f"{key}={value}")]
+    maps = [part for given in wanted.maps for part in ("--map", given)]
+    offsets = [part for key, value in wanted.offsets.items() for part in ("--set-offsets", f"{key}={value}")]
     return ["-s", wanted.point, *(flag for flag, given in flags.items() if given), *maps, *offsets]
 
 
@@ -183,8 +177,10 @@ def _wait(pipe: IO[bytes], inputs: Inputs) -> dict[str, Any] | None:
 
 def _died(inputs: Inputs, code: int, words: IO[bytes]) -> SupervisorDiedError:
     words.seek(0)
-    said = words.read().decode(errors="replace").strip().splitlines()
-    return SupervisorDiedError(file=inputs.file, code=code, reason=said[-1] if said else "it said nothing")
+    printed = words.read().decode(errors="replace").strip().splitlines()
+    return SupervisorDiedError(
+        file=inputs.file, code=code, reason=printed[-1] if printed else "it printed nothing"
+    )
 
 
 def _say_started(end: dict[str, Any]) -> None:

@@ -31,10 +31,10 @@ def doctor(
     checks = [*run_checks(place), local_files.check()]
     failed = any(check.verdict is Verdict.FAILED for check in checks)
     if json:
-        said = [
+        shown = [
             {"name": c.name, "verdict": c.verdict.value, "found": c.found, "todo": c.todo} for c in checks
         ]
-        say.say_json({"dir": place, "ok": not failed, "checks": said})
+        say.say_json({"dir": place, "ok": not failed, "checks": shown})
     else:
         say.out.print(_table(checks))
     if failed:

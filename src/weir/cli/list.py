@@ -11,10 +11,10 @@ from rich.text import Text
 from weir.cli import say
 from weir.cli.options import AsJson, Define, Directory, SettingsFile, directory
 from weir.clock import Clock
+from weir.monitor import forms
+from weir.monitor.job import LOST, Alive, Standing, jobs, running
 from weir.protocol.states import JobState
 from weir.storage.open import absolute
-from weir.supervisor import forms
-from weir.supervisor.view import LOST, Alive, Standing, jobs, running
 
 All = Annotated[bool, typer.Option("--all", "-a", help="Also the jobs that have ended.")]
 

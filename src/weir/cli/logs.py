@@ -1,23 +1,37 @@
-"""`weir logs`: what a job's driver printed, attempt after attempt."""
+"""`weir logs`: what a job's driver printed, attempt after attempt.
+
+Output grows, turns over and continues in the next attempt's file. A file keeps its identity (inode) when
+it is renamed: a reader at the end of one looks where that file now stands in the chain, and continues
+with the one after it.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import typer
 
 from weir.cli import say
 from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, command, directory
-from weir.cli.tail import Chain, follow, last_lines
 from weir.clock import Clock
 from weir.errors import BadValueError, NoOutputError
 from weir.ids import job_name
+from weir.monitor.job import look
+from weir.monitor.logs import Chain
 from weir.storage import paths
 from weir.storage.open import beside
-from weir.supervisor.view import look
+from weir.text import without_escapes
 
-Follow = Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes, across attempts.")]
+_PAUSE = 0.2
+Follow = Annotated[
+    bool, typer.Option("-f", "--follow", help="Follow the output as it comes, across attempts.")
+]
 Lines = Annotated[int, typer.Option("-n", "--lines", min=-1, help="How many of the last lines; -1 for all.")]
 OfAttempt = Annotated[
     int | None, typer.Option("--attempt", min=1, metavar="N", help="Of this attempt instead of the newest.")
@@ -41,7 +55,7 @@ def logs(
     """Show what a job's driver printed.
 
     Standard output and standard error of the newest attempt, unless another one is asked for.
-    With -f it goes on, also when the driver is started again, until the job has ended.
+    With -f it follows the output, also when the driver is started again, until the job has ended.
 
     \b
     Example: weir logs wordcount -f -n 20
@@ -57,8 +71,8 @@ def logs(
     if json:
         with open(chain.files()[-1], "rb") as newest:
             text = b"".join(last_lines(chain, lines, newest)).decode(errors="replace")
-        said = {"job": job, "attempt": chain.attempt, "supervisor": supervisor, "state": standing.state}
-        say.say_json(said | {"files": list(map(str, chain.files())), "lines": text.splitlines()})
+        body = {"job": job, "attempt": chain.attempt, "supervisor": supervisor, "state": standing.state}
+        say.say_json(body | {"files": list(map(str, chain.files())), "lines": text.splitlines()})
         return
     ended = (lambda: look(place, job, Clock()).over) if follows else None
     follow(chain, lines, ended)
@@ -85,3 +99,67 @@ def _nothing(job: str, dir: str, chain: Chain, attempt: int | None, supervisor: 
 
 def _shows(verb: str, job: str, dir: str) -> str:
     return f"'{command(verb, job, dir)}' shows what there is"
+
+
+def last_lines(chain: Chain, count: int, newest: BinaryIO) -> list[bytes]:
+    """The last lines over all files (all lines when the count is negative); reads `newest` to its end."""
+    lines: deque[bytes] = deque(maxlen=None if count < 0 else count)
+    for file in chain.files()[:-1]:
+        lines.extend(file.read_bytes().splitlines(keepends=True))
+    lines.extend(newest)
+    return list(lines)
+
+
+def follow(chain: Chain, count: int, ended: Callable[[], bool] | None) -> None:
+    """Print the last lines, and with `ended` continue until it is true and all has been printed."""
+    file: Path | None = chain.files()[-1]
+    wanted: int | None = count
+    while file is not None:
+        file = _through(chain, file, wanted, ended)
+        wanted = None
+        if file is not None:
+            say.note(f"continuing with {file.name}")
+
+
+def _through(chain: Chain, file: Path, count: int | None, ended: Callable[[], bool] | None) -> Path | None:
+    """Print one file, from its last lines on if a count is given; the file after it, if there is one."""
+    with open(file, "rb") as stream:
+        if count is not None:
+            _print(last_lines(chain, count, stream))
+        following = _wait_behind(chain, stream, ended) if ended else None
+        if ended:
+            _print(_grown(stream))  # what came before the file was turned over, and after the last read
+        return following
+
+
+def _wait_behind(chain: Chain, stream: BinaryIO, ended: Callable[[], bool]) -> Path | None:
+    """Print what is appended until there is a next file, or None when nothing will come any more."""
+    while True:
+        following = chain.behind(os.fstat(stream.fileno()).st_ino)
+        if following is not None:
+            return following
+        over = ended()  # asked before the last read, so that nothing is missed
+        _print(_grown(stream))
+        if over:
+            return chain.behind(os.fstat(stream.fileno()).st_ino)
+        pause()
+
+
+def pause() -> None:
+    time.sleep(_PAUSE)
+
+
+def _grown(stream: BinaryIO) -> Iterator[bytes]:
+    while data := stream.read(65536):
+        yield data
+
+
+def _print(pieces: Iterable[bytes]) -> None:
+    """To a file or a program as they are; to a terminal only with their colours."""
+    for piece in pieces:
+        if sys.stdout.isatty():
+            text = without_escapes(piece.decode(errors="replace"), colours=True)
+            sys.stdout.buffer.write(text.encode(errors="replace"))
+        else:
+            sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.flush()

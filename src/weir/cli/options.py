@@ -7,13 +7,13 @@ import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from weir.config import resolve
 from weir.errors import BadValueError, WeirError
-from weir.supervisor.view import job_names
+from weir.monitor.job import job_names
 
 SETTINGS_FILE = "weir.yaml"
 _DIR_KEY = "execution.checkpointing.dir"
@@ -48,6 +48,17 @@ SettingsFile = Annotated[
     typer.Option(
         "--config", metavar="FILE", help="The settings file instead of weir.yaml in this directory."
     ),
+]
+SavepointAt = Annotated[
+    str,
+    typer.Argument(metavar="PATH", help="The savepoint's directory or URL; 'weir savepoints' lists them."),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's own, spark.*. Repeatable."),
+]
+HereMaster = Annotated[
+    str | None, typer.Option("--master", metavar="URL", help="Spark's master; without it, this machine.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer with one JSON object, also to a failure.")]
 
@@ -107,6 +118,19 @@ def directory(dir: str | None, file: Path | None = None, define: Sequence[str] |
         return dir
     config = resolve(file=settings_file(file), environ=os.environ, overrides=overrides(define))
     return config.settings.execution_checkpointing_dir
+
+
+def savepoint_dir(file: Path | None, define: Sequence[str] | None) -> str | None:
+    """The setting execution.checkpointing.savepoint-dir, as far as it is known here."""
+    config = resolve(file=settings_file(file), environ=os.environ, overrides=overrides(define))
+    return config.settings.execution_checkpointing_savepoint_dir
+
+
+def session(conf: Sequence[str] | None, master: str | None, config: Path | None) -> dict[str, Any]:
+    """The part of a request to a process with Spark that says which Spark it wants."""
+    found = settings_file(config)
+    given = overrides(None, conf=conf, master=master or "local[*]")
+    return {"config": str(found) if found else None, "settings": given}
 
 
 def command(verb: str, job: str, dir: str, rest: str = "") -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from weir.cli import say
-from weir.cli.options import AsJson, Define, Directory, SettingsFile, overrides, settings_file
+from weir.cli.options import AsJson, Conf, Define, Directory, SettingsFile, overrides, settings_file
 from weir.cli.points import (
     AcceptDuplicates,
     AllowDropped,
@@ -20,10 +19,10 @@ from weir.cli.points import (
     offsets_of,
     shape_of,
 )
-from weir.cli.run import Arguments, As, Conf, File, Master
-from weir.cli.with_spark import ask_of
-from weir.errors import JobFileError
+from weir.cli.run import Arguments, As, File, Master
+from weir.client.spark import plan_of
 
+ASKING = "asking Spark's planner"
 Point = Annotated[
     str,
     typer.Option(
@@ -56,44 +55,29 @@ def plan(
 
     Spark's planner is asked what each query of the job file is now, and that is compared with what
     the savepoint or checkpoint has. Nothing is written, and no job need be stopped for it. Exit code:
-    0 it fits, 10 something would be lost (-n allows it), 11 it must be said what becomes of what
-    (--map), or that a source is read from its beginning (--set-offsets), 12 it does not fit.
+    0 it fits, 10 something would be lost (-n allows it), 11 something must be mapped (--map),
+    or a source must be read from its beginning (--set-offsets), 12 it does not fit.
 
     \b
     Example: weir plan wordcount.py -s savepoints/wordcount-12 --parallelism 8
     """
-    answer = ask_planner(
+    made = plan_of(
         file,
-        arguments,
-        config,
+        arguments or (),
         settings=overrides(define, conf=conf, master=master, dir=dir) | shape_of(parallelism, state_backend),
+        settings_file=settings_file(config, beside=file),
         point=as_point(point),
-        maps=list(map or ()),
+        maps=map or (),
         allow_dropped=allow_dropped,
         accept_duplicates=accept_duplicates,
         offsets=offsets_of(set_offsets),
         name=name or "",
+        waiting=lambda: say.waiting(ASKING),
     )
     if json:
-        say.say_json({key: answer[key] for key in ("job", "point", "checkpoint", "plan")})
+        say.say_json({key: made.form()[key] for key in ("job", "point", "checkpoint", "plan")})
     else:
         if point == "latest":
-            say.note(f"the latest point is {answer['point']}")
-        say.say(answer["text"])
-    raise typer.Exit(answer["code"])
-
-
-def ask_planner(
-    file: Path, arguments: list[str] | None, config: Path | None, **request: Any
-) -> dict[str, Any]:
-    """What `weir.driver.planning` answers of a job file; its failure is this command's failure."""
-    if not file.is_file():
-        raise JobFileError(file=file, reason="there is no such file", todo="check the path")
-    found = settings_file(config, beside=file)
-    return ask_of(
-        "weir.driver.planning",
-        "asking Spark's planner",
-        {**request, "config": str(found) if found else ""},
-        str(file.absolute()),
-        *(arguments or ()),
-    )
+            say.note(f"the latest point is {made.point}")
+        say.say(made.text)
+    raise typer.Exit(made.code)

@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from weir.checkpoint.restore import may_be_claimed
 from weir.cli.options import pairs
 from weir.errors import BadValueError
 from weir.protocol.offsets import check_form
+from weir.restore.request import may_be_claimed
 from weir.storage.open import is_local, local_path
 
 AcceptDuplicates = Annotated[
     bool,
-    typer.Option("--accept-duplicates", help="Also behind output that can't be taken back: it comes twice."),
+    typer.Option("--accept-duplicates", help="Allow output that can't be rewound to be delivered again."),
 ]
 AllowDropped = Annotated[
     bool,
@@ -57,7 +57,7 @@ Claim = Annotated[
     bool,
     typer.Option(
         "--claim/--no-claim",
-        help="At a restore: delete the savepoint when a later checkpoint makes up for it.",
+        help="At a restore: delete the savepoint when a later checkpoint replaces it.",
     ),
 ]
 
@@ -77,14 +77,14 @@ def elsewhere(point: str) -> bool:
 def check_claim(claim: bool, point: str | None) -> None:
     """Refuse to claim what can't be claimed; `point` as `as_point` gives it, None for the live files."""
     if claim and (point is None or not may_be_claimed(point)):
-        reason = "a checkpoint is the job's own already, and goes when newer ones make up for it"
+        reason = "a checkpoint is the job's own already, and goes when newer ones replace it"
         if point is None:
             reason = "it goes with -s and a savepoint, and here is none"
         raise BadValueError(key="--claim", value=point or "true", origin="the command line", reason=reason)
 
 
 def offsets_of(set_offsets: list[str] | None) -> dict[str, str]:
-    """What is said of sources, as far as that can be checked without the job."""
+    """What is asked of sources, as far as that can be checked without the job."""
     given = pairs("--set-offsets", set_offsets)
     check_form(given)
     return given

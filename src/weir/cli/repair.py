@@ -1,28 +1,33 @@
-"""`weir repair`: let a job go on whose live files are lost or torn."""
+"""`weir repair`: repair a job whose live files are lost or damaged."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from weir.checkpoint.repair import Repair, carry_out, plan
 from weir.cli import say
-from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, command, directory
+from weir.cli.options import (
+    AsJson,
+    Define,
+    Directory,
+    JobOf,
+    SettingsFile,
+    command,
+    directory,
+    savepoint_dir,
+)
 from weir.cli.points import AcceptDuplicates
-from weir.cli.saving import savepoint_dir
-from weir.clock import Clock
+from weir.client import repair as verbs
+from weir.client.ask import Caller
+from weir.client.repair import Examined
 from weir.errors import NotDoneError
-from weir.ids import job_name
-from weir.storage import generations, open_store
-from weir.storage.generations import read_origin
-from weir.supervisor.idle import Idle
-from weir.supervisor.savepoints import known
-from weir.supervisor.view import look
 
 ToLastGood = Annotated[
     bool,
-    typer.Option("--to-last-good", help="Go on from the newest point that is whole; else it is only shown."),
+    typer.Option(
+        "--to-last-good", help="Resume from the newest point that is intact; else it is only shown."
+    ),
 ]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Don't ask.")]
 
@@ -37,10 +42,10 @@ def repair(
     define: Define = None,
     json: AsJson = False,
 ) -> None:
-    """Let a job go on whose live files are lost or torn.
+    """Repair a job whose live files are lost or damaged.
 
-    Says what is damaged, what the job can go on from, and which batches run again; with
-    --to-last-good it asks, and writes that down for the next 'weir run'. That makes new live files
+    Shows what is damaged, what the job can resume from, and which batches run again; with
+    --to-last-good it asks, and records that for the next 'weir run'. That makes new live files
     of it: the damaged ones stay as they are. Nobody may run the job meanwhile. Damage that is only
     shown is exit code 1.
 
@@ -48,41 +53,33 @@ def repair(
     Example: weir repair wordcount --to-last-good
     """
     place = directory(dir, config, define)
-    standing = look(place, job, Clock())
-    idle = Idle.of(place, job, standing)
-    store, name = open_store(place), job_name(job)
-    if (opening := generations.opening(store, name)) is not None:
-        origin = read_origin(store, name, opening)
-        assert origin is not None, "an opening generation has its origin"
-        _say(json, f"{job} goes on from {origin.restored_from} at its next start: that is written down", job)
-        say.note(f"to take that back: {command('restore', job, place, ' --withdraw')}")
+    found = verbs.examine(
+        Caller(place, job),
+        savepoint_dir=savepoint_dir(config, define),
+        checking=lambda: say.waiting(f"checking the files of {job}"),
+    )
+    _show(json, job, found)
+    if found.opening:
+        say.note(f"to withdraw it: {command('restore', job, place, ' --withdraw')}")
         return
-    there = known(place, job, savepoint_dir(config, define))
-    unread = [one.place for one in there if one.savepoint is None]  # first, so that it is said
-    places = [one.place for one in reversed(there) if one.savepoint and not one.savepoint.derived]
-    with say.waiting(f"checking the files of {job}"):
-        found = plan(store, name, unread + places)
-    if found is None:
-        _say(json, f"the live files of {job} are whole", job)
+    if found.repair is None:
         load = command("verify", job, place, " --load")
         say.note(f"whether Spark can load every row of its state is another question: {load}")
         return
     if not to_last_good:
-        _say_plan(json, job, found)
+        if json:
+            say.say_json(found.form())
         todo = command("repair", job, place, " --to-last-good")
         say.note(f"nothing was changed; to do it: {todo}")
         raise typer.Exit(1)
-    if not json:
-        _say_plan(json, job, found)
     _confirm(job, place, yes)
-    generation = carry_out(
-        store, name, found, accept_duplicates=accept_duplicates, clock=Clock(), still=idle.check
-    )
+    generation = verbs.carry_out(found, accept_duplicates=accept_duplicates)
     if json:
-        say.say_json({**_as_json(job, found), "generation": generation})
+        say.say_json(found.form(generation))
         return
-    file = standing.file or "FILE"
-    say.say(f"written down: the next 'weir run {file}' goes on from there; the damaged files stay")
+    say.say(
+        f"recorded: the next 'weir run {found.file or 'FILE'}' resumes from there; the damaged files stay"
+    )
 
 
 def _confirm(job: str, dir: str, yes: bool) -> None:
@@ -94,37 +91,25 @@ def _confirm(job: str, dir: str, yes: bool) -> None:
             why="nobody can be asked here",
             hint=command("repair", job, dir, " --to-last-good --yes"),
         )
-    typer.confirm("go on like this?", abort=True, err=True)
+    typer.confirm("repair it like this?", abort=True, err=True)
 
 
-def _say(json: bool, text: str, job: str) -> None:
+def _show(json: bool, job: str, found: Examined) -> None:
+    """What is damaged and how the job can continue; as JSON only when there is nothing more to do."""
     if json:
-        say.say_json({"job": job, "damage": [], "from": None, "queries": [], "generation": None})
-    else:
-        say.say(text)
-
-
-def _say_plan(json: bool, job: str, found: Repair) -> None:
-    if json:
-        say.say_json({**_as_json(job, found), "generation": None})
+        if found.repair is None:
+            say.say_json(found.form())
         return
-    for one in found.damage:
+    if found.opening:
+        say.say(f"{job} resumes from {found.opening} at its next start: that is recorded")
+        return
+    if found.repair is None:
+        say.say(f"the live files of {job} are intact")
+        return
+    for one in found.repair.damage:
         say.say(f"damaged: {one.text}")
-    for text in found.passed_over:
+    for text in found.repair.passed_over:
         say.say(f"passed over: {text}")
-    say.say(f"{job} can go on from {found.source}:")
-    for replay in found.replays:
+    say.say(f"{job} can resume from {found.repair.source}:")
+    for replay in found.repair.replays:
         say.say(f"  {replay.text}")
-
-
-def _as_json(job: str, found: Repair) -> dict[str, Any]:
-    return {
-        "job": job,
-        "damage": [one.text for one in found.damage],
-        "from": found.source,
-        "passed_over": list(found.passed_over),
-        "queries": [
-            {"query": one.query, "back_to": one.back_to, "newest": one.newest, "offsets": list(one.offsets)}
-            for one in found.replays
-        ],
-    }

@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from weir.checkpoint.restore import Changes, From, intend
 from weir.cli import say
-from weir.cli.asking import Timeout, ask, not_done, refuse_without_supervisor
+from weir.cli.ask import Timeout, caller
 from weir.cli.options import (
     AsJson,
     Define,
@@ -20,6 +19,7 @@ from weir.cli.options import (
     command,
     directory,
     overrides,
+    savepoint_dir,
     settings_file,
 )
 from weir.cli.points import (
@@ -32,21 +32,14 @@ from weir.cli.points import (
     SetOffsets,
     as_point,
     check_claim,
-    elsewhere,
     offsets_of,
     shape_of,
 )
-from weir.cli.saving import savepoint_dir
-from weir.clock import Clock
+from weir.client import restore as verbs
+from weir.client.ask import Caller
 from weir.config import resolve
-from weir.errors import BadValueError, NoSuchJobError, NotDoneError
-from weir.ids import job_name
-from weir.storage import generations, open_store
-from weir.storage.generations import read_origin
-from weir.supervisor.asking import RESTORE
-from weir.supervisor.idle import Idle
-from weir.supervisor.restoring import WHY
-from weir.supervisor.view import Standing, look
+from weir.errors import BadValueError
+from weir.restore.request import RestoreRequest
 
 Point = Annotated[
     str | None,
@@ -54,7 +47,7 @@ Point = Annotated[
 ]
 Withdraw = Annotated[
     bool,
-    typer.Option("--withdraw", help="Give up a restore that was asked for and has not been done yet."),
+    typer.Option("--withdraw", help="Withdraw a restore that was requested and is not done yet."),
 ]
 
 
@@ -77,10 +70,10 @@ def restore(
 ) -> None:
     """Take a job back to a checkpoint or savepoint.
 
-    All queries, the streams between them and what was delivered go back together; the files from
-    before are left as they are. A running job finishes its batches, and goes on from the checkpoint
-    at once, with its file as it is now; if that can't be done, it goes on where it was. A job that
-    has ended goes back at its next 'weir run'; until then --withdraw takes that back. 'weir
+    All queries, the streams between them and what was delivered are rewound together; the files from
+    before are left as they are. A running job finishes its batches, and resumes from the checkpoint
+    at once, with its file as it is now; if that can't be done, it continues where it was. A job that
+    has ended is restored at its next 'weir run'; until then --withdraw undoes that. 'weir
     checkpoints' shows where a job can go back to, and 'weir plan' what becomes of the state of a job
     that has changed.
 
@@ -98,7 +91,9 @@ def restore(
     settings = resolve(
         file=settings_file(config), environ=os.environ, overrides=overrides(define) | shape
     ).settings
-    changes = Changes(
+    wanted = RestoreRequest(
+        wanted_point,
+        accept_duplicates,
         maps=tuple(map or ()),
         allow_dropped=allow_dropped,
         parallelism=parallelism,
@@ -106,90 +101,39 @@ def restore(
         offsets=offsets_of(set_offsets),
         claim=claim,
     )
-    wanted = From(wanted_point, accept_duplicates, changes)
-    standing = _standing(place, job, wanted.point)
-    if standing is None or standing.over:
-        idle = Idle.of(place, job, standing)
-        _intend(idle, standing.file if standing else "", wanted, savepoint_dir(config, define) or "")
-        return
-    refuse_without_supervisor(standing, place, "restore")
-    with say.waiting(f"waiting for {job} to go on from {wanted.point}"):
-        answer = ask(place, standing, RESTORE, wanted.to_wire(), timeout)
-    if not answer["done"]:
-        raise not_done(standing, place, RESTORE, answer)
-    body = {key: answer[key] for key in ("checkpoint", "generation", "seconds")}
+    text = f"waiting for {job} to resume from {wanted.point}"
+    done = verbs.restore(
+        caller(place, job, "restore", text, timeout),
+        wanted,
+        savepoint_dir=savepoint_dir(config, define) or "",
+        checking=lambda: say.waiting(f"checking {wanted.point}"),
+    )
     if json:
-        say.say_json({"job": job, "point": wanted.point, **body, "live": True})
-        return
-    say.say(f"{job} goes on from checkpoint {body['checkpoint']}, as generation {body['generation']}")
+        say.say_json(done.form())
+    elif done.live:
+        say.say(f"{job} resumes from checkpoint {done.checkpoint}, as generation {done.generation}")
+    else:
+        source = f"savepoint {done.savepoint}" if done.savepoint else f"checkpoint {done.checkpoint}"
+        run = " ".join(["weir run", done.file or "FILE", *_shape_options(wanted)])
+        say.say(f"the next '{run}' resumes from {source}")
+        say.note(f"to withdraw it: {command('restore', job, place, ' --withdraw')}")
 
 
-def _standing(dir: str, job: str, point: str) -> Standing | None:
-    """How the job stands; None for one whose directory is lost, and that comes back from its copies."""
-    try:
-        return look(dir, job, Clock())
-    except NoSuchJobError:
-        if elsewhere(point):
-            return None
-        raise
-
-
-def _intend(idle: Idle, file: str, wanted: From, saved_to: str) -> None:
-    """Nobody runs the job: write down where its next start goes on."""
-    dir, job = idle.dir, idle.job
-    store, name = open_store(dir), job_name(job)
-    with say.waiting(f"checking {wanted.point}"):
-        generation = intend(
-            store,
-            name,
-            wanted.point,
-            accept_duplicates=wanted.accept_duplicates,
-            clock=Clock(),
-            why=WHY,
-            changes=wanted.changes,
-            savepoint_dir=saved_to,
-            still=idle.check,
-        )
-    origin = read_origin(store, name, generation)
-    checkpoint = origin.checkpoint if origin else None
-    if say.form is say.Form.JSON:
-        body = {"job": job, "point": wanted.point, "checkpoint": checkpoint, "generation": generation}
-        say.say_json(body | {"seconds": None, "live": False})
-        return
-    source = f"savepoint {origin.restored_from}" if origin and origin.saved else f"checkpoint {checkpoint}"
-    run = " ".join(["weir run", file or "FILE", *_shape_options(wanted.changes)])
-    say.say(f"the next '{run}' goes on from {source}")
-    say.note(f"to take that back: {command('restore', job, dir, ' --withdraw')}")
-
-
-def _shape_options(changes: Changes) -> Sequence[str]:
-    """What the next start must be told, too, so that its settings are those of the new state."""
-    given = {"--parallelism": changes.parallelism, "--state-backend": changes.backend}
+def _shape_options(request: RestoreRequest) -> Sequence[str]:
+    """What the next start needs, too, so that its settings are those of the new state."""
+    given = {"--parallelism": request.parallelism, "--state-backend": request.backend}
     return [f"{option} {value}" for option, value in given.items() if value is not None]
 
 
 def _withdraw(dir: str, job: str, point: str | None, withdraw: bool) -> None:
-    """Give up what is written down for the next start; nobody may run the job meanwhile."""
+    """Withdraw the restore that is recorded for the next start; nobody may run the job meanwhile."""
     if withdraw == (point is not None):
-        reason = "it takes back what was asked for before" if withdraw else "where to go on must be said"
+        reason = "--withdraw goes without a point" if withdraw else "name the point to resume from"
         raise BadValueError(key="POINT", value=point or "", origin="the command line", reason=reason)
-    standing = look(dir, job, Clock())
-    idle = Idle.of(dir, job, standing)
-    store, name = open_store(dir), job_name(job)
-    opening = generations.opening(store, name)
-    origin = read_origin(store, name, opening) if opening else None
-    what = f"no restore of job {job!r} was withdrawn"
-    if opening is None or origin is None:
-        raise NotDoneError(
-            what=what, why="none is written down", hint=f"'weir status {job}' shows how it stands"
-        )
-    idle.check()
-    if not generations.drop(store, name, opening, "withdrawn by the user"):
-        why = f"sinks are being rewound to {origin.restored_from}, so the live files are ahead of them"
-        raise NotDoneError(what=what, why=why, hint=f"'weir run {standing.file or 'FILE'}' takes it up again")
-    begun = generations.awaited(store, name)
+    done = verbs.withdraw(Caller(dir, job))
     if say.form is say.Form.JSON:
-        say.say_json({"job": job, "withdrawn": origin.restored_from, "generation": opening})
+        say.say_json(done.form())
         return
-    where = f"resumes the restore from {begun}, which has begun" if begun else f"goes on where {job} was"
-    say.say(f"withdrawn: the next 'weir run {standing.file or 'FILE'}' {where}")
+    begun = f"resumes the restore from {done.begun}, which has begun"
+    where = begun if done.begun else f"resumes where {job} was"
+    say.say(f"withdrawn: the next 'weir run {done.file or 'FILE'}' {where}")

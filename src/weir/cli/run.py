@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from secrets import randbelow
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from weir.checkpoint.restore import Changes, From, attempt_of
 from weir.cli import say
 from weir.cli.detach import Ready, start_detached
-from weir.cli.options import AsJson, Define, Directory, SettingsFile, overrides, settings_file
+from weir.cli.options import AsJson, Conf, Define, Directory, SettingsFile, overrides, settings_file
 from weir.cli.points import (
     AcceptDuplicates,
     AllowDropped,
@@ -28,11 +27,13 @@ from weir.cli.points import (
 )
 from weir.cli.watch import Terminal, terminal
 from weir.clock import Clock
-from weir.errors import BadOffsetsError, JobFileError
+from weir.errors import BadOffsetsError, JobFileError, TakeOverError, error_form
 from weir.ids import job_name
 from weir.preflight import require_spark
 from weir.protocol.messages import Failure
 from weir.protocol.states import JobState
+from weir.restore.point import attempt_of
+from weir.restore.request import RestoreRequest
 from weir.supervisor.inputs import Inputs
 from weir.supervisor.loop import Supervisor
 
@@ -40,12 +41,8 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="The job file.")]
 Arguments = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="ARGS", help="Arguments for the job file; behind '--' when they look like options."
+        metavar="ARGS", help="Arguments for the job file; after '--' when they look like options."
     ),
-]
-Conf = Annotated[
-    list[str] | None,
-    typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's own, spark.*. Repeatable."),
 ]
 Master = Annotated[
     str | None, typer.Option("--master", metavar="URL", help="Spark's master, like local[4] or yarn.")
@@ -59,7 +56,7 @@ Point = Annotated[
         "-s",
         "--from-savepoint",
         metavar="POINT",
-        help="Go on from a savepoint's directory, chk-41 or latest, instead of the live files.",
+        help="Resume from a savepoint's directory, chk-41 or latest, instead of the live files.",
     ),
 ]
 As = Annotated[
@@ -71,7 +68,8 @@ TakeOver = Annotated[
     typer.Option(
         "--take-over",
         metavar="ATTEMPT",
-        help="The job has ended elsewhere for good: go on, far above this attempt of it.",
+        help="With -s: the job has ended in another directory for good; resume here, far above this"
+        " attempt of it.",
     ),
 ]
 
@@ -104,7 +102,7 @@ def run(
     for 'weir logs'. Settings: defaults < weir.yaml (in this directory, else beside the job file) <
     the job file < WEIR_* environment < -D.
 
-    With -s the job goes on from a savepoint or checkpoint, into its code, parallelism and state
+    With -s the job resumes from a savepoint or checkpoint, into its code, parallelism and state
     backend as they are now. What becomes of every piece of state is shown first; where it does not
     fit, nothing is touched ('weir plan' shows it alone).
 
@@ -118,19 +116,18 @@ def run(
     given = overrides(define, conf=conf, master=master, dir=dir) | shape_of(parallelism, state_backend)
     offsets = offsets_of(set_offsets)
     if offsets and not from_savepoint:
-        reason = "it goes with -s, and live files go on where they are"
+        reason = "it goes with -s; live files resume where they are"
         raise BadOffsetsError(given=next(iter(offsets)), reason=reason)
     point = as_point(from_savepoint) if from_savepoint else None
     check_claim(claim, point)
+    if take_over is not None and point is None:
+        raise TakeOverError(file=file, attempt=take_over)
     require_spark()
     ready = Ready.inherited()
-    changes = Changes(
-        maps=tuple(map or ()),
-        allow_dropped=allow_dropped,
-        offsets=offsets,
-        claim=claim,
-    )
-    wanted = From(point, accept_duplicates, changes) if point else None
+    wanted = None
+    if point:
+        maps = tuple(map or ())
+        wanted = RestoreRequest(point, accept_duplicates, maps, allow_dropped, offsets=offsets, claim=claim)
     inputs = Inputs(
         file.absolute(),
         arguments or [],
@@ -170,8 +167,9 @@ def exit_code(state: JobState, failure: Failure | None) -> int:
 
 
 def _say_end(watcher: Terminal, state: JobState, failure: Failure | None) -> None:
-    body = {"job": watcher.job, "state": state.value, "attempt": watcher.attempt, "batches": watcher.batches}
+    body: dict[str, Any] = {"job": watcher.job, "state": state.value}
+    body |= {"attempt": watcher.attempt, "batches": watcher.batches}
     if failure is not None and state is JobState.FAILED:
-        say.say_error(failure.what, failure.why, failure.hint, **body)
+        say.say_error(**error_form(failure), **body)
     elif say.form is say.Form.JSON:
         say.say_json(body)

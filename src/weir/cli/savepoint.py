@@ -8,23 +8,33 @@ from typing import Annotated, Any
 import typer
 
 from weir.cli import say
-from weir.cli.asking import Timeout, ask, not_done, refuse_without_supervisor
-from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, command, directory, overrides
-from weir.cli.plan import ask_planner
+from weir.cli.ask import Timeout, caller
+from weir.cli.options import (
+    AsJson,
+    Conf,
+    Define,
+    Directory,
+    JobOf,
+    SavepointAt,
+    SettingsFile,
+    command,
+    directory,
+    overrides,
+    settings_file,
+)
+from weir.cli.plan import ASKING
 from weir.cli.points import AllowDropped, Backend, Maps, Parallelism, as_point, elsewhere, shape_of
-from weir.cli.run import Arguments, Conf, File, Master
-from weir.cli.saving import SavepointAt, absolute, verified_words, watched
+from weir.cli.run import Arguments, File, Master
+from weir.client import running, savepoints
+from weir.client.spark import plan_of
 from weir.clock import Clock
 from weir.errors import NotASavepointError
+from weir.monitor import forms
 from weir.protocol.operators import Operator
-from weir.savepoint import copying
 from weir.savepoint.manifest import SavedQuery, Savepoint
 from weir.savepoint.place import Place
 from weir.savepoint.verify import last_verified
-from weir.storage.attempts import whoami
-from weir.supervisor import forms
-from weir.supervisor.asking import SAVEPOINT
-from weir.supervisor.view import look
+from weir.storage.open import absolute
 
 Target = Annotated[
     str | None,
@@ -57,30 +67,24 @@ def savepoint(
     It is a copy that is yours. It holds all that is needed to start the job again from this point,
     also elsewhere and with changed code, and nothing in it refers to the job's own files. The job
     does not stop for it.
-    One that fails leaves nothing behind, and is exit code 1 with the reason. A savepoint that is
-    under way is let through first. 'weir savepoint show', 'copy', 'convert' and 'dispose' are about
+    One that fails leaves no files, and is exit code 1 with the reason. A savepoint that is
+    under way completes first. 'weir savepoint show', 'copy', 'convert' and 'dispose' are about
     one that is there; for a job of such a name write 'weir savepoint -- show'.
 
     \b
     Example: weir savepoint wordcount /backup/savepoints
     """
     place = directory(dir, config, define)
-    standing = look(place, job, Clock())
-    refuse_without_supervisor(standing, place, "savepoint")
-    arguments = {"path": absolute(target) if target else "", "by": whoami(), "detached": detached}
-    with say.bar(f"waiting for a savepoint of {job}") as bar:
-        answer = ask(place, standing, SAVEPOINT, arguments, timeout, watched(bar, place, job))
-    if not answer["done"]:
-        raise not_done(standing, place, SAVEPOINT, answer)
-    keys = ("id", "path", "seconds", "bytes")
-    body = {key: answer.get(key) for key in keys}
+    asked = caller(place, job, "savepoint", f"waiting for a savepoint of {job}", timeout, bar=True)
+    done = running.savepoint(asked, path=absolute(target) if target else "", detached=detached)
     if json:
-        say.say_json({"job": job, "status": "asked" if detached else "taken", **body})
+        say.say_json(done.form())
     elif detached:
         say.say(f"a savepoint of {job} is on its way: '{command('savepoints', job, place)}' shows it")
     else:
-        size = say.size(answer["bytes"])
-        say.say(f"savepoint of {job} in {answer['seconds']:.2f} s, {size}: {answer['path']}")
+        say.say(
+            f"savepoint of {job} in {done.seconds or 0.0:.2f} s, {say.size(done.bytes or 0)}: {done.path}"
+        )
 
 
 def show(path: SavepointAt, json: AsJson = False) -> None:
@@ -107,7 +111,7 @@ def show(path: SavepointAt, json: AsJson = False) -> None:
     code = f"{found.job_file} {found.job_version}".strip() or "unknown code"
     say.say(f"  from {code}; weir {found.weir}, Spark {found.spark}; generation {found.generation}")
     say.say(f"  {found.backend} state, parallelism {found.parallelism}; {found.alignment} cut")
-    checked = verified_words(verified, now)
+    checked = say.verified(verified, now)
     say.say(f"  {len(found.files)} files, {say.size(found.bytes)}; verified: {checked}")
     for name, query in found.queries.items():
         _show_query(name, query, found)
@@ -116,21 +120,19 @@ def show(path: SavepointAt, json: AsJson = False) -> None:
 def copy(path: SavepointAt, destination: Destination, json: AsJson = False) -> None:
     """Copy a savepoint to another place or storage.
 
-    Every file is checked on the way. The copy appears when it is whole; it is as good as the
+    Every file is checked on the way. The copy appears when it is complete; it is as good as the
     original.
 
     \b
     Example: weir savepoint copy /backup/savepoints/wordcount-41 s3://bucket/sp
     """
-    place = Place(path)
-    with say.bar(f"copying {place.url}") as bar:
-        copied = copying.copy(place, absolute(destination), bar)
-    saved = copied.savepoint
+    with say.bar(f"copying {Place(path).url}") as bar:
+        text = f"waiting until {destination} has stored it"
+        copied = savepoints.copy(path, absolute(destination), bar, lambda: bar.wait(text))
     if json:
-        body = {"job": saved.job, "id": saved.id, "from": place.url, "path": copied.place}
-        say.say_json(body | {"bytes": saved.bytes})
+        say.say_json(copied.form())
     else:
-        say.say(f"copied {say.size(saved.bytes)} to {copied.place}")
+        say.say(f"copied {say.size(copied.bytes)} to {copied.path}")
 
 
 def convert(
@@ -167,33 +169,31 @@ def convert(
     if not elsewhere(path):
         reason = "it is no directory; 'weir savepoint JOB' takes one of a running job"
         raise NotASavepointError(place=path, reason=reason)
-    settings = overrides(define, conf=conf, master=master) | shape_of(parallelism, state_backend)
-    answer = ask_planner(
+    made = plan_of(
         file,
-        arguments,
-        config,
-        settings=settings,
+        arguments or (),
+        settings=overrides(define, conf=conf, master=master) | shape_of(parallelism, state_backend),
+        settings_file=settings_file(config, beside=file),
         point=as_point(path),
-        maps=list(map or ()),
+        maps=map or (),
         allow_dropped=allow_dropped,
-        offsets={},
-        name="",
         to=absolute(to),
+        waiting=lambda: say.waiting(ASKING),
     )
     if json:
-        body = {key: answer[key] for key in ("job", "point", "plan")}
-        say.say_json({**body, "path": answer["path"] or None})
+        body = {key: made.form()[key] for key in ("job", "point", "plan")}
+        say.say_json({**body, "path": made.path or None})
     else:
-        say.say(answer["text"])
-        if answer["path"]:
-            say.say(f"converted: {answer['path']}")
-        elif not answer["code"]:
-            say.say("every query goes on as it is: nothing was written")
-    raise typer.Exit(answer["code"])
+        say.say(made.text)
+        if made.path:
+            say.say(f"converted: {made.path}")
+        elif not made.code:
+            say.say("every query continues as it is: nothing was written")
+    raise typer.Exit(made.code)
 
 
 def dispose(path: SavepointAt, json: AsJson = False) -> None:
-    """Delete a savepoint, whole or damaged.
+    """Delete a savepoint, intact or damaged.
 
     A directory that is no savepoint, or that holds other files too, is left alone. In an object store
     this deletes as well what is left of one that was killed while it was written or deleted.
@@ -201,19 +201,13 @@ def dispose(path: SavepointAt, json: AsJson = False) -> None:
     \b
     Example: weir savepoint dispose /backup/savepoints/wordcount-41
     """
-    place = Place(path)
-    if copying.clear(place):
-        if json:
-            say.say_json({"job": None, "id": None, "path": place.url, "bytes": None})
-        else:
-            say.say(f"deleted what was left in {place.url}")
-        return
-    gone = copying.dispose(place)
-    saved = gone.savepoint
+    gone = savepoints.dispose(path)
     if json:
-        say.say_json({"job": saved.job, "id": saved.id, "path": gone.place, "bytes": saved.bytes})
+        say.say_json(gone.form())
+    elif gone.bytes is None:
+        say.say(f"deleted what was left in {gone.path}")
     else:
-        say.say(f"deleted {gone.place}, {say.size(saved.bytes)}")
+        say.say(f"deleted {gone.path}, {say.size(gone.bytes)}")
 
 
 def _show_query(name: str, query: SavedQuery, savepoint: Savepoint) -> None:
@@ -226,7 +220,7 @@ def _show_query(name: str, query: SavedQuery, savepoint: Savepoint) -> None:
         say.say(f"  reads {source.name}, {what}: {source.offset}")
     if query.sink is not None:
         last = f"up to batch {query.sink.last_batch}" if query.sink.last_batch >= 0 else "nothing yet"
-        rewindable = "" if query.sink.rewindable else ", can't be taken back"
+        rewindable = "" if query.sink.rewindable else ", can't be rewound"
         say.say(f"  delivers to {query.sink.description or query.sink.kind}: {last}{rewindable}")
     if name in savepoint.channels:
         channel = savepoint.channels[name]

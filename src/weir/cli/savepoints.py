@@ -9,14 +9,13 @@ import typer
 from rich.table import Table
 
 from weir.cli import say
-from weir.cli.options import AsJson, Define, Directory, SettingsFile, directory
-from weir.cli.saving import savepoint_dir, verified_words
+from weir.cli.options import AsJson, Define, Directory, SettingsFile, directory, savepoint_dir
 from weir.clock import Clock
+from weir.monitor import forms
+from weir.monitor.job import look
+from weir.monitor.savepoints import known
 from weir.savepoint.catalogue import Entry
 from weir.savepoint.restorable import Answer, Restorable
-from weir.supervisor import forms
-from weir.supervisor.savepoints import known
-from weir.supervisor.view import look
 
 Job = Annotated[str | None, typer.Argument(metavar="JOB", help="Only those of this job.")]
 
@@ -33,7 +32,7 @@ def savepoints(
     What each is, taken when, why and by whom, how big, when it was verified, and whether the present
     code takes it. Those below execution.checkpointing.savepoint-dir, and those that the jobs have
     taken elsewhere. The version is that of the job file they were taken with. Whether one can be
-    restored is known by what the job's last start told of its queries, as long as its job file is the
+    restored is known from what the job's last start recorded of its queries, as long as its job file is the
     same; where it is unknown, 'weir plan' asks Spark. 'weir verify' checks the files of one.
 
     \b
@@ -70,7 +69,7 @@ def _say(found: list[Entry]) -> None:
                 saved.trigger,
                 saved.job_version[:7] or "-",
                 say.size(saved.bytes),
-                verified_words(one.verified, now),
+                say.verified(one.verified, now),
                 one.restorable.answer.value if one.restorable else "-",
             )
     if table.row_count:

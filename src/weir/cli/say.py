@@ -1,7 +1,7 @@
 """How the command line speaks: people get lines and tables, programs one JSON object.
 
-With `--json` standard output carries one object and nothing else, also when the command fails; what
-is said on the way goes to standard error in both forms. Every failure is what / why / what to do.
+With `--json` standard output carries one object and nothing else, also when the command fails; notes
+on the way go to standard error in both forms. Every failure is what / why / what to do.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,14 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from weir.words import counted, lasting, number, seconds_since, size, took, when, without_escapes
+from weir.text import counted, lasting, number, seconds_since, size, took, when, without_escapes
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from rich.progress import Progress
+
+    from weir.savepoint.verify import Verified
 
 __all__ = [
     "Bar",
@@ -41,6 +45,7 @@ __all__ = [
     "size",
     "speak",
     "took",
+    "verified",
     "waiting",
     "when",
 ]
@@ -108,21 +113,39 @@ def say_styled(*parts: str | Text) -> None:
     out.print(Text.assemble(*parts), soft_wrap=True)
 
 
+def verified(found: Verified | None, now: datetime) -> str:
+    """When a savepoint was verified, and what was found."""
+    if found is None:
+        return "never"
+    if not found.whole:
+        return f"damaged: {found.damage[0]}"
+    return when(found.at, now) + ("" if found.rows is None else ", loaded")
+
+
 class Bar:
     """How far something is, in bytes. Any thread may call."""
 
     def __init__(self, text: str, shown: Progress | None) -> None:
         self._shown = shown
         self._task = shown.add_task(text, total=None) if shown else None
+        self._done, self._waits = 0, False
 
     def __call__(self, done: int, total: int) -> None:
-        if self._shown is not None and self._task is not None:
+        self._done = max(self._done, done)
+        if self._shown is not None and self._task is not None and not self._waits:
             self._shown.update(self._task, completed=done, total=total)
 
     def phase(self, text: str) -> None:
         """What it does now."""
         if self._shown is not None and self._task is not None:
             self._shown.update(self._task, description=text)
+
+    def wait(self, text: str) -> None:
+        """All is read, and how long the rest takes is not known: the bar moves, and shows no time."""
+        if self._shown is not None and self._task is not None:
+            self._waits = True  # another thread may still report what it has read
+            self._shown.update(self._task, visible=False)  # a total can't be taken away from it
+            self._task = self._shown.add_task(text, total=None, completed=self._done)
 
 
 @contextmanager
@@ -145,9 +168,12 @@ def bar(text: str) -> Iterator[Bar]:
         yield Bar(text, shown)
 
 
-def waiting(text: str) -> AbstractContextManager[object]:
+@contextmanager
+def waiting(text: str) -> Iterator[None]:
     """A line that moves while something takes long; a plain note where there is no terminal."""
-    if err.is_terminal:
-        return err.status(text)
-    note(text)
-    return nullcontext()
+    if not err.is_terminal:
+        note(text)
+        yield
+        return
+    with err.status(text):
+        yield

@@ -1,11 +1,12 @@
 """`weir state`: look into the state of a query, compare it, export it, edit it.
 
-Needs Spark, which a process of its own has (`with_spark.py`); this one only asks and shows.
+Needs Spark, which a process of its own has (`client/spark.py`); this one only asks and shows.
 """
 
 from __future__ import annotations
 
 import json as _json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,10 +15,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from weir.cli import say
-from weir.cli.options import AsJson, Directory, SettingsFile, directory
-from weir.cli.saving import absolute
-from weir.cli.with_spark import Conf, Master, ask, session
-from weir.storage.open import is_local
+from weir.cli.options import AsJson, Conf, Directory, HereMaster, SettingsFile, directory, session
+from weir.client.spark import ask_state
+from weir.storage.open import absolute, is_local
 
 At = Annotated[
     str,
@@ -51,7 +51,7 @@ Where = Annotated[
     str | None,
     typer.Option("--where", metavar="SQL", help="Only rows for which this holds, like \"key.k = 'a'\"."),
 ]
-Limit = Annotated[int, typer.Option("--limit", metavar="N", help="Show so many rows at most.")]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", help="How many rows to show at most.")]
 Form = Annotated[Literal["parquet", "json"], typer.Option("--format", help="The form of the files.")]
 Export = Annotated[
     str | None, typer.Option("--export", metavar="DIR", help="Write all differences there, instead.")
@@ -71,7 +71,7 @@ def show(
     where: Where = None,
     limit: Limit = 20,
     conf: Conf = None,
-    master: Master = None,
+    master: HereMaster = None,
     dir: Directory = None,
     config: SettingsFile = None,
     json: AsJson = False,
@@ -108,7 +108,7 @@ def export(
     where: Where = None,
     format: Form = "parquet",
     conf: Conf = None,
-    master: Master = None,
+    master: HereMaster = None,
     dir: Directory = None,
     config: SettingsFile = None,
     json: AsJson = False,
@@ -145,7 +145,7 @@ def diff(
     target: Export = None,
     format: Form = "parquet",
     conf: Conf = None,
-    master: Master = None,
+    master: HereMaster = None,
     dir: Directory = None,
     config: SettingsFile = None,
     json: AsJson = False,
@@ -199,7 +199,7 @@ def edit(
     ] = None,
     format: Form = "parquet",
     conf: Conf = None,
-    master: Master = None,
+    master: HereMaster = None,
     config: SettingsFile = None,
     json: AsJson = False,
 ) -> None:
@@ -232,6 +232,12 @@ def edit(
         say.say_json({"path": path, **body})
         return
     say.say(f"{body['before']} rows before, {body['after']} now: {body['place']}")
+
+
+def ask(text: str, *parts: Mapping[str, Any]) -> dict[str, Any]:
+    """What the process with Spark answers to a request; its failure is this command's failure."""
+    request = {key: value for part in parts for key, value in part.items()}
+    return ask_state(request, lambda: say.waiting(text))
 
 
 def _place(path: str, dir: str | None, config: Path | None) -> str:

@@ -10,13 +10,12 @@ from weir.cli import say
 from weir.cli.list import state_shown
 from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, directory
 from weir.clock import Clock
-from weir.supervisor import forms, measures
-from weir.supervisor.journal import Event
-from weir.supervisor.recovery import timeline
-from weir.supervisor.view import Report, report
+from weir.monitor import forms, measures
+from weir.monitor.events import Event, timeline
+from weir.monitor.job import Report, report
 
 _LAGS = 8
-"""So many partitions are named."""
+"""How many partitions are named."""
 
 
 def status(
@@ -97,12 +96,12 @@ def _query_table(seen: Report, clock: Clock) -> Table:
 
 
 def _say_lags(seen: Report) -> None:
-    """How far behind Kafka each query was at its newest batch: in all, and where it is most."""
+    """The lag of each query at its newest batch: in all, and where it is most."""
     for query in seen.queries:
         lag = query["lag"]
         if lag:
             worst = sorted(lag.items(), key=lambda item: (-item[1], item[0]))[:_LAGS]
-            parts = ", ".join(f"{name} {say.number(behind)}" for name, behind in worst)
+            parts = ", ".join(f"{name} {say.number(count)}" for name, count in worst)
             more = f", {len(lag) - _LAGS} more" if len(lag) > _LAGS else ""
             say.say(f"lag of {query['query']}: {say.number(sum(lag.values()))} records ({parts}{more})")
 

@@ -7,15 +7,12 @@ from typing import Annotated
 import typer
 
 from weir.cli import say
-from weir.cli.asking import Timeout, ask, not_done, refuse_without_supervisor
+from weir.cli.ask import Timeout, caller
 from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, command, directory
-from weir.cli.saving import absolute, watched
-from weir.clock import Clock
+from weir.client import running
 from weir.errors import BadValueError
 from weir.protocol.states import JobState
-from weir.storage.attempts import whoami
-from weir.supervisor.asking import STOP
-from weir.supervisor.view import look
+from weir.storage.open import absolute
 
 SavepointPath = Annotated[
     str | None,
@@ -30,7 +27,7 @@ Drain = Annotated[
     bool,
     typer.Option(
         "--drain",
-        help="First work off all that the sources hold, which comes to an end only when they pause."
+        help="First process all that the sources hold, which ends only when they pause."
         " Windows that are still open stay open: unlike Flink, Spark can't fire them early.",
     ),
 ]
@@ -56,7 +53,7 @@ def stop(
     """End a job for good, with a savepoint.
 
     The running batches finish and commit, and no other is started; the savepoint holds exactly
-    what is committed; the job is FINISHED. When the savepoint can't be taken, the job goes on, and
+    what is committed; the job is FINISHED. When the savepoint can't be taken, the job continues, and
     that is exit code 1 with the reason.
 
     \b
@@ -68,37 +65,21 @@ def stop(
             key="--savepoint-path", value=savepoint_path, origin="the command line", reason=reason
         )
     place = directory(dir, config, define)
-    clock = Clock()
-    standing = look(place, job, clock)
-    refuse_without_supervisor(standing, place, "stop")
-    arguments = {
-        "savepoint": not no_savepoint,
-        "path": absolute(savepoint_path) if savepoint_path else "",
-        "drain": drain,
-        "by": whoami(),
-        "detached": detached,
-    }
-    with say.bar(f"waiting for {job} to finish its running batches") as bar:
-        answer = ask(place, standing, STOP, arguments, timeout, watched(bar, place, job))
-    if not answer["done"]:
-        raise not_done(standing, place, STOP, answer)
-    if detached:
-        _say_asked(job, place, json)
-        return
-    saved = {key: answer[key] for key in ("id", "path", "seconds", "bytes") if key in answer}
+    asked = caller(place, job, "stop", f"waiting for {job} to finish its running batches", timeout, bar=True)
+    done = running.stop(
+        asked,
+        savepoint=not no_savepoint,
+        path=absolute(savepoint_path) if savepoint_path else "",
+        drain=drain,
+        detached=detached,
+    )
     if json:
-        body = {"job": job, "state": answer["state"], "attempt": look(place, job, clock).attempt}
-        say.say_json(body | saved)
+        say.say_json(done.form())
+    elif detached:
+        say.say(f"{job} is ending: '{command('status', job, place)}' shows when it has ended")
     else:
-        say.say(f"{job} is {answer['state']}")
-        if saved:
-            say.say(f"savepoint, {say.size(saved['bytes'])}: {saved['path']}")
-    if answer["state"] == JobState.FAILED.value:
+        say.say(f"{job} is {done.state}")
+        if done.saved is not None:
+            say.say(f"savepoint, {say.size(done.saved.bytes or 0)}: {done.saved.path}")
+    if done.state == JobState.FAILED.value:
         raise typer.Exit(1)
-
-
-def _say_asked(job: str, dir: str, json: bool) -> None:
-    if json:
-        say.say_json({"job": job, "status": "asked"})
-    else:
-        say.say(f"{job} is ending: '{command('status', job, dir)}' shows when it has ended")

@@ -14,15 +14,14 @@ from rich.text import Text
 from weir.cli import say
 from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, directory
 from weir.clock import Clock
-from weir.supervisor import checkpoints, forms, measures
-from weir.supervisor.checkpoints import PHASES, Checkpoint
-from weir.supervisor.health import Health, Level, health
-from weir.supervisor.journal import Event
-from weir.supervisor.recovery import timeline
-from weir.supervisor.view import Report, report
+from weir.monitor import checkpoints, forms, measures
+from weir.monitor.checkpoints import PHASES, Checkpoint
+from weir.monitor.events import Event, timeline
+from weir.monitor.health import Health, Level, health
+from weir.monitor.job import Report, report
 
 Every = Annotated[
-    float, typer.Option("--every", metavar="SECONDS", min=0.2, help="How often it is looked at anew.")
+    float, typer.Option("--every", metavar="SECONDS", min=0.2, help="How often it is refreshed.")
 ]
 Once = Annotated[bool, typer.Option("--once", help="Show it once, and end.")]
 
@@ -69,13 +68,13 @@ def _form(dir: str, job: str, clock: Clock) -> dict[str, Any]:
     seen = report(dir, job, clock)
     verdict = health(dir, seen, clock)
     status = forms.report(dir, seen, clock.now())
-    told = {one["query"]: one for one in status["queries"]}
+    known = {one["query"]: one for one in status["queries"]}
     not_started: dict[str, Any] = {"total_rows": None, "lag": {}}
     return {
         **status,
         "health": {"level": verdict.level.value, "words": verdict.words},
         "queries": [
-            {**one.form(), **told.get(one.name, not_started)} for one in measures.queries(dir, job, clock)
+            {**one.form(), **known.get(one.name, not_started)} for one in measures.queries(dir, job, clock)
         ],
     }
 
@@ -109,14 +108,14 @@ def _queries(queries: list[measures.Query]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     table.add_column("query", overflow="fold")
     table.add_column("is", overflow="fold")
-    for name in ("batch", "rows/s", "time", "p99", "behind", "state rows", "state"):
+    for name in ("batch", "rows/s", "time", "p99", "lag", "state rows", "state"):
         table.add_column(name, justify="right", no_wrap=True)
     for query in queries:
         one = query.form()
         if one["batch"] is None:
             table.add_row(query.name, query.standing.words or "-", *["-"] * 7)
             continue
-        behind = one["behind"]
+        lag = one["behind"]
         table.add_row(
             query.name,
             query.standing.words or "-",
@@ -124,7 +123,7 @@ def _queries(queries: list[measures.Query]) -> Table:
             say.number(one["rate"] or 0),
             f"{one['seconds']:.2f}",
             f"{one['batch_seconds']['p99']:.2f}",
-            say.number(behind["count"]) if behind else "-",
+            say.number(lag["count"]) if lag else "-",
             say.number(one["state_rows"]),
             say.size(one["state_bytes"]),
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from rich.console import Group
@@ -16,11 +16,10 @@ from rich.live import Live
 from rich.text import Text
 
 from weir.cli import say
-from weir.cli.face import serve, where
 from weir.config import Config
 from weir.protocol.messages import BatchCommitted, CheckpointCompleted
 from weir.protocol.states import JobState
-from weir.supervisor.telling import Watcher
+from weir.supervisor.reports import Watcher
 
 _SHOWN = 8
 """Queries with a line of their own."""
@@ -144,9 +143,32 @@ def _checkpoint_line(done: CheckpointCompleted) -> Text:
     return line
 
 
+def serve(
+    job: str, config: Config, note: Callable[[str], None], show_link: Callable[[str, str], None]
+) -> None:
+    """Serve, in a thread that ends with the process; returns at once.
+
+    Where the pages are goes to `show_link`, with the link that logs a browser in.
+    """
+    if config.settings.rest_port is None:
+        return
+
+    def work() -> None:
+        from weir.web.server import serve_beside  # noqa: PLC0415  FastAPI only where it is served
+
+        serve_beside(job, config.settings, note, show_link)
+
+    threading.Thread(target=work, name="weir-face", daemon=True).start()
+
+
+def where(url: str, link: str, *, to_a_person: bool) -> str:
+    """Where the pages are, in a line. The link is only for a person's eyes: a log would keep it."""
+    return f"pages and REST: {link if to_a_person else url}"
+
+
 @contextmanager
 def terminal() -> Iterator[Terminal]:
-    """The watcher that fits what standard error is; cleans up behind itself."""
+    """The watcher that fits what standard error is; cleans up after itself."""
     if not say.err.is_terminal:
         yield Terminal()
         return

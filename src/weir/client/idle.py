@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from weir.clock import Clock
 from weir.errors import JobRunningError, NoSuchJobError, NotDoneError
 from weir.ids import Attempt, Generation, job_name
-from weir.storage import generations, open_store, paths
-from weir.supervisor.view import Standing, look
+from weir.monitor.job import Standing, look
+from weir.storage import generation as generations
+from weir.storage import open_store, paths
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Idle:
         now = Idle.of(self.dir, self.job, standing)
         if now != self:
             raise NotDoneError(
-                what=f"nothing was written down for job {self.job!r}",
+                what=f"nothing was recorded for job {self.job!r}",
                 why=f"it has run since it was looked at: its newest attempt was {self.attempt} and is"
                 f" {now.attempt}, its live generation was {self.generation} and is {now.generation}",
                 hint=f"'weir status {self.job}' shows how it stands; then ask again",
@@ -58,10 +59,10 @@ def _nobody_knows(dir: str, job: str, standing: Standing) -> NotDoneError:
     """The record of its newest attempt is damaged, so that only silence could tell that nobody runs it."""
     record = paths.attempt(job_name(job), Attempt(standing.attempt))
     return NotDoneError(
-        what=f"nothing was written down for job {job!r}",
+        what=f"nothing was recorded for job {job!r}",
         why=f"the record of attempt {standing.attempt}, {dir}/{record},"
         " can't be read, so that nobody can tell whether it runs",
-        hint="start the job: 'weir run FILE' waits until its silence is certain, takes over, and goes on from"
+        hint="start the job: 'weir run FILE' waits until its silence is certain, takes over, and resumes from"
         " the newest checkpoint that is intact where files are damaged",
     )
 

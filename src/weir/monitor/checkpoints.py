@@ -3,6 +3,10 @@
 The journal has the history: times, sizes, reasons. The storage decides: a checkpoint is completed
 as long as its manifest is there, and one that the journal has not seen to its end (its driver was
 killed, or ran in a notebook) is what the storage says. Nothing here writes.
+
+Orphans are what the next sweep would delete. While the job runs only its own driver knows which files a
+checkpoint under way is just keeping. So from here no file that is kept is called an orphan while one is
+under way.
 """
 
 from __future__ import annotations
@@ -11,22 +15,51 @@ import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from weir.checkpoint import manifest as mf
+from weir.checkpoint.retention import sweep
 from weir.clock import Clock
 from weir.errors import NotListedError
 from weir.ids import CheckpointId, JobName, job_name
-from weir.protocol.checkpoints import CheckpointState
-from weir.storage import Store, open_store, paths
+from weir.monitor.job import history_of, look
+from weir.protocol.states import CheckpointState
+from weir.storage import Store, files, open_store, paths
+from weir.storage.open import is_local, local_path
 from weir.supervisor.journal import Event
-from weir.supervisor.view import history_of, look
 
 WHOLE = ("trigger", "barrier", "ack", "complete", "notify")
 _MOMENTS = ("trigger", "barrier", "ack")
 """Of the whole, those that are seconds after the trigger began; the others are lengths."""
 PHASES = ("barrier", "alignment", "commit", "listing", "pinning", "copying", "ack")
 """Of the whole and of a query, in the order in which they pass."""
+MEANINGS = {
+    "pending": "a checkpoint that has begun and has not ended yet",
+    "completed": "a checkpoint whose manifest is written: the job can be restored from it",
+    "aborted": "a checkpoint that was begun and can't be restored; the reason is recorded",
+    "subsumed": "a completed checkpoint that newer ones have made superfluous",
+    "aligned": "a cut for which a reader waited until it had the barrier of each of its channels",
+    "unaligned": "a cut for which no reader waited: rows that were under way are part of the checkpoint",
+    "turned": "a checkpoint that began aligned and was cut unaligned, because alignment took too long",
+    "trigger": "the beginning of a checkpoint: who asked for it, or the interval",
+    "barrier": "the entry in a channel that belongs to a checkpoint: what is before it is in the "
+    "checkpoint, what is after is not",
+    "cut": "where one query stands in a checkpoint: the batch it had committed at the barrier",
+    "alignment": "a reader that has reached the barrier waits for the other channels of its query",
+    "commit": "as a phase of a checkpoint: the query commits the batch of its cut",
+    "listing": "as a phase of a checkpoint: the files that the cut of a query needs are looked up",
+    "pinning": "as a phase of a checkpoint: those files are linked, so that Spark's purge does not "
+    "delete them",
+    "copying": "as a phase of a checkpoint: files are copied to copy-dir, where one is set, or for a "
+    "full checkpoint",
+    "ack": "a query's cut is committed and its files are safe",
+    "complete": "as a phase of a checkpoint: the manifest is written",
+    "notify": "as a phase of a checkpoint: listeners are notified, and what newer checkpoints subsume is "
+    "deleted",
+}
+"""What the words of tables of checkpoints mean, as the glossary has them."""
+_Ids = Mapping[str, set[CheckpointId]]
 _UNFINISHED = "its driver ended before it completed"
 
 
@@ -178,3 +211,59 @@ def _of(stored: mf.Manifest) -> Checkpoint:
             for name, cut in stored.queries.items()
         },
     )
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """A file that would go."""
+
+    key: str
+    """Below the storage; of a copy its whole path or URL."""
+    bytes: int | None
+    """None where its size can't be asked for: among copies in an object store."""
+
+
+@dataclass(frozen=True)
+class Orphans:
+    """What would go."""
+
+    found: list[Orphan]
+    under_way: list[CheckpointId]
+    """Checkpoints that are being taken just now: pins and copies are left out."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(one.bytes or 0 for one in self.found)
+
+
+def orphans(dir: str, name: str, clock: Clock) -> Orphans:
+    """What the next sweep would delete as things stand; raises `NoSuchJobError`.
+
+    Of a job that nobody runs: at its next start, which aborts what was begun first. Copies are
+    looked at where a retained checkpoint has some.
+    """
+    store, job = open_store(dir), job_name(name)
+    over = look(dir, name, clock).over
+    before = mf.ids(store, job)
+    unfinished = before["begun"] - before["chk"] - before["aborted"]
+    keys = sweep(store, job, (), void=unfinished if over else (), dry_run=True)
+    under_way = set() if over else unfinished | _moved(before, mf.ids(store, job))
+    if under_way:
+        keys = [key for key in keys if "/pins/" not in key]
+    top = files.folder_of(store)
+    found = [_orphan(top, key) for key in keys]
+    return Orphans([one for one in found if one is not None], sorted(under_way))
+
+
+def _moved(before: _Ids, after: _Ids) -> set[CheckpointId]:
+    """The checkpoints that have begun, ended or gone in between."""
+    return {id for kind in before for id in before[kind] ^ after[kind]}
+
+
+def _orphan(top: Path, key: str) -> Orphan | None:
+    """With its size; None when it has gone in the meantime."""
+    if not is_local(key):
+        return Orphan(key, None)
+    with suppress(FileNotFoundError):
+        return Orphan(key, (top / local_path(key)).stat().st_size)
+    return None

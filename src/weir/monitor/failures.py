@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from weir.supervisor import forms
+from weir.monitor import forms
 from weir.supervisor.journal import Event
 
 _FRAME = re.compile(
@@ -47,7 +47,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "schema",
         r"AnalysisException|SchemaMismatch|STATE_STORE_.*SCHEMA|ChannelSchemaError|SinkMismatchError"
         r"|PinnedStateError|cannot resolve|UNRESOLVED_COLUMN|incompatible schema",
-        "A schema or a column is not what the query expects. If the data has changed, mend the query; if the"
+        "A schema or a column is not what the query expects. If the data has changed, fix the query; if the"
         " query has changed, its old state may not fit: take a savepoint with the old code first, and look at"
         " what becomes of each operator before the new one starts.",
     ),
@@ -69,7 +69,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "storage",
         r"StorageError|OutcomeUnknownError|Permission denied|Read-only file system|Lost\w+Error"
         r"|Damaged\w*Error",
-        "Files of the job can't be read or written, or are gone: 'weir verify JOB' tells what is whole,"
+        "Files of the job can't be read or written, or are gone: 'weir verify JOB' shows what is intact,"
         " 'weir doctor' whether the place can be written.",
     ),
 )
@@ -79,7 +79,7 @@ _POISON = (
     " 'weir restore'."
 )
 _USER = (
-    "The job's own code raised. The frames below are the author's own first: mend the function, then start"
+    "The job's own code raised. The frames below are the author's own first: fix the function, then start"
     " again. What was committed before stays."
 )
 
@@ -117,7 +117,7 @@ class _Cause(NamedTuple):
     domain: str
     error: str
     where: str
-    """The author's own innermost line; what was said, without its numbers and values, when there is none."""
+    """The author's own innermost line; the message, without its numbers and values, when there is none."""
 
 
 def _cause(event: Event) -> _Cause:

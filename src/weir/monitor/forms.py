@@ -11,14 +11,15 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from weir.monitor.job import Alive, Report, Standing
 from weir.supervisor.journal import Event
-from weir.supervisor.view import Alive, Report, Standing
-from weir.words import seconds_since
+from weir.text import seconds_since
 
 _LOGS = re.compile(r"('weir logs [\w.-]+)'")
 """The advice to look into the output of a job, as a failure has it."""
 
 if TYPE_CHECKING:
+    from weir.monitor.checkpoints import Checkpoint
     from weir.savepoint.catalogue import Entry
     from weir.savepoint.restorable import Restorable
     from weir.savepoint.verify import Verified
@@ -73,6 +74,11 @@ def failure(event: Event) -> dict[str, Any]:
     where = {"at": event.at, "attempt": event.attempt, "query": event.query or None}
     hint = _LOGS.sub(rf"\1 --attempt {event.attempt}'", str(event.body.get("hint") or ""))
     return where | {key: event.body.get(key) for key in kept} | {"hint": hint}
+
+
+def checkpoint(one: Checkpoint) -> dict[str, Any]:
+    """A checkpoint, with its phases and those of each query."""
+    return asdict(one)
 
 
 def savepoint(entry: Entry) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Is a job healthy? One word and one sentence, for whoever has ten seconds.
 
-Facts in, verdict out; the worst that is found is said.
+Facts in, verdict out; the worst that is found is shown.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from enum import Enum
 from weir.clock import Clock
 from weir.config import parse_duration
 from weir.ids import job_name
-from weir.protocol.checkpoints import COUNTED
+from weir.monitor import measures
+from weir.monitor.job import LOST, QueryView, Report, history_of, settings_of
+from weir.protocol.checkpoint import COUNTED
 from weir.protocol.states import JobState, QueryState
-from weir.supervisor import measures
 from weir.supervisor.journal import CHECKPOINTS, Event
-from weir.supervisor.view import LOST, QueryView, Report, history_of, settings_of
-from weir.words import lasting, moment_of, number, seconds_since
+from weir.text import lasting, moment_of, number, seconds_since
 
 INTERVAL = "execution.checkpointing.interval"
 _FAILED = {reason.value for reason in COUNTED}
@@ -28,11 +28,11 @@ _COMING_BACK = {
     JobState.STARTING.value: "attempt {attempt} is starting",
 }
 _STATES = 50
-"""So many changes of state are looked at for the last time that it ran."""
+"""How many changes of state are looked at for the last time that it ran."""
 _OFTEN = 3
-"""So many restarts within an hour are worth a word."""
+"""This many restarts within an hour are worth a warning."""
 _PATIENCE = 30.0
-"""A checkpoint is overdue so many seconds behind three intervals."""
+"""A checkpoint is overdue this many seconds after three intervals."""
 
 
 class Level(str, Enum):
@@ -74,7 +74,7 @@ def judge(
 ) -> Health:
     """`ended` are the newest checkpoints that completed or were aborted, `restarts` the newest ones.
 
-    `late` are the queries that fall behind; `down_since` is when the job went down, if it is.
+    `late` are the queries that lag more and more; `down_since` is when the job went down, if it is.
     """
     job, failure = seen.standing, seen.failure
     if job.state == LOST:
@@ -106,7 +106,7 @@ def judge(
         return Health(Level.WARN, f"{len(recent)} restarts or more within the last hour")
     if late and (behind := late[0].behind):
         waiting = f"{number(behind['count'])} {behind['unit']} wait, more than ever in its last batches"
-        return Health(Level.WARN, f"{late[0].name} falls behind: {waiting}")
+        return Health(Level.WARN, f"{late[0].name} can't keep up: {waiting}")
     if job.advice:
         return Health(Level.WARN, job.advice)
     return Health(Level.OK, "it runs, and its checkpoints complete" if seen.checkpoint else "it runs")
@@ -127,7 +127,7 @@ def _restarting(queries: Mapping[str, QueryView], failure: Event | None) -> str:
 
 
 def _aborted_in_a_row(ended: Sequence[Event]) -> list[Mapping[str, object]]:
-    """The newest checkpoints that failed, behind the last one that did not."""
+    """The newest checkpoints that failed, after the last one that did not."""
     found: list[Mapping[str, object]] = []
     for event in reversed(ended):
         if event.kind != "checkpoint aborted":

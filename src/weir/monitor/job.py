@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Any
 
 from weir.clock import Clock
+from weir.config import RUNTIME_KEYS, describe
 from weir.errors import BadNameError, NoSuchJobError, StorageError, WeirError
 from weir.ids import JobName, job_name
 from weir.protocol.states import JobState, QueryState
@@ -24,12 +25,14 @@ from weir.storage import open_store, paths
 from weir.storage.attempts import AttemptLock, AttemptRecord, Beat, gone, visible
 from weir.storage.open import absolute, beside, is_local, local_path
 from weir.supervisor.journal import Event, History
-from weir.words import moment_of
+from weir.text import moment_of
 
 LOST = "LOST"
 """Shown for a job that was not at its end when its supervisor died."""
 
 
+_CHECKPOINTING = ("execution.checkpointing.", "savepoint.", "state.")
+"""The settings that are about checkpoints begin with one of these."""
 UNREADABLE = "UNREADABLE"
 """Shown for a job whose files can't be read."""
 
@@ -232,10 +235,39 @@ def report(dir: str, name: str, clock: Clock, recoveries: int = 3) -> Report:
 
 
 def settings_of(dir: str, name: str) -> dict[str, dict[str, str]]:
-    """The settings with which the job ran last, by key: `value` and `origin`; empty when it told none."""
+    """The settings with which the job ran last, by key: `value` and `origin`; empty when it recorded none."""
     with history_of(dir, job_name(name)) as history:
         event = history.last("settings") if history else None
     return event.body if event else {}
+
+
+def checkpoint_settings(dir: str, name: str, clock: Clock) -> list[dict[str, Any]]:
+    """The settings about checkpoints as the job has them, and whether each can be changed now."""
+    standing = look(dir, name, clock)
+    known = settings_of(dir, name)
+    live = standing.supervised and not standing.over
+    return [
+        {
+            "key": one.key,
+            "value": known[one.key]["value"],
+            "origin": known[one.key]["origin"],
+            "meaning": one.meaning,
+            "type": one.type,
+            "changeable": live and one.key in RUNTIME_KEYS,
+        }
+        for one in describe()
+        if one.key in known and one.key.startswith(_CHECKPOINTING)
+    ]
+
+
+def spark_ui(dir: str, job: Standing) -> str:
+    """The address of Spark's own pages of the running driver; "" when they are off or it is not known."""
+    with history_of(dir, job_name(job.name)) as history:
+        event = history.last("spark ui") if history else None
+    if event is None or job.over or event.attempt != job.attempt:
+        return ""
+    url = str(event.body.get("url", ""))
+    return url if url.startswith(("http://", "https://")) else ""
 
 
 def _newest(dir: str, job: JobName, clock: Clock) -> tuple[AttemptRecord, Beat]:

@@ -5,6 +5,7 @@ Facts in, plain values out; what is not known is None. Nothing here writes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,24 +13,24 @@ from typing import Any
 
 from weir.clock import Clock
 from weir.ids import job_name
+from weir.monitor.job import UNKNOWN_QUERY, QueryView, Standing, history_of, look
 from weir.protocol.states import JobState, QueryState
 from weir.supervisor.journal import CHECKPOINTS, Event, History
-from weir.supervisor.view import UNKNOWN_QUERY, QueryView, Standing, history_of, look
-from weir.words import moment_of
+from weir.text import moment_of
 
 PERCENTILES = (50, 90, 95, 99)
 _WINDOW = timedelta(seconds=60)
 _LONG_ENOUGH = timedelta(minutes=10)
 """For a growth an hour."""
 _RECENT = 300
-"""So many batches of a query are looked at."""
+"""How many batches of a query are looked at."""
 _CHECKPOINTS = 1000
-"""So many completed checkpoints are summed up."""
+"""How many completed checkpoints are summed up."""
 PHASED = 100
-"""Of so many the phases."""
+"""Of how many of them the phases."""
 _SPREAD = ("seconds", "new_bytes", "full_bytes")
 _HALF = 10
-"""So many newest batches are compared with as many before them."""
+"""How many of the newest batches are compared with as many before them."""
 _OUTAGES = 100
 """Recoveries and states that are looked at for outages."""
 _RUNNING = JobState.RUNNING.value
@@ -210,6 +211,32 @@ def graph(dir: str, name: str, clock: Clock) -> dict[str, Any]:
         learnt = {one["name"]: one for one in _learnt(history)}
         found = [_measured(query, history, 100, clock, standing) for query in _names(history)]
     return {"queries": [_vertex(learnt.get(query.name, {}), query) for query in found]}
+
+
+def unread(queries: Sequence[Query], author: Mapping[str, str]) -> dict[str, dict[str, list[list[Any]]]]:
+    """What each source held past each batch, by the source's unit and name; oldest first.
+
+    `author` has the names that the author gave, by query, where it is known which source they are of. A
+    source that several queries read has a line for each.
+    """
+    found: dict[str, dict[tuple[str, str], list[list[Any]]]] = {}
+    for query in queries:
+        for batch in query.batches:
+            for source in batch["sources"]:
+                if source["behind"] is not None:
+                    name = str(source["name"])
+                    if not name.startswith("channel "):
+                        name = author.get(query.name, name)
+                    line = found.setdefault(str(source["unit"]), {}).setdefault((name, query.name), [])
+                    line.append([batch["at"], source["behind"]])
+    return {unit: _named(lines) for unit, lines in sorted(found.items(), reverse=True)}
+
+
+def _named(lines: Mapping[tuple[str, str], list[list[Any]]]) -> dict[str, list[list[Any]]]:
+    readers = Counter(name for name, _ in lines)
+    return {
+        name if readers[name] == 1 else f"{name} ({query})": points for (name, query), points in lines.items()
+    }
 
 
 def outages(dir: str, name: str, clock: Clock) -> list[tuple[str, str, str]]:

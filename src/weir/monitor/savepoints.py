@@ -1,26 +1,63 @@
-"""The present code of a job, seen from outside: what its last start told, and whether its file is as it was.
+"""The savepoints of a job, seen from outside: those in the savepoint-dir, and where its journal says.
 
-Nothing here writes, and nothing asks Spark.
+Whether one can be restored by the present code is known from what the job's last start recorded, as long
+as its file is as it was then. Nothing here writes, and nothing asks Spark.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from weir.checkpoint.restore import is_left_behind
+from weir.checkpoint.timeline import is_left_behind
 from weir.clock import Clock
 from weir.errors import NoSuchJobError
 from weir.ids import JobName, job_name
+from weir.monitor.job import history_of, job_names, look
 from weir.savepoint import shapes
-from weir.savepoint.catalogue import Entry
+from weir.savepoint.as_point import facts
+from weir.savepoint.catalogue import Entry, entries
 from weir.savepoint.manifest import Savepoint
+from weir.savepoint.records import recorded
 from weir.savepoint.restorable import Answer, Present, Restorable, judge
-from weir.savepoint.restoring import facts
-from weir.spark.layout import QueryFiles
-from weir.storage import Store, generations, open_store, paths
-from weir.storage.generations import known_origin
-from weir.supervisor.view import look
+from weir.spark.checkpoint_files import QueryFiles
+from weir.storage import Store, open_store, paths
+from weir.storage import generation as generations
+from weir.storage.generation import known_origin
+
+TAKEN = "savepoint taken"
+
+
+def known(dir: str, job: str | None, savepoint_dir: str | None) -> list[Entry]:
+    """The savepoints that can be found, oldest first; of one job, or of all below the directory."""
+    jobs = [job_name(job)] if job else job_names(dir)
+    store = open_store(dir)
+    named = [path for one in jobs for path in (*recorded(store, one), *_named(dir, one))]
+    found = entries([savepoint_dir] if savepoint_dir else [], named)
+    judges = Judges(dir)
+    mine = (one for one in found if job is None or _of(one, job))
+    return [replace(one, restorable=judges.judge(one)) for one in mine]
+
+
+def progress_of(dir: str, job: str, request: str) -> dict[str, Any] | None:
+    """How far the savepoint is that was asked for with this request; None when nothing is known."""
+    with history_of(dir, job_name(job)) as history:
+        event = history.last("savepoint progress") if history else None
+    return event.body if event is not None and event.body["request"] == request else None
+
+
+def _named(dir: str, job: JobName) -> Iterable[str]:
+    with history_of(dir, job) as history:
+        return [str(event.body["path"]) for event in history.events(TAKEN)] if history else []
+
+
+def _of(entry: Entry, job: str) -> bool:
+    if entry.savepoint is None:  # by its name, which is all that is known
+        return entry.place.rstrip("/").rpartition("/")[2].startswith(f"{job}-")
+    return entry.savepoint.job == job
 
 
 class Judges:
@@ -60,23 +97,33 @@ def present(dir: str, store: Store, job: JobName) -> Present | None:
     except NoSuchJobError:
         return None
     generation = generations.live(store, job)
-    attempt, told = shapes.last(store, job, generation)
+    attempt, recorded_shapes = shapes.last(store, job, generation)
     origin = known_origin(store, job, generation)
-    files = {name: QueryFiles(store, paths.query(job, generation, name)) for name in told}
+    files = {name: QueryFiles(store, paths.query(job, generation, name)) for name in recorded_shapes}
+    confs = {str(name): _conf(one) for name, one in files.items()}
+    damaged = [f"the newest offsets of query {name!r} can't be read" for name in confs if confs[name] is None]
     return Present(
         attempt,
-        {str(name): shape for name, shape in told.items()},
-        {str(name): conf for name, one in files.items() if (conf := one.conf())},
+        {str(name): shape for name, shape in recorded_shapes.items()},
+        {name: conf for name, conf in confs.items() if conf},
         parallelism=origin.parallelism if origin else None,
         backend=origin.backend if origin else None,
-        doubt=_doubt(standing.file, {shape.job for shape in told.values()}),
+        doubt="; ".join(damaged) or _doubt(standing.file, {shape.job for shape in recorded_shapes.values()}),
     )
+
+
+def _conf(files: QueryFiles) -> dict[str, str] | None:
+    """What Spark fixed for the query; None when the file is damaged."""
+    try:
+        return files.conf()
+    except (ValueError, KeyError, IndexError, TypeError):
+        return None
 
 
 def _doubt(file: str, versions: set[str]) -> str:
     """Why the last start may not have been of the present code; "" when its job file is as it was."""
     if not versions:
-        return "no start has told so far what its queries are"
+        return "no start has recorded yet what its queries are"
     try:
         now = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
     except OSError:

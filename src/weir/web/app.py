@@ -12,14 +12,16 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from weir.web import acting, envelope, metrics, pages, reading, stream
+from weir.web import envelope, metrics, pages, stream
+from weir.web import rest_read as reading
+from weir.web import rest_write as acting
 from weir.web.guard import FIGURES, Guard, Sessions
 from weir.web.site import Site
 from weir.web.versions import versions
 
 API = "/api/v1"
 _THREADS = 8
-"""So many calls are worked on at once; each needs a stack, and a supervisor must stay small."""
+"""How many calls are worked on at once; each needs a stack, and a supervisor must stay small."""
 
 
 def application(site: Site, over: Callable[[], bool] = lambda: False) -> FastAPI:

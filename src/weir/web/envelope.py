@@ -11,8 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from weir import errors
-from weir.errors import BadRequestError, ExternalError, UserError, WeirError
-from weir.words import without_secrets
+from weir.errors import BadRequestError, ExternalError, UserError, WeirError, error_form
 
 Data = TypeVar("Data")
 
@@ -27,7 +26,7 @@ class Page(BaseModel):
     """Where a page of a list stands."""
 
     limit: int
-    next_before: int | None = Field(description="ask for `before` this to go on; null at the end")
+    next_before: int | None = Field(description="pass it as `before` for the next page; null at the end")
     total: int = Field(description="how many there have been")
 
 
@@ -49,7 +48,7 @@ class Words(BaseModel):
 
 
 class Failed(BaseModel):
-    """What was asked for did not come about."""
+    """What was asked for was not done."""
 
     error: Words
 
@@ -80,9 +79,8 @@ def status_of(error: WeirError) -> int:
 
 
 def words(error: WeirError) -> Words:
-    """What is said of an error; what was sent or printed may be in it, so without secrets."""
-    what, why, hint = map(without_secrets, (error.what, error.why, error.hint))
-    return Words(what=what, why=why, hint=hint)
+    """What is shown of an error; what was sent or printed may be in it, so without secrets."""
+    return Words(**error_form(error))
 
 
 def failed(error: WeirError, status: int | None = None) -> Response:

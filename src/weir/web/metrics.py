@@ -1,92 +1,20 @@
-"""The figures of jobs for Prometheus, read from the journal when they are asked for.
-
-Counters only grow: the journal counts for itself and forgets no count. What is not known is left out.
-"""
+"""The figures of jobs in the form of Prometheus; `monitor/figures.py` has them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
 from prometheus_client import generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from weir.errors import WeirError
 from weir.ids import job_name
-from weir.protocol.states import JobState, QueryState
-from weir.supervisor.journal import BATCHES, ROWS, History
-from weir.supervisor.measures import Query
-from weir.supervisor.view import LOST, history_of, job_names, look
+from weir.monitor.figures import BUILD, HISTOGRAMS, JOB, MEANINGS, Figure, figures
+from weir.monitor.job import job_names
 from weir.web.site import Site
 from weir.web.versions import versions
-from weir.words import moment_of
-
-MEANINGS = {
-    "weir_build_info": "1, with the versions of weir, Spark and Python that serve these figures",
-    "weir_job_up": "1 while a process works on the job, 0 after it has ended or was lost",
-    "weir_job_state": "1 for the state that the job is in",
-    "weir_job_attempt": "the newest attempt of the job",
-    "weir_query_up": "1 while a query runs, has ended or waits for its streams to end",
-    "weir_restarts_total": "restarts of the driver or of a query",
-    "weir_failures_total": "failures of the driver or of a query",
-    "weir_recoveries_total": "recoveries that came to an end",
-    "weir_recovery_seconds_total": "seconds that all recoveries took together",
-    "weir_recovery_last_seconds": "what the last recovery took",
-    "weir_recovery_part_seconds": "the parts of the last recovery",
-    "weir_checkpoints_begun_total": "checkpoints that were triggered",
-    "weir_checkpoints_total": "checkpoints that ended, by outcome: completed, aborted",
-    "weir_checkpoint_seconds_total": "seconds that all completed checkpoints took, from trigger to last ack",
-    "weir_checkpoint_last_seconds": "what the last completed checkpoint took, from trigger to last ack",
-    "weir_checkpoint_last_timestamp_seconds": "when the last checkpoint completed",
-    "weir_checkpoint_new_bytes": "bytes that the last checkpoint had and no earlier one",
-    "weir_checkpoint_full_bytes": "bytes that a restore of the last checkpoint needs",
-    "weir_checkpoint_phase_seconds": "the phases of the last checkpoint; query is empty for the whole",
-    "weir_savepoints_total": "savepoints by outcome: taken, failed",
-    "weir_batches_total": "committed batches",
-    "weir_batch_seconds_total": "seconds that all batches took together",
-    "weir_batch_last_seconds": "what the last batch took",
-    "weir_rows_total": "rows that were read",
-    "weir_source_behind": "what the sources held past the last batch, by unit",
-    "weir_watermark_lag_seconds": "from the watermark to now",
-    "weir_state_rows": "rows of state after the last batch",
-    "weir_state_bytes": "bytes of memory that the state stores use",
-}
-"""Every figure with its meaning."""
-JOB = "weir_job"
-"""The label with the job's name; `job` is Prometheus' own, for the scrape job."""
-BUILD = "weir_build_info"
-"""The one figure that is of the server, not of a job."""
-
-
-_UP = (QueryState.RUNNING.value, QueryState.ENDED.value, QueryState.WAITING.value)
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One value of one figure."""
-
-    name: str
-    value: float
-    labels: dict[str, str] = field(default_factory=dict)
-
-
-def figures(site: Site, job: str) -> Iterator[Figure]:
-    """Every figure of a job, as it stands."""
-    standing = look(site.dir, job, site.clock)
-    yield Figure("weir_job_up", float(not standing.over))
-    for state in [*(one.value for one in JobState), LOST]:
-        yield Figure("weir_job_state", float(standing.state == state), {"state": state})
-    yield Figure("weir_job_attempt", standing.attempt)
-    for query, one in standing.queries.items():
-        yield Figure("weir_query_up", float(one.state in _UP), {"query": query})
-    with history_of(site.dir, job_name(job)) as history:
-        if history is not None:
-            yield from _counted(history)
-            yield from _recovery(history)
-            yield from _checkpoint(history)
-            yield from _queries(site, history)
 
 
 def exposed(site: Site) -> bytes:
@@ -105,75 +33,29 @@ class _Collected(Collector):
         found[BUILD].append(Figure(BUILD, 1.0, versions()))
         for job in [job_name(self._site.job)] if self._site.job else job_names(self._site.dir):
             try:
-                for one in figures(self._site, job):
-                    found[one.name].append(Figure(one.name, one.value, {JOB: job, **one.labels}))
+                for one in figures(self._site.dir, job, self._site.clock):
+                    labelled = Figure(one.name, one.value, {JOB: job, **one.labels})
+                    found[_figure_of(one.name)].append(labelled)
             except WeirError:
                 continue  # one that can't be read is left out, and not all of them
         return [_family(name, values) for name, values in found.items() if values]
 
 
+def _figure_of(name: str) -> str:
+    """The figure that a sample belongs to: that of a histogram has several."""
+    figure, _, end = name.rpartition("_")
+    return figure if figure in HISTOGRAMS and end in ("bucket", "sum", "count") else name
+
+
 def _family(name: str, values: list[Figure]) -> Metric:
+    if name in HISTOGRAMS:
+        histogram = HistogramMetricFamily(name, MEANINGS[name])
+        for one in values:
+            histogram.add_sample(one.name, one.labels, one.value)
+        return histogram
     labels = list(values[0].labels)
     kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
     family = kind(name, MEANINGS[name], labels=labels)
     for one in values:
         family.add_metric([one.labels[label] for label in labels], one.value)
     return family
-
-
-def _counted(history: History) -> Iterator[Figure]:
-    counts: dict[str, int] = {}
-    seconds: dict[str, float] = {}
-    for one in history.totals():
-        counts[one["kind"]] = counts.get(one["kind"], 0) + one["count"]
-        seconds[one["kind"]] = seconds.get(one["kind"], 0.0) + one["total"]
-        if one["kind"] == BATCHES:
-            yield Figure("weir_batches_total", one["count"], {"query": one["query"]})
-            yield Figure("weir_batch_seconds_total", one["total"], {"query": one["query"]})
-        elif one["kind"] == ROWS:
-            yield Figure("weir_rows_total", one["total"], {"query": one["query"]})
-    for kind, name in (("restart", "restarts"), ("failure", "failures"), ("recovery", "recoveries")):
-        yield Figure(f"weir_{name}_total", counts.get(kind, 0))
-    yield Figure("weir_recovery_seconds_total", seconds.get("recovery", 0.0))
-    yield Figure("weir_checkpoints_begun_total", counts.get("checkpoint begun", 0))
-    for outcome in ("completed", "aborted"):
-        yield Figure("weir_checkpoints_total", counts.get(f"checkpoint {outcome}", 0), {"outcome": outcome})
-    yield Figure("weir_checkpoint_seconds_total", seconds.get("checkpoint completed", 0.0))
-    for outcome in ("taken", "failed"):
-        yield Figure("weir_savepoints_total", counts.get(f"savepoint {outcome}", 0), {"outcome": outcome})
-
-
-def _recovery(history: History) -> Iterator[Figure]:
-    last = history.last("recovery")
-    if last is not None:
-        yield Figure("weir_recovery_last_seconds", last.body["seconds"])
-        for part, seconds in last.body["parts"].items():
-            yield Figure("weir_recovery_part_seconds", seconds, {"part": part})
-
-
-def _checkpoint(history: History) -> Iterator[Figure]:
-    last = history.last("checkpoint completed")
-    if last is None:
-        return
-    body = last.body
-    yield Figure("weir_checkpoint_last_seconds", body["seconds"])
-    yield Figure("weir_checkpoint_last_timestamp_seconds", moment_of(last.at).timestamp())
-    yield Figure("weir_checkpoint_new_bytes", body["new_bytes"])
-    yield Figure("weir_checkpoint_full_bytes", body["full_bytes"])
-    for query, phases in [("", body["phases"]), *((q, b["phases"]) for q, b in body["queries"].items())]:
-        for phase, seconds in phases.items():
-            yield Figure("weir_checkpoint_phase_seconds", seconds, {"query": query, "phase": phase})
-
-
-def _queries(site: Site, history: History) -> Iterator[Figure]:
-    for last in history.queries():
-        query = Query(last["query"], [last], site.clock.now())
-        labels = {"query": query.name}
-        yield Figure("weir_batch_last_seconds", last["seconds"], labels)
-        yield Figure("weir_state_rows", last["state_rows"], labels)
-        yield Figure("weir_state_bytes", last["state_bytes"], labels)
-        if query.behind is not None:
-            unit = {"unit": query.behind["unit"]}
-            yield Figure("weir_source_behind", query.behind["count"], labels | unit)
-        if query.watermark_lag is not None:
-            yield Figure("weir_watermark_lag_seconds", query.watermark_lag, labels)

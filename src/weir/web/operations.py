@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weir.clock import Clock
-from weir.errors import ExternalError, NoSuchOperationError, WeirError
-from weir.web.envelope import words
-from weir.words import body_without_secrets
+from weir.errors import ExternalError, NoSuchOperationError, WeirError, error_form
+from weir.text import body_without_secrets
 
 _KEPT = 200
 _AT_ONCE = 16
@@ -57,7 +56,7 @@ class Operation:
             "ended_at": self.ended_at,
             "progress": self.progress,
             "result": self.result,
-            "error": words(self.error).model_dump() if self.error else None,
+            "error": error_form(self.error) if self.error else None,
         }
 
 
@@ -108,7 +107,7 @@ class Operations:
         except WeirError as error:
             operation.error, status = error, FAILED
         except Exception as error:
-            operation.error = WeirError(what=f"weir broke down: {type(error).__name__}: {error}")
+            operation.error = WeirError(what=error_form(error)["what"])
             status = FAILED
         operation.ended_at = self._clock.now().isoformat()
         operation.status = status

@@ -1,6 +1,6 @@
 """The pages, made here on each call from the same readings as REST; a script keeps what is shown up to date.
 
-Without the script every page is whole; with it, its parts marked `data-live` are fetched again when
+Without the script every page is complete; with it, its parts marked `data-live` are fetched again when
 something has happened.
 """
 
@@ -20,23 +20,22 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from weir.errors import WeirError
-from weir.protocol.checkpoints import CheckpointState
+from weir.monitor import checkpoints, events, forms, logs, measures
+from weir.monitor import failures as causes
+from weir.monitor.checkpoints import PHASES
+from weir.monitor.events import PARTS, Event
+from weir.monitor.health import health
+from weir.monitor.job import LOST, Report, checkpoint_settings, report, spark_ui
+from weir.protocol.states import CheckpointState
 from weir.savepoint.catalogue import Entry
-from weir.supervisor import causes, checkpoints, forms, measures
-from weir.supervisor.checkpoints import PHASES
-from weir.supervisor.health import health
-from weir.supervisor.journal import Event
-from weir.supervisor.recovery import PARTS
-from weir.supervisor.view import LOST, Report, report
-from weir.web import drawing
+from weir.text import counted, lasting, number, seconds_since, size, took, when
+from weir.web import svg as drawing
 from weir.web.envelope import status_of, words
 from weir.web.guard import LOGIN, LOGOUT, SESSION_SECONDS, Sessions, cookie_name, cookie_of
-from weir.web.reading import kept, settings, total
-from weir.web.site import SAVEPOINT_DIR, Site
+from weir.web.site import Site
 from weir.web.versions import versions
-from weir.words import counted, lasting, number, seconds_since, size, took, when
 
-TABS = ("overview", "checkpoints", "savepoints", "recoveries", "failures", "state", "history")
+TABS = ("overview", "checkpoints", "savepoints", "recoveries", "failures", "state", "log", "history")
 HISTORY = (
     *("state", "attempt", "note", "restart", "gave up", "cancel", "stop", "configured", "restore"),
     *("restored", "savepoint taken", "savepoint failed", "savepoints deleted", "cut off"),
@@ -46,17 +45,21 @@ _UNKNOWN = "-"
 _OWN_PAGE = re.compile(r"/(?!/)[\w./-]*", re.ASCII)
 """Where a login may lead: never to another site ("//")."""
 _LONGEST = 4096
-"""So many bytes a form with a token may have."""
+"""How many bytes a form with a token may have."""
 _PAGE = 25
 _IN_PLACE = ("plan", "sample")
 """What these come to is shown where they were asked for."""
+_LATELY = 600.0
+"""For how many seconds the header shows what became of an operation."""
 _LINES = 100
-"""So many events are on a page of history."""
+"""How many events are on a page of history."""
+_LOG_LINES, _LOGS = 1000, 20
+"""How many lines of a log are on its page, and how many of the newest attempts can be chosen."""
 _POINTS = 200
 _NOTHING = 0.05
-"""A phase that never took so many seconds is left out."""
+"""A phase that never took this many seconds is left out."""
 _SPARK = 60
-"""So many batches of its slowest query are the sparkline of a job."""
+"""How many batches of its slowest query are the sparkline of a job."""
 Before = Annotated[int | None, Query(ge=1, le=2**53)]
 
 
@@ -77,6 +80,10 @@ def install(app: FastAPI, site: Site) -> None:
     def all_checkpoints(job: str, before: Before = None) -> Response:
         return pages.of(job, "checkpoints", lambda seen: pages.checkpoints(seen, before))
 
+    @app.get("/jobs/{job}/checkpoints/settings", response_class=HTMLResponse, include_in_schema=False)
+    def checkpoint_settings(job: str) -> Response:
+        return pages.of(job, "checkpoints", pages.checkpoint_settings, "checkpoint_settings")
+
     @app.get("/jobs/{job}/checkpoints/{id}", response_class=HTMLResponse, include_in_schema=False)
     def one_checkpoint(job: str, id: int) -> Response:
         return pages.of(job, "checkpoints", lambda seen: pages.checkpoint(seen, id), "checkpoint")
@@ -96,6 +103,10 @@ def install(app: FastAPI, site: Site) -> None:
     @app.get("/jobs/{job}/state", response_class=HTMLResponse, include_in_schema=False)
     def state(job: str) -> Response:
         return pages.of(job, "state", pages.state)
+
+    @app.get("/jobs/{job}/log", response_class=HTMLResponse, include_in_schema=False)
+    def log(job: str, attempt: Before = None) -> Response:
+        return pages.of(job, "log", lambda seen: pages.log(seen, attempt))
 
     @app.get("/jobs/{job}/history", response_class=HTMLResponse, include_in_schema=False)
     def history(job: str, before: Before = None) -> Response:
@@ -177,8 +188,8 @@ class Pages:
         """A page about one job, or the page that says why there is none."""
         try:
             seen = report(self._site.dir, job, self._site.clock, recoveries=1)
-            row = self._row(seen)
-            return self._page(f"{template or tab}.html", tab=tab, tabs=TABS, **row, **content(seen))
+            about = {**self._row(seen), **self._header(seen.standing.name)}
+            return self._page(f"{template or tab}.html", tab=tab, tabs=TABS, **about, **content(seen))
         except WeirError as error:
             return self._page("error.html", status_of(error), error=words(error))
 
@@ -197,9 +208,9 @@ class Pages:
             "state_bytes": sum(one["state_bytes"] or 0 for one in found),
             "batch_chart": _batch_chart(queries, "seconds", "s") | self._events(seen),
             "rows_chart": _batch_chart(queries, "rows", "rows") | self._events(seen),
+            "lag_charts": self._lag_charts(seen, found, queries),
             "pending": [one for one in newest if one.status is CheckpointState.PENDING],
-            "operations": self._operations(name),
-            "notes": kept(self._site, name, "note", "state", limit=12)[::-1],
+            "notes": self._kept(name, "note", "state", limit=12)[::-1],
         }
 
     def checkpoints(self, seen: Report, before: int | None) -> dict[str, Any]:
@@ -212,24 +223,30 @@ class Pages:
             "rows": [_timeline(one, longest) for one in reversed(shown)],
             "before": before,
             "older": shown[0].id if len(found) > _PAGE else None,
-            "total": total(self._site, name),
+            "total": events.begun(self._site.dir, name),
             "summary": summary,
-            "spreads": _spreads(summary),
-            "phased": min(len(summary["course"]), measures.PHASED),
             "phases": PHASES,
             "time_chart": _course(summary["course"], {"seconds": "trigger to last ack"}, "s")
             | self._events(seen),
             "size_chart": _course(summary["course"], {"new_bytes": "new", "full_bytes": "full"}, "bytes")
             | self._events(seen),
-            "settings": settings(self._site, name),
-            "operations": self._operations(name),
+        }
+
+    def checkpoint_settings(self, seen: Report) -> dict[str, Any]:
+        name = seen.standing.name
+        summary = measures.checkpoints(self._site.dir, name)
+        return {
+            "summary": summary,
+            "spreads": _spreads(summary),
+            "phased": min(len(summary["course"]), measures.PHASED),
+            "settings": checkpoint_settings(self._site.dir, name, self._site.clock),
         }
 
     def checkpoint(self, seen: Report, id: int) -> dict[str, Any]:
         name = seen.standing.name
         one = checkpoints.one(self._site.dir, name, self._site.clock, id)
         return {
-            "one": vars(one),
+            "one": forms.checkpoint(one),
             "status": one.status.value,
             "whole": checkpoints.lengths(one.phases),
             "whole_bar": drawing.bars(checkpoints.lengths(one.phases), kind="whole"),
@@ -242,14 +259,7 @@ class Pages:
     def savepoints(self, seen: Report) -> dict[str, Any]:
         name = seen.standing.name
         found = [_savepoint(one) for one in reversed(self._site.savepoints(name))]
-        told = {one["key"]: one["value"] for one in settings(self._site, name)}
-        place = told.get(SAVEPOINT_DIR, "unset")
-        return {
-            "rows": found,
-            "savepoint_dir": "" if place == "unset" else place,
-            "operations": self._operations(name),
-            "now_at": _now_at(seen),
-        }
+        return {"rows": found, "now_at": _now_at(seen)}
 
     def recoveries(self, seen: Report, before: int | None) -> dict[str, Any]:
         found, older = self._paged(seen, before, _PAGE, "recovery")
@@ -272,7 +282,7 @@ class Pages:
         }
 
     def failures(self, seen: Report) -> dict[str, Any]:
-        return {"groups": causes.grouped(kept(self._site, seen.standing.name, "failure", limit=1000))}
+        return {"groups": causes.grouped(self._kept(seen.standing.name, "failure", limit=1000))}
 
     def state(self, seen: Report) -> dict[str, Any]:
         queries = measures.queries(self._site.dir, seen.standing.name, self._site.clock, _POINTS)
@@ -282,19 +292,32 @@ class Pages:
             "bytes_chart": _batch_chart(queries, "state_bytes", "bytes") | self._events(seen),
         }
 
+    def log(self, seen: Report, attempt: int | None) -> dict[str, Any]:
+        job = seen.standing
+        shown = logs.tail(self._site.dir, job.name, attempt, _LOG_LINES)
+        return {
+            "log": shown,
+            "attempts": shown.attempts[:_LOGS],
+            "growing": not job.over and shown.attempt in (None, job.attempt),
+            "spark_ui": spark_ui(self._site.dir, job),
+        }
+
     def history(self, seen: Report, before: int | None) -> dict[str, Any]:
         found, older = self._paged(seen, before, _LINES, *HISTORY)
         return {"events": found, "before": before, "older": older}
 
+    def _kept(self, job: str, *kinds: str, limit: int, before: int | None = None) -> list[Event]:
+        return events.kept(self._site.dir, job, self._site.clock, *kinds, limit=limit, before=before)
+
     def _paged(
         self, seen: Report, before: int | None, limit: int, *kinds: str
     ) -> tuple[list[Event], int | None]:
-        """A page of events, newest first, and the number before which the next page goes on."""
-        found = kept(self._site, seen.standing.name, *kinds, limit=limit + 1, before=before)[::-1]
+        """A page of events, newest first, and the number before which the next page begins."""
+        found = self._kept(seen.standing.name, *kinds, limit=limit + 1, before=before)[::-1]
         return found[:limit], found[limit - 1].id if len(found) > limit else None
 
     def _rewindable(self, job: str) -> bool:
-        """Whether all that the job delivers can be taken back."""
+        """Whether all that the job delivers can be rewound."""
         found = measures.graph(self._site.dir, job, self._site.clock)["queries"]
         return all(one["sink"].get("rewindable") for one in found if one["sink"] and not one["channel"])
 
@@ -311,19 +334,37 @@ class Pages:
             "lag": _lag(queries),
         }
 
+    def _header(self, job: str) -> dict[str, Any]:
+        """What the header of each page of a job needs for its actions."""
+        return {"savepoint_dir": self._site.savepoint_dir(job) or "", "operations": self._operations(job)}
+
+    def _lag_charts(
+        self, seen: Report, graph: Sequence[Mapping[str, Any]], queries: Sequence[measures.Query]
+    ) -> list[tuple[str, dict[str, Any]]]:
+        """A chart of unread input for each unit; none while no source reports any."""
+        author = {one["query"]: one["reads"][0] for one in graph if len(one["reads"]) == 1}
+        lines = measures.unread(queries, author)
+        return [(unit, _chart(of, "rows") | self._events(seen)) for unit, of in lines.items()]
+
     def _events(self, seen: Report) -> dict[str, Any]:
         """What a chart shows beside its lines: when the job was down, and checkpoints that were aborted."""
         name = seen.standing.name
         outages = measures.outages(self._site.dir, name, self._site.clock)
-        aborted = kept(self._site, name, "checkpoint aborted", limit=_POINTS)
+        aborted = self._kept(name, "checkpoint aborted", limit=_POINTS)
         return {
             "outages": outages,
             "marks": [[one.at, f"checkpoint {one.body['id']} was aborted"] for one in aborted],
         }
 
     def _operations(self, job: str) -> list[dict[str, Any]]:
-        told = [one for one in self._site.operations.of(job) if one.verb not in _IN_PLACE]
-        shown = [one.form() for one in reversed(told[-5:])]
+        """What was asked for: under way, or ended lately."""
+        now = self._site.clock.now()
+        asked = [one for one in self._site.operations.of(job) if one.verb not in _IN_PLACE]
+        shown = [
+            one.form()
+            for one in reversed(asked[-5:])
+            if one.ended_at is None or seconds_since(one.ended_at, now) < _LATELY
+        ]
         return [{**one, "said": _said(one["verb"], one["result"] or {})} for one in shown]
 
     def _page(self, template: str, code: int = 200, /, **values: Any) -> Response:
@@ -338,9 +379,9 @@ class Pages:
 def _said(verb: str, result: Mapping[str, Any]) -> str:
     """What came of an operation, in a few words."""
     if verb == "verify":
-        return "every file is whole" if result.get("whole") else ", ".join(result.get("damage", ()))
+        return "every file is intact" if result.get("whole") else ", ".join(result.get("damage", ()))
     if verb == "restore" and result:
-        when_ = "goes on" if result.get("live") else "the next start goes on"
+        when_ = "resumes" if result.get("live") else "the next start resumes"
         return f"{when_} from checkpoint {result.get('checkpoint')}"
     if verb == "checkpoint" and result:
         return f"checkpoint {result.get('id')}, {_seconds(result.get('seconds'))}"
@@ -403,7 +444,7 @@ def _savepoint(entry: Entry) -> dict[str, Any]:
 
 
 def _now_at(seen: Report) -> dict[str, Any]:
-    """Which batch each query has committed last: what a restore would give up."""
+    """Which batch each query has committed last: what a restore would rewind."""
     return {one["query"]: one["batch"] for one in seen.queries}
 
 
@@ -451,6 +492,7 @@ def _environment() -> Environment:
     }
     environment.globals |= {
         "tab_of": lambda tab: "" if tab == "overview" else f"/{tab}",
+        "meaning": lambda word: checkpoints.MEANINGS.get(str(word), ""),
         "versions": versions(),
         "zone": time.strftime("%Z"),
     }

@@ -7,29 +7,27 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 
-from weir.config import RUNTIME_KEYS, describe
-from weir.ids import job_name
+from weir.monitor import checkpoints, events, forms, logs, measures
+from weir.monitor import failures as causes
+from weir.monitor.figures import figures
+from weir.monitor.job import checkpoint_settings, report
 from weir.savepoint.place import Place
-from weir.supervisor import causes, checkpoints, forms, measures
-from weir.supervisor.journal import Event
-from weir.supervisor.view import history_of, report, settings_of
 from weir.web.envelope import FAILURES, Answer, Page, Paged
-from weir.web.metrics import figures
 from weir.web.site import Site
 
 Job = Annotated[str, Path(description="the job's name")]
 Id = Annotated[int, Path(ge=1, le=2**53, description="the checkpoint's number")]
-Limit = Annotated[int, Query(ge=1, le=1000, description="at most so many")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="how many at most")]
 Before = Annotated[int | None, Query(ge=1, le=2**53, description="only those with lower ids")]
-After = Annotated[int, Query(ge=0, le=2**53, description="only those behind this one")]
+After = Annotated[int, Query(ge=0, le=2**53, description="only those after this one")]
 Kind = Annotated[str | None, Query(max_length=50, description="only of this kind, such as 'state' or 'note'")]
+OfAttempt = Annotated[int | None, Query(ge=1, le=2**53, description="of this attempt instead of the newest")]
+Lines = Annotated[int, Query(ge=1, le=5000, description="how many of the last lines")]
 SavedAt = Annotated[str, Query(max_length=4096, description="its path, as the catalogue has it")]
-Recent = Annotated[int, Query(ge=1, le=5000, description="so many of the newest batches of each query")]
+Recent = Annotated[int, Query(ge=1, le=5000, description="how many of the newest batches of each query")]
 
 Object = Answer[dict[str, Any]]
 Objects = Answer[list[dict[str, Any]]]
-CHECKPOINTING = ("execution.checkpointing.", "savepoint.", "state.")
-"""The settings that are about checkpoints."""
 
 
 def routes(site: Site) -> APIRouter:
@@ -72,9 +70,9 @@ def routes(site: Site) -> APIRouter:
         page = Page(
             limit=limit,
             next_before=shown[0].id if len(found) > limit else None,
-            total=total(site, job),
+            total=events.begun(dir, job),
         )
-        return Paged(data=[vars(one) for one in reversed(shown)], page=page)
+        return Paged(data=[forms.checkpoint(one) for one in reversed(shown)], page=page)
 
     @api.get("/jobs/{job}/checkpoints/summary")
     def summary(job: Job) -> Object:
@@ -85,12 +83,12 @@ def routes(site: Site) -> APIRouter:
     @api.get("/jobs/{job}/checkpoints/config")
     def config(job: Job) -> Object:
         """The settings about checkpoints: value, who gave it, meaning, and whether it can be changed now."""
-        return Answer(data={"settings": settings(site, job)})
+        return Answer(data={"settings": checkpoint_settings(dir, job, clock)})
 
     @api.get("/jobs/{job}/checkpoints/{id}")
     def checkpoint(job: Job, id: Id) -> Object:
         """One checkpoint with the phases of each query."""
-        return Answer(data=vars(checkpoints.one(dir, job, clock, id)))
+        return Answer(data=forms.checkpoint(checkpoints.one(dir, job, clock, id)))
 
     @api.get("/jobs/{job}/savepoints")
     def savepoints(job: Job) -> Objects:
@@ -108,69 +106,37 @@ def routes(site: Site) -> APIRouter:
     @api.get("/jobs/{job}/restarts")
     def restarts(job: Job, limit: Limit = 100) -> Objects:
         """The restarts, newest first: of which query ("" for all), and how long was waited before."""
-        return Answer(data=events(site, job, "restart", limit=limit))
+        return Answer(data=events.listed(dir, job, clock, "restart", limit=limit))
 
     @api.get("/jobs/{job}/recoveries")
     def recoveries(job: Job, limit: Limit = 100) -> Objects:
-        """The recoveries, newest first: cause, seconds, parts, what ran again, the first batch behind it."""
-        return Answer(data=events(site, job, "recovery", limit=limit))
+        """The recoveries, newest first: cause, seconds, parts, what ran again, the first batch after it."""
+        return Answer(data=events.listed(dir, job, clock, "recovery", limit=limit))
 
     @api.get("/jobs/{job}/failures")
     def failures(job: Job, limit: Limit = 1000) -> Objects:
         """The failures by cause: first and last seen, batches, frames with the author's own first, advice."""
-        return Answer(data=causes.grouped(kept(site, job, "failure", limit=limit)))
+        return Answer(data=causes.grouped(events.kept(dir, job, clock, "failure", limit=limit)))
 
     @api.get("/jobs/{job}/events")
     def list_events(job: Job, after: After = 0, limit: Limit = 100, kind: Kind = None) -> Objects:
-        """What the journal keeps, oldest first, from behind `after`; of one `kind`, the newest of that."""
-        site.look(job)
+        """What the journal keeps, oldest first, those after `after`; of one `kind`, the newest of that."""
         if kind is not None:
-            return Answer(data=[vars(one) for one in kept(site, job, kind, limit=limit) if one.id > after])
-        with history_of(dir, job_name(job)) as history:
-            return Answer(data=[vars(one) for one in history.since(after, limit)] if history else [])
+            found = [one for one in events.kept(dir, job, clock, kind, limit=limit) if one.id > after]
+        else:
+            found = events.since(dir, job, clock, after, limit)
+        return Answer(data=[vars(one) for one in found])
+
+    @api.get("/jobs/{job}/log")
+    def log(job: Job, attempt: OfAttempt = None, lines: Lines = 500) -> Object:
+        """The last lines that the driver of an attempt printed, and of which attempts there is output."""
+        site.look(job)
+        return Answer(data=asdict(logs.tail(dir, job, attempt, lines)))
 
     @api.get("/jobs/{job}/metrics")
     def job_metrics(job: Job) -> Objects:
         """The figures of /metrics as JSON: name, labels, value."""
         site.look(job)
-        return Answer(data=[asdict(one) for one in figures(site, job)])
+        return Answer(data=[asdict(one) for one in figures(dir, job, clock)])
 
     return api
-
-
-def total(site: Site, job: str) -> int:
-    """How many checkpoints the job has begun, as far as its journal has counted."""
-    with history_of(site.dir, job_name(job)) as history:
-        counted = history.totals() if history else []
-    return next((int(one["count"]) for one in counted if one["kind"] == "checkpoint begun"), 0)
-
-
-def settings(site: Site, job: str) -> list[dict[str, Any]]:
-    """The settings about checkpoints, as the job has them."""
-    standing = site.look(job)
-    told = settings_of(site.dir, job)
-    live = standing.supervised and not standing.over
-    return [
-        {
-            "key": one.key,
-            "value": told[one.key]["value"],
-            "origin": told[one.key]["origin"],
-            "meaning": one.meaning,
-            "type": one.type,
-            "changeable": live and one.key in RUNTIME_KEYS,
-        }
-        for one in describe()
-        if one.key in told and one.key.startswith(CHECKPOINTING)
-    ]
-
-
-def kept(site: Site, job: str, *kinds: str, limit: int, before: int | None = None) -> list[Event]:
-    """The newest events of these kinds (with ids below `before`), oldest first; raises `NoSuchJobError`."""
-    site.look(job)
-    with history_of(site.dir, job_name(job)) as history:
-        return history.events(*kinds, limit=limit, before=before) if history else []
-
-
-def events(site: Site, job: str, *kinds: str, limit: int) -> list[dict[str, Any]]:
-    """The same as plain values, newest first."""
-    return [forms.happened(one) for one in reversed(kept(site, job, *kinds, limit=limit))]

@@ -1,4 +1,4 @@
-"""REST, what can be asked for: each call begins an operation, which tells what became of it.
+"""REST, what can be asked for: each call begins an operation, which shows what became of it.
 
 The answer is the operation: 202 while it is under way, 200 when it has ended, and when it failed the
 error in the one form with a status of its own. `wait` is how long the call waits for that.
@@ -10,6 +10,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
@@ -17,15 +18,18 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response
 
-from weir.checkpoint.restore import Changes, From, may_be_claimed
+from weir.client import restore as restores
+from weir.client import running, savepoints
+from weir.client.ask import Caller
 from weir.config import Settings, StateBackend, changed
-from weir.errors import BadRequestError
+from weir.errors import BadRequestError, NoSupervisorError
 from weir.ids import query_name
 from weir.protocol.offsets import check_form
-from weir.web import doing
+from weir.restore.request import RestoreRequest, may_be_claimed
 from weir.web.envelope import FAILURES, Answer, failed
 from weir.web.operations import FAILED, RUNNING, Operation
-from weir.web.reading import Job, Object, Objects
+from weir.web.rest_read import Job, Object, Objects
+from weir.web.sample import sample_of
 from weir.web.site import Site
 
 Wait = Annotated[float, Query(ge=0, le=600, description="seconds to wait for the end of the operation")]
@@ -52,7 +56,7 @@ class WantSavepoint(_Wish):
 
 class WantStop(WantSavepoint):
     savepoint: bool = Field(True, description="with a savepoint of exactly what is committed")
-    drain: bool = Field(False, description="first work off all that the sources hold")
+    drain: bool = Field(False, description="first process all that the sources hold")
 
 
 Maps = Annotated[
@@ -64,19 +68,21 @@ Dropped = Annotated[bool, Field(description="state that nothing takes may be los
 
 class WantRestore(_Wish):
     point: str = Field(description="latest, 41, chk-41, or the place of a savepoint", max_length=4096)
-    accept_duplicates: bool = Field(False, description="also behind output that can't be taken back")
+    accept_duplicates: bool = Field(
+        False, description="allow output that can't be rewound to be delivered again"
+    )
     allow_dropped: Dropped = False
     maps: Maps = []
     offsets: dict[str, str] = Field(
         default={},
         max_length=100,
-        description="where sources go on, by QUERY/SOURCE: earliest, latest, timestamp:TIME, initial, JSON",
+        description="where sources resume, by QUERY/SOURCE: earliest, latest, timestamp:TIME, initial, JSON",
     )
     parallelism: int | None = Field(
-        None, ge=1, le=32768, description="so many partitions of keyed state; it is rescaled"
+        None, ge=1, le=32768, description="partitions of keyed state, which is rescaled"
     )
     state_backend: StateBackend | None = Field(None, description="the state is converted to it")
-    claim: bool = Field(False, description="delete the savepoint when a later checkpoint makes up for it")
+    claim: bool = Field(False, description="delete the savepoint when a later checkpoint replaces it")
 
 
 class WantPlan(_Wish):
@@ -92,7 +98,7 @@ class WantSample(_Wish):
     operator: int = Field(
         0, ge=0, le=1000, description="which of its operators; 0 is the one nearest the sink"
     )
-    limit: int = Field(20, ge=1, le=200, description="at most so many rows")
+    limit: int = Field(20, ge=1, le=200, description="how many rows at most")
 
 
 class WantSettings(_Wish):
@@ -103,8 +109,11 @@ class OneSavepoint(_Wish):
     path: str = Field(max_length=4096, description="its path, as the catalogue has it")
 
 
-Doing = Callable[[Site, Operation], Mapping[str, Any]]
-_ANSWERS: dict[int | str, dict[str, Any]] = {**FAILURES, 202: {"model": Object, "description": "it goes on"}}
+Doing = Callable[[Operation], Mapping[str, Any]]
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    **FAILURES,
+    202: {"model": Object, "description": "under way"},
+}
 
 
 def routes(site: Site) -> APIRouter:
@@ -122,7 +131,7 @@ def routes(site: Site) -> APIRouter:
         def started() -> Operation:
             site.look(job)
             check()
-            return site.operations.begin(job, verb, arguments, lambda one: work(site, one))
+            return site.operations.begin(job, verb, arguments, work)
 
         operation = await run_in_threadpool(started)
         await _waited(operation, wait)
@@ -131,18 +140,31 @@ def routes(site: Site) -> APIRouter:
     @api.post("/jobs/{job}/checkpoints", response_model=Object)
     async def checkpoint(job: Job, want: WantCheckpoint, wait: Wait = 0) -> Response:
         """Take a checkpoint now; the job does not stop for it. An abort is a failure, with its reason."""
-        return await begin(job, "checkpoint", want.model_dump(), doing.checkpoint, wait)
+
+        def work(operation: Operation) -> Mapping[str, Any]:
+            return running.checkpoint(caller(site, operation), full=want.full).form()
+
+        return await begin(job, "checkpoint", want.model_dump(), work, wait)
 
     @api.patch("/jobs/{job}/checkpoints/config", response_model=Object)
     async def configure(job: Job, want: WantSettings, wait: Wait = 30) -> Response:
         """Change settings of the running job; they hold until its supervisor ends."""
         changed(Settings(), want.settings)
-        return await begin(job, "configure", want.model_dump(), doing.configure, wait)
+
+        def work(operation: Operation) -> Mapping[str, Any]:
+            return running.configure(caller(site, operation), want.settings).form()
+
+        return await begin(job, "configure", want.model_dump(), work, wait)
 
     @api.post("/jobs/{job}/savepoints", response_model=Object)
     async def savepoint(job: Job, want: WantSavepoint, wait: Wait = 0) -> Response:
         """Take a savepoint, beside the running queries."""
-        return await begin(job, "savepoint", {"path": _place(want.path)}, doing.savepoint, wait)
+        path = _place(want.path)
+
+        def work(operation: Operation) -> Mapping[str, Any]:
+            return running.savepoint(caller(site, operation), path=path).form()
+
+        return await begin(job, "savepoint", {"path": path}, work, wait)
 
     @api.post("/jobs/{job}/savepoints/verify", response_model=Object)
     async def verify(job: Job, which: OneSavepoint, wait: Wait = 0) -> Response:
@@ -151,16 +173,25 @@ def routes(site: Site) -> APIRouter:
         def known() -> object:
             return site.savepoint(job, which.path)
 
-        return await begin(job, "verify", which.model_dump(), doing.verify, wait, known)
+        def work(operation: Operation) -> Mapping[str, Any]:
+            def progress(done: int, total: int) -> None:
+                operation.progress = {"phase": "verify", "done_bytes": done, "full_bytes": total}
+
+            return savepoints.verify(site.savepoint(job, which.path).place, progress).form()
+
+        return await begin(job, "verify", which.model_dump(), work, wait, known)
 
     @api.post("/jobs/{job}/savepoints/dispose", response_model=Object)
     async def dispose(job: Job, which: OneSavepoint, wait: Wait = 30) -> Response:
-        """Delete a savepoint, whole or damaged."""
+        """Delete a savepoint, intact or damaged."""
 
         def known() -> object:
             return site.savepoint(job, which.path)
 
-        return await begin(job, "dispose", which.model_dump(), doing.dispose, wait, known)
+        def work(_operation: Operation) -> Mapping[str, Any]:
+            return savepoints.dispose(site.savepoint(job, which.path).place).form()
+
+        return await begin(job, "dispose", which.model_dump(), work, wait, known)
 
     @api.post("/jobs/{job}/restore", response_model=Object)
     async def restore(job: Job, want: WantRestore, wait: Wait = 0) -> Response:
@@ -169,7 +200,9 @@ def routes(site: Site) -> APIRouter:
         point = _point(want.point)
         if want.claim and not may_be_claimed(point):
             raise BadRequestError(reason="claim: a checkpoint is the job's own already; name a savepoint")
-        changes = Changes(
+        wanted = RestoreRequest(
+            point,
+            want.accept_duplicates,
             maps=tuple(want.maps),
             allow_dropped=want.allow_dropped,
             parallelism=want.parallelism,
@@ -177,31 +210,54 @@ def routes(site: Site) -> APIRouter:
             offsets=want.offsets,
             claim=want.claim,
         )
-        wanted = From(point, want.accept_duplicates, changes)
-        return await begin(job, "restore", wanted.to_wire(), doing.restore, wait)
+
+        def work(operation: Operation) -> Mapping[str, Any]:
+            place = site.savepoint_dir(job) or ""
+            return restores.restore(caller(site, operation), wanted, savepoint_dir=place).form()
+
+        return await begin(job, "restore", wanted.to_wire(), work, wait)
 
     @api.post("/jobs/{job}/plan", response_model=Object)
     async def plan(job: Job, want: WantPlan, wait: Wait = 0) -> Response:
         """What would become of every source, operator and sink; nothing is touched, `code` 0 says it fits."""
-        arguments = {**want.model_dump(), "point": _point(want.point)}
-        return await begin(job, "plan", arguments, doing.plan, wait)
+        point = _point(want.point)
+
+        def work(operation: Operation) -> Mapping[str, Any]:
+            _refuse_plan_of_a_file(site, job, point)
+            asked = caller(site, operation)
+            return running.plan(asked, point=point, maps=want.maps, allow_dropped=want.allow_dropped).form()
+
+        return await begin(job, "plan", {**want.model_dump(), "point": point}, work, wait)
 
     @api.post("/jobs/{job}/state/sample", response_model=Object)
     async def sample(job: Job, want: WantSample, wait: Wait = 0) -> Response:
         """Some rows of an operator's state, as `weir state show` has them; starts a Spark to read them."""
         query_name(want.query)
-        return await begin(job, "sample", want.model_dump(), doing.sample, wait)
+
+        def work(_operation: Operation) -> Mapping[str, Any]:
+            return sample_of(site.dir, job, want.query, want.operator, want.limit)
+
+        return await begin(job, "sample", want.model_dump(), work, wait)
 
     @api.post("/jobs/{job}/stop", response_model=Object)
     async def stop(job: Job, want: WantStop, wait: Wait = 0) -> Response:
-        """End the job for good, with a savepoint; when that fails, the job goes on."""
-        arguments = {**want.model_dump(), "path": _place(want.path)}
-        return await begin(job, "stop", arguments, doing.stop, wait)
+        """End the job for good, with a savepoint; when that fails, the job continues."""
+        path = _place(want.path)
+
+        def work(operation: Operation) -> Mapping[str, Any]:
+            asked = caller(site, operation)
+            return running.stop(asked, savepoint=want.savepoint, path=path, drain=want.drain).form()
+
+        return await begin(job, "stop", {**want.model_dump(), "path": path}, work, wait)
 
     @api.post("/jobs/{job}/cancel", response_model=Object)
     async def cancel(job: Job, wait: Wait = 0) -> Response:
         """End the job: the running batches finish and commit, and no other is started."""
-        return await begin(job, "cancel", {}, doing.cancel, wait)
+
+        def work(operation: Operation) -> Mapping[str, Any]:
+            return running.cancel(caller(site, operation)).form()
+
+        return await begin(job, "cancel", {}, work, wait)
 
     @api.get("/operations/{id}", response_model=Object)
     async def operation(id: OperationId, wait: Wait = 0) -> Response:
@@ -219,8 +275,25 @@ def routes(site: Site) -> APIRouter:
     return api
 
 
+def caller(site: Site, operation: Operation) -> Caller:
+    """The job of an operation, which shows how far it is."""
+
+    def progress(reached: Mapping[str, Any]) -> None:
+        operation.progress = reached
+
+    return Caller(site.dir, operation.job, waiting=lambda: nullcontext(progress))
+
+
+def _refuse_plan_of_a_file(site: Site, job: str, point: str) -> None:
+    """Where nobody runs the job, `weir plan` makes the plan; raises `NoSupervisorError`."""
+    standing = site.look(job)
+    if standing.over:
+        todo = f"'weir plan {standing.file or 'FILE'} -s {point}' makes it"
+        raise NoSupervisorError(job=job, verb="plan", reason="nobody runs it", todo=todo)
+
+
 async def _waited(operation: Operation, seconds: float) -> None:
-    """Wait for its end, at most so long; other calls are answered meanwhile."""
+    """Wait for its end, for at most this long; other calls are answered meanwhile."""
     until = time.monotonic() + seconds
     while not operation.over.is_set() and time.monotonic() < until:
         await asyncio.sleep(_LOOK)
@@ -235,7 +308,7 @@ def _answer(operation: Operation) -> Response:
 
 
 def _point(text: str) -> str:
-    """Where to go on from, as a job understands it."""
+    """Where to resume from, as a job understands it."""
     if not _POINT.fullmatch(text):
         raise BadRequestError(reason="point: it should be latest, 41, chk-41, an absolute path or a URL")
     return f"chk-{int(text)}" if text.isdecimal() else text

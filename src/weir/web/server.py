@@ -1,7 +1,7 @@
 """The server: in a thread of a supervisor, or as a process of its own (`weir dashboard`).
 
-Nothing that happens here touches the job: a port that is taken or a token that can't be read is said,
-and the job goes on without its pages.
+Nothing that happens here touches the job: a port that is taken or a token that can't be read is noted,
+and the job continues without its pages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from weir.web.token import token_for
 
 
 class Server:
-    """A server that is bound to its port, and serves when it is told to."""
+    """A server that is bound to its port, and serves when `run` is called."""
 
     def __init__(self, site: Site, address: str, ports: Ports, token_file: str | None) -> None:
         """Raises `TokenFileError` and `PortTakenError`; makes the user's own token where there is none."""

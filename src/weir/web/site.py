@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from weir.clock import Clock
 from weir.errors import NotASavepointError
+from weir.monitor.job import Standing, jobs, look, settings_of
+from weir.monitor.savepoints import known
 from weir.savepoint.catalogue import Entry
-from weir.supervisor.savepoints import known
-from weir.supervisor.view import Standing, jobs, look, settings_of
 from weir.web.operations import Operations
 
 SAVEPOINT_DIR = "execution.checkpointing.savepoint-dir"

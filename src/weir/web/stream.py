@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Header
@@ -17,26 +16,18 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
 from weir.errors import ExternalError
-from weir.ids import job_name
-from weir.supervisor.journal import Event
-from weir.supervisor.view import history_of
+from weir.monitor.events import news
 from weir.web.envelope import FAILURES
-from weir.web.reading import Job
+from weir.web.rest_read import Job
 from weir.web.site import Site
 
 _LOOK = 0.5
 _ALIVE = 15.0
-"""Something is sent at least so often, so that both ends know of each other."""
+"""Something is sent at least this often, so that both ends know of each other."""
 
-Last = Annotated[str, Header(alias="Last-Event-ID", max_length=20, description="where a reader goes on")]
-
-
-@dataclass(frozen=True)
-class _News:
-    events: list[Event]
-    event: int
-    batch: int
-    state: str
+Last = Annotated[
+    str, Header(alias="Last-Event-ID", max_length=20, description="the event after which a reader resumes")
+]
 
 
 def routes(site: Site, over: Callable[[], bool]) -> APIRouter:
@@ -57,7 +48,7 @@ def routes(site: Site, over: Callable[[], bool]) -> APIRouter:
 
 
 async def _sent(site: Site, job: str, after: int | None, over: Callable[[], bool]) -> AsyncIterator[str]:
-    first = await run_in_threadpool(_news, site, job, None)
+    first = await run_in_threadpool(news, site.dir, job, site.clock, None)
     event, batch, state = first.event if after is None else after, first.batch, first.state
     yield f"retry: 2000\nevent: open\ndata: {json.dumps({'state': state})}\n\n"
     quiet = 0.0
@@ -65,27 +56,17 @@ async def _sent(site: Site, job: str, after: int | None, over: Callable[[], bool
         await asyncio.sleep(_LOOK)
         quiet += _LOOK
         try:
-            news = await run_in_threadpool(_news, site, job, event)
+            found = await run_in_threadpool(news, site.dir, job, site.clock, event)
         except ExternalError:
             continue  # a storage that fails for a while; the reader is not sent away
-        for one in news.events:
+        for one in found.events:
             body = json.dumps({"kind": one.kind, "at": one.at, "query": one.query, "body": one.body})
             yield f"id: {one.id}\nevent: journal\ndata: {body}\n\n"
-        if news.batch != batch:
-            yield f"event: batch\ndata: {json.dumps({'newest': news.batch})}\n\n"
-        if news.state != state:
-            yield f"event: state\ndata: {json.dumps({'state': news.state})}\n\n"
+        if found.batch != batch:
+            yield f"event: batch\ndata: {json.dumps({'newest': found.batch})}\n\n"
+        if found.state != state:
+            yield f"event: state\ndata: {json.dumps({'state': found.state})}\n\n"
         elif quiet >= _ALIVE:
             quiet = 0.0
             yield ": alive\n\n"
-        event, batch, state = max(event, news.event), news.batch, news.state
-
-
-def _news(site: Site, job: str, after: int | None) -> _News:
-    state = site.look(job).state
-    with history_of(site.dir, job_name(job)) as history:
-        if history is None:
-            return _News([], 0, 0, state)
-        event, batch = history.newest()
-        events = history.since(after) if after is not None else []
-    return _News(events, events[-1].id if events else event, batch, state)
+        event, batch, state = max(event, found.event), found.batch, found.state

@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from weir.protocol.states import QueryState
-from weir.words import lasting, number, size, took
+from weir.text import lasting, number, size, took
 
 _GAP, _TOP, _BETWEEN = 46, 6, 18
 _WIDE, _NARROW, _PAD = 232, 188, 12

@@ -54,7 +54,9 @@ function replace(part, other) {
   const open = [...part.querySelectorAll("details")].map((one) => one.open);
   part.className = other.className;
   part.toggleAttribute("data-restless", other.hasAttribute("data-restless"));
+  const atEnd = part.scrollTop + part.clientHeight >= part.scrollHeight - 8;
   part.replaceChildren(...document.adoptNode(other).childNodes);
+  if ("tail" in part.dataset && atEnd) part.scrollTop = part.scrollHeight; // who reads further up stays there
   const now = part.querySelectorAll("details");
   if (now.length === open.length) now.forEach((one, at) => { one.open = open[at]; });
   part.querySelectorAll(".chart[data-chart]").forEach(draw);
@@ -304,6 +306,11 @@ async function showSample(button) {
   } catch { head.textContent = "no answer came"; }
 }
 
+// Without a clipboard (not on this machine and no TLS) the text is selected, to be copied by hand.
+async function copy(from) {
+  try { await navigator.clipboard.writeText(from.textContent); toast("copied"); } catch { getSelection().selectAllChildren(from); }
+}
+
 function fail(error) { toast([error.what, error.why, error.hint].filter(Boolean).join("; "), true); }
 
 document.addEventListener("submit", async (event) => {
@@ -326,6 +333,8 @@ document.addEventListener("click", (event) => {
   }
   const sampler = event.target.closest("[data-sample]");
   if (sampler) showSample(sampler);
+  const copier = event.target.closest("[data-copy]");
+  if (copier) copy(document.getElementById(copier.dataset.copy));
   if (event.target.closest("[data-close]")) event.target.closest("dialog").close();
 });
 
@@ -343,6 +352,7 @@ addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(d
 
 for (const part of document.querySelectorAll("[data-live]")) seen.set(part, part.innerHTML);
 document.querySelector(".tabs [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
+for (const one of document.querySelectorAll("[data-tail]")) one.scrollTop = one.scrollHeight;
 drawAll();
 listen();
 tick();

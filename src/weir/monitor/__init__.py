@@ -1,0 +1,1 @@
+"""What can be seen of a job, for the command line, REST, pages and metrics alike."""
