@@ -29,12 +29,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import weir
 from tests.kafka_server import KafkaServer
 from weir.ids import Attempt, BatchId, Run, Token
-from weir.job.sinks.kafka import KafkaSink
-from weir.job.sinks.kafka_broker import KafkaBroker
-from weir.job.sinks.kafka_records import Columns
-from weir.job.sinks.kafka_sending import PRODUCER
-from weir.job.sinks.staging import folder_of
 from weir.protocol.ledger import Staged
+from weir.sinks.kafka import KafkaSink
+from weir.sinks.kafka_broker import KafkaBroker
+from weir.sinks.kafka_records import Columns
+from weir.sinks.kafka_sending import PRODUCER
+from weir.sinks.staging import folder_of
 from weir.storage.local import LocalStore
 
 RESULT = Path(__file__).parent / "results" / "kafka.json"

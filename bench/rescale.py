@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weir.ids import BatchId
-from weir.savepoint.operators import operators
 from weir.spark.defaults import Backend, state_defaults
+from weir.spark.operator_metadata import operators
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

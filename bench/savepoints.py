@@ -33,15 +33,13 @@ from typing import Any
 
 from sides.feed import Feed, keyed
 from sides.processes import Plain, Side, Weir, cpu_seconds, end_on_sigterm, worked_off
-from weir.cli.asking import Wish, ask
-from weir.clock import Clock
-from weir.supervisor.view import look
+from weir.client import running
+from weir.client.ask import Caller
 
 RESULT = Path(__file__).parent / "results" / "savepoints.json"
 QUERY = "sums"
 SETTINGS = {"execution.checkpointing.interval": "off"}
 PATIENCE = 600.0
-WISH = Wish("savepoint", "taken a savepoint", "it takes longer")
 
 
 def main() -> None:
@@ -95,12 +93,9 @@ class Filled:
 
     def savepoint(self) -> dict[str, Any]:
         """Take one; what the job says of it. Asked from here: a command would take its share of the cores."""
-        dir, job = str(self.side.dir), self.side.job
-        arguments = {"path": str(self.folder / "saved"), "by": "bench", "detached": False}
-        answer = ask(dir, look(dir, job, Clock()), WISH, arguments, PATIENCE)
-        if not answer["done"]:
-            raise SystemExit(f"bench: {answer}")
-        return {**answer, "path": Path(answer["path"])}
+        caller = Caller(str(self.side.dir), self.side.job, PATIENCE)
+        saved = running.savepoint(caller, path=str(self.folder / "saved")).form()
+        return {**saved, "path": Path(saved["path"])}
 
     def stop(self) -> Path:
         """End the job with a savepoint; its place."""

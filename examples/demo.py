@@ -31,9 +31,9 @@ from rich.console import Console
 
 import weir
 from weir.ids import JobName, QueryName
-from weir.spark.layout import QueryFiles
+from weir.spark.checkpoint_files import QueryFiles
 from weir.storage import open_store, paths
-from weir.storage.generations import FIRST
+from weir.storage.generation import FIRST
 from weir.supervisor.home import beside
 from weir.supervisor.journal import Event, History
 from weir.supervisor.recovery import timeline

@@ -23,13 +23,11 @@ from typing import Any, Protocol
 
 import psutil
 
-from weir.cli.asking import ask
-from weir.cli.configure import CONFIGURE
-from weir.clock import Clock
+from weir.client import running
+from weir.client.ask import Caller
 from weir.config import resolve
 from weir.spark import local_files, session
 from weir.supervisor.journal import Event
-from weir.supervisor.view import look
 from weir.testing import JobProcess
 
 MASTER = "local[2]"
@@ -146,10 +144,7 @@ class Weir:
 
     def configure(self, **settings: str) -> None:
         """Change settings of the running job. From here: a command would take its share of the cores."""
-        dir = str(self.dir)
-        answer = ask(dir, look(dir, self.job, Clock()), CONFIGURE, {"settings": settings}, PATIENCE)
-        if not answer["done"]:
-            raise SystemExit(f"bench: {answer}")
+        running.configure(Caller(str(self.dir), self.job, PATIENCE), settings)
 
     def wait_for(self, what: str, there: Callable[[], Any]) -> None:
         self._process.wait_for(what, there, PATIENCE)
