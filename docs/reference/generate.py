@@ -18,11 +18,11 @@ from weir import errors
 from weir.cli import EXIT_CODES, VERBS, load
 from weir.clock import Clock
 from weir.config import RUNTIME_KEYS, Layer, describe
-from weir.protocol import checkpoints, states
-from weir.supervisor.view import LOST
+from weir.monitor.figures import BOUNDS, MEANINGS
+from weir.monitor.job import LOST
+from weir.protocol import states
 from weir.web.app import application
 from weir.web.guard import HEADER
-from weir.web.metrics import MEANINGS
 from weir.web.site import Site
 
 HERE = Path(__file__).parent
@@ -196,7 +196,8 @@ def rest() -> Iterator[str]:
             yield from _endpoint(method.upper(), path, call)
     yield "\n## GET /metrics\n"
     yield "For Prometheus; `contrib/grafana.json` is a dashboard for it. Every figure of a job has"
-    yield "the label `weir_job`; those of a query also `query`.\n"
+    yield "the label `weir_job`; those of a query also `query`. A histogram has `_bucket` with the"
+    yield f"label `le` (seconds: {', '.join(f'{one:g}' for one in BOUNDS)}, +Inf), `_count` and `_sum`.\n"
     yield from _table(["figure", "meaning"], [[f"`{name}`", text] for name, text in MEANINGS.items()])
 
 
@@ -238,7 +239,7 @@ def error_tree() -> Iterator[str]:
 
 
 def every_error() -> list[type[errors.WeirError]]:
-    """Every error that can be raised, in the order of the file."""
+    """Every error that can be raised, module by module in the order of the tree's imports."""
     branches = (errors.WeirError, errors.UserError, errors.ExternalError, errors.InternalError)
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
     return [kind for kind in kinds if issubclass(kind, errors.WeirError) and kind not in branches]
@@ -270,8 +271,8 @@ def state_tables() -> Iterator[str]:
     yield "## A query\n"
     yield from _diagram(states.QUERY, states.QueryState.CREATED)
     yield "\n## A checkpoint\n"
-    yield "From `src/weir/protocol/checkpoints.py`. A completed one can be restored.\n"
-    yield from _diagram(checkpoints.CHECKPOINT, checkpoints.CheckpointState.PENDING)
+    yield "A completed one can be restored.\n"
+    yield from _diagram(states.CHECKPOINT, states.CheckpointState.PENDING)
 
 
 def _diagram(table: Any, first: Any) -> Iterator[str]:
