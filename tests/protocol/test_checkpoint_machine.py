@@ -177,7 +177,7 @@ class Checkpoints(RuleBasedStateMachine):
     )
     def no_more_patience(self, request: str, ahead: int, steps: int) -> None:
         """A checkpoint takes too long; the last query may get on before it is told."""
-        if self.driver.coordinator.flights:
+        if self.driver.coordinator.state.pending:
             self.driver.ask(request)
             for _ in range(ahead):
                 self.driver.whole_batch(self.world.graph.order[-1])
@@ -309,14 +309,29 @@ class Checkpoints(RuleBasedStateMachine):
         where=st.none() | slots,
         after=st.integers(0, 3),
         happens=st.booleans(),
+        replaced=st.booleans(),
         script=st.lists(moves, min_size=3, max_size=8),
     )
-    def no_answer(self, where: int | None, after: int, happens: bool, script: list[tuple[str, int]]) -> None:
-        """A checkpoint begins; an entry of a channel or a record is written or not, and nobody is told."""
+    def no_answer(
+        self, where: int | None, after: int, happens: bool, replaced: bool, script: list[tuple[str, int]]
+    ) -> None:
+        """A checkpoint begins; an entry of a channel or a record is written or not, and nobody is told.
+
+        Who waits for the answer about a record may be replaced before it comes.
+        """
         faults = self.world.silences if happens else self.world.failures
         faults[RECORDS if where is None else self.name(where)] = after
+        self.world.meanwhile = self.succeed if replaced and self.driver.running else None
         self.driver.ask("trigger")
         self.work(script)
+        self.world.meanwhile = None
+
+    def succeed(self) -> None:
+        """Another driver takes over while this one waits."""
+        self.driver.leased = False
+        self.zombies = [*self.zombies[-1:], self.driver]
+        self.driver = Driver(self.world)
+        self.driver.go_on(100)
 
     # what must hold
 
@@ -328,7 +343,7 @@ class Checkpoints(RuleBasedStateMachine):
         for id, before in self.ended.items():
             assert self.world.status(id) in (before, Status.UNKNOWN), f"checkpoint {id} was {before}"
         mine = self.driver.coordinator
-        assert not mine.flights.keys() & mine.ended
+        assert not mine.state.pending.keys() & mine.state.ended.keys()
         there = (self.world.ids("chk") | self.world.ids("aborted")) - mine.unmarked
         self.ended = {id: self.world.status(id) for id in there}
 
@@ -489,6 +504,34 @@ def test_a_sleeper_that_was_not_told_of_a_record_does_not_end_a_checkpoint_again
             check_the_end(world, new)
 
 
+@pytest.mark.parametrize("records", range(2))
+def test_a_driver_that_is_replaced_while_it_waits_for_an_answer_does_not_end_a_checkpoint_again(
+    records: int,
+) -> None:
+    """It finds out only then whether the record is there; its successor has gone on with what it says."""
+    world = World(GRAPHS["two roots"], Mode.ALIGNED)
+    old = Driver(world)
+    old.go_on(100)
+    world.silences[RECORDS] = records
+    successors: list[Driver] = []
+    ends: dict[CheckpointId, Status] = {}
+
+    def succeed() -> None:
+        old.leased = False
+        successors.append(Driver(world))
+        successors[0].go_on(100)
+        ends.update({id: world.status(id) for id in world.ids("begun")})
+
+    world.meanwhile = succeed
+    old.ask("trigger")
+    for _ in range(40):
+        old.coordinate(1)
+        rows_for_everybody(world, successors[0] if successors else old, 1)
+    assert ends
+    assert {id: world.status(id) for id in ends} == ends
+    check_the_end(world, successors[0])
+
+
 @pytest.mark.parametrize("happens", [False, True])
 def test_an_abort_without_an_answer_is_written_until_there_is_one(happens: bool) -> None:
     """One of two barriers could not be written: whoever has reached the other waits for the abort."""
@@ -621,6 +664,32 @@ def test_nobody_waits_for_a_checkpoint_that_a_sleeper_begins_behind_its_successo
         rows_for_everybody(world, new, 2)
         settle(world, new)
         check_the_end(world, new)
+
+
+@pytest.mark.parametrize("graph", ["two roots", "deep"])
+def test_nobody_waits_for_a_checkpoint_whose_beginning_had_no_answer(graph: str) -> None:
+    """The next one shares its barrier with it, and is aborted when one root has the barrier."""
+    roots = GRAPHS[graph].roots
+    for first in roots:
+        world = World(GRAPHS[graph], Mode.ALIGNED)
+        driver = Driver(world)
+        driver.go_on(100)
+        rows_for_everybody(world, driver, 1)
+        world.silences[RECORDS] = 0
+        driver.ask("trigger")
+        driver.coordinate(6)
+        assert not world.silences
+        world.busy = set(roots) - {first}
+        driver.ask("trigger")
+        driver.coordinate(9)
+        rows_for_everybody(world, driver, 2)
+        driver.ask("expire")
+        driver.coordinate(4)
+        world.busy.clear()
+        rows_for_everybody(world, driver, 2)
+        settle(world, driver)
+        assert world.status(CheckpointId(2)) is Status.ABORTED
+        check_the_end(world, driver)
 
 
 def rows_for_everybody(world: World, driver: Driver, times: int) -> None:

@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from weir.errors import Domain
 from weir.ids import BatchId, QueryName
-from weir.protocol.decide import FailedAt, GiveUp, Holder, Limits, Retry, Take, Wait, after_failure, may_take
+from weir.protocol.decide import (
+    OF_THE_DRIVER,
+    OF_THE_SUPERVISOR,
+    AfterDriver,
+    DriverEnd,
+    FailedAt,
+    GiveUp,
+    Holder,
+    Limits,
+    Retry,
+    Take,
+    Wait,
+    after_driver,
+    after_failure,
+    ends_the_job,
+    may_take,
+    refusal,
+)
 from weir.protocol.messages import Failure
 from weir.protocol.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
+from weir.protocol.states import JobState
 
 
 def test_a_job_that_nobody_holds_may_be_taken() -> None:
@@ -101,3 +121,56 @@ def test_exponential_delay_stays_within_its_jitter() -> None:
 
 def test_exponential_delay_gives_up_after_its_attempts() -> None:
     assert delays(ExponentialDelay(1, 4, 2, 0, 100, attempts=2), 0, 1, 2) == [1, 2, None]
+
+
+FACTS = list(product((False, True), repeat=4))
+
+
+@pytest.mark.parametrize("state", [state for state in JobState if not state.final])
+@pytest.mark.parametrize(("ended", "leaving", "held", "stopping"), FACTS)
+def test_what_follows_the_end_of_a_driver(
+    state: JobState, ended: bool, leaving: bool, held: bool, stopping: bool
+) -> None:
+    after = after_driver(DriverEnd(state, ended=ended, leaving=leaving, held=held, stopping=stopping))
+    ending = state in (JobState.CANCELLING, JobState.FAILING)
+    if after is AfterDriver.REDEPLOY:
+        assert leaving and state is JobState.RESTARTING, "only a driver that was asked to leave is replaced"
+    elif leaving and state is JobState.RESTARTING:
+        raise AssertionError("it was asked to leave, and another one must go on")
+    elif after is AfterDriver.END:
+        assert ended
+    elif after is AfterDriver.NEVER_STARTED:
+        assert not held and not ended
+    elif after is AfterDriver.END_AFTER_FAILURE:
+        assert held and not ended and (stopping or ending)
+    else:
+        assert held and not ended and not stopping and not ending, "nothing that ends is started again"
+
+
+@pytest.mark.parametrize(("whole", "ran", "together", "others_over"), FACTS)
+@pytest.mark.parametrize("repeated", [False, True])
+def test_a_query_is_given_up_alone_only_while_others_run_that_do_not_need_it(
+    whole: bool, ran: bool, together: bool, others_over: bool, repeated: bool
+) -> None:
+    decision = GiveUp("no", repeated=repeated)
+    alone = not ends_the_job(decision, whole=whole, ran=ran, together=together, others_over=others_over)
+    assert alone == (not whole and not together and not others_over and (ran or repeated))
+
+
+def test_who_wants_no_restart_hears_of_the_failure_of_one_query() -> None:
+    decision = GiveUp("restart-strategy.type is none", repeated=True, whole=True)
+    assert ends_the_job(decision, whole=False, ran=True, together=False, others_over=False)
+
+
+@pytest.mark.parametrize("verb", [*OF_THE_DRIVER, *OF_THE_SUPERVISOR, "stop", "dance"])
+@pytest.mark.parametrize(("ending", "restoring", "driver"), list(product((False, True), repeat=3)))
+def test_what_is_refused_and_why(verb: str, ending: bool, restoring: bool, driver: bool) -> None:
+    why = refusal(verb, ending=ending, restoring=restoring, driver=driver)
+    if verb == "dance":
+        assert why == "it does not know how to dance"
+    elif ending or restoring:
+        assert why == ("it is ending" if ending else "it is being restored")
+    elif verb in OF_THE_SUPERVISOR:
+        assert not why, "it needs no driver"
+    else:
+        assert bool(why) != driver

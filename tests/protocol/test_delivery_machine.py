@@ -12,6 +12,7 @@ memory.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -23,17 +24,19 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from weir.clock import ManualClock
 from weir.errors import FencedError, LedgerWentBackError, LostStagingError, SinkTakenError, StorageError
 from weir.ids import NO_BATCH, BatchId, Run, Token, job_name
-from weir.job.committer import check_dense
-from weir.job.sinks.files import FilesSink
-from weir.job.sinks.files_ledger import log_of
 from weir.protocol.ledger import Dense, Staged, decided_by, plan_start
+from weir.sinks.committer import check_dense
+from weir.sinks.files import FilesSink
+from weir.sinks.files_ledger import log_of
 from weir.storage import Store
 from weir.storage.attempts import AttemptLock, KnownAttempts
-from weir.storage.objects import ObjectStore
+from weir.storage.object_store import ObjectStore
 
 JOB = job_name("job")
 BEATEN = (FencedError, LedgerWentBackError)
 """What ends a run, and brings the next attempt."""
+EXPLAINED = 2
+"""How many batches more than its directory knows of a sink may have; a start rewinds those unasked."""
 
 
 class _PlainFiles(FilesSink):
@@ -127,8 +130,13 @@ class Delivery(RuleBasedStateMachine):
             return
         token = Token(attempt, Run(1), directory.name)
         sink = _PlainFiles("out", "parquet", {}, self.store)
+        knows = KnownAttempts(directory.attempts, JOB)
         try:
-            found = sink.open("job/query", "lineage", token, KnownAttempts(directory.attempts, JOB))
+            if sink.look("job/query", "lineage", token, knows).last > directory.last + EXPLAINED:
+                assert len(self.directories) > 1 or self.went_back
+                directory.refused = True  # `OutputAheadError`: a person is asked, and nobody is fenced
+                return
+            found = sink.open("job/query", "lineage", token, knows)
         except SinkTakenError:
             directory.refused = True
             return
@@ -286,6 +294,73 @@ def _has_run(directory: _Directory) -> bool:
     """Whether an attempt of its own was made there; before that it may be a directory that was moved."""
     newest = AttemptLock(directory.attempts, JOB, ManualClock()).newest()
     return newest is not None and newest.session == directory.name
+
+
+def test_files_that_go_before_they_are_recorded_are_no_batch() -> None:
+    machine = Delivery()
+    (directory,) = machine.directories
+    machine._recover(directory, "nothing")
+    machine.older = copied(machine.store)
+    (run,) = machine.runs
+    while run.step != "record":
+        machine._step(run)
+    machine.put_back()
+    while run.alive and not directory.commits:
+        machine._step(run)
+    for staged in run.pending:
+        run.sink.commit(staged)
+    machine.teardown()
+
+
+@pytest.mark.parametrize("when", ("between batches", "staged", "recorded"))
+def test_a_run_whose_sink_went_back_delivers_nothing_more(when: str) -> None:
+    machine = Delivery()
+    (directory,) = machine.directories
+    machine._recover(directory, "nothing")
+    (run,) = machine.runs
+
+    def deliver_next() -> None:
+        wanted = len(directory.commits) + 1
+        while run.alive and len(directory.commits) < wanted:
+            machine._step(run)
+            if (when, run.step) in (("staged", "record"), ("recorded", "decide")) and wanted == 4:
+                machine.put_back()
+        with suppress(LedgerWentBackError, LostStagingError):
+            for staged in list(run.pending):
+                run.sink.commit(staged)
+                run.pending.remove(staged)
+
+    deliver_next()
+    machine.older = copied(machine.store)
+    deliver_next()
+    deliver_next()
+    visible = log_of(machine.store).catch_up().files
+    assert len(visible) == 3
+    if when == "between batches":
+        machine.put_back()
+    deliver_next()
+    assert machine.went_back and (not run.alive or run.pending), "it did not notice"
+    machine.what_is_visible_is_what_the_state_saw()
+    machine.teardown()
+
+
+def test_a_copy_that_is_far_behind_fences_nobody() -> None:
+    machine = Delivery()
+    (original,) = machine.directories
+    machine._recover(original, "nothing")
+    machine.directories.append(copy := original.copied(next(machine.names)))
+    (run,) = machine.runs
+    while len(original.commits) <= EXPLAINED:
+        machine._step(run)
+    for staged in run.pending:
+        run.sink.commit(staged)
+    machine._recover(copy, "nothing")
+    assert copy.refused and machine._owner() is original
+    run.pending.clear()
+    while run.alive and len(original.commits) <= EXPLAINED + 1:
+        machine._step(run)
+    assert run.alive, "it was fenced by one that was refused"
+    machine.teardown()
 
 
 class StatelessDelivery(Delivery):

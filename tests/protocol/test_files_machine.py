@@ -25,9 +25,10 @@ from tests.played_files import TARGET, KilledError, PlayedFiles, SeenStore, Whol
 from weir.clock import ManualClock
 from weir.errors import FencedError
 from weir.ids import NO_BATCH, Attempt, BatchId, Run, Token
-from weir.job.sinks import Outcome, upkeep
-from weir.job.sinks.files_ledger import log_of
 from weir.protocol.ledger import Staged
+from weir.sinks import Outcome
+from weir.sinks import compaction as upkeep
+from weir.sinks.files_ledger import log_of
 
 MOST_OPERATIONS = 25
 
@@ -68,8 +69,8 @@ def _row(name: str) -> str:
 class Files(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        mock.patch("weir.job.sinks.files_ledger.EVERY", 3).start()
-        mock.patch("weir.protocol.merging.FAN", 3).start()
+        mock.patch("weir.sinks.files_ledger.EVERY", 3).start()
+        mock.patch("weir.protocol.compaction.FAN", 3).start()
         self.store = WholeStore()
         self.clock = ManualClock()
         self.runs: list[_RunModel] = []

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.planned import AVERAGE, COUNT, SUM, aggregation, dedup, operator, unknown
-from weir.protocol.fits import Level, Reshape, fit, reshape, similarity
+from weir.protocol.compatibility import Level, Reshape, fit, reshape, similarity
 from weir.protocol.matching import Matched, match, match_sources
-from weir.protocol.shapes import Computed, PlannedOperator, PlannedSource
+from weir.protocol.shape import Computed, PlannedOperator, PlannedSource
 
 
 def matched(

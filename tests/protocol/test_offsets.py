@@ -14,6 +14,7 @@ from weir.protocol.offsets import (
     Position,
     Source,
     Word,
+    check_form,
     choices,
     fixed_position,
     kafka_offsets,
@@ -51,6 +52,19 @@ def test_a_source_is_found_by_its_number_and_by_the_name_that_its_author_gave_it
 def test_a_frame_that_is_used_twice_is_set_twice() -> None:
     twice = {"counts": [ORDERS, ORDERS]}
     assert choices({"counts/orders": "latest"}, twice)["counts"].keys() == {0, 1}
+
+
+def test_of_several_wrong_values_one_error_names_each_and_its_hint_is_there_once() -> None:
+    wrong = {"counts/orders": "yesterday", "counts/drops": "latest", "counts/@9": "latest"}
+    for look in (lambda: choices(wrong, SOURCES), lambda: check_form({**wrong, "counts": "latest"})):
+        with pytest.raises(BadOffsetsError) as error:
+            look()
+        assert "counts/orders: 'yesterday' is no place" in error.value.why
+        assert "drops: " not in error.value.text
+        assert error.value.text.count("WHERE is earliest") == 1
+    assert error.value.what == "--set-offsets counts/orders, counts can't be used"
+    with pytest.raises(BadOffsetsError, match=r"counts/orders, counts/@9 can't be used"):
+        choices(wrong, SOURCES)
 
 
 def test_a_time_names_its_zone() -> None:

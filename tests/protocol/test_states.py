@@ -8,9 +8,25 @@ from typing import Any
 import pytest
 
 from weir.errors import IllegalMoveError
-from weir.protocol.states import JOB, QUERY, JobEvent, JobState, QueryEvent, QueryState, Table, move
+from weir.protocol.states import (
+    CHECKPOINT,
+    JOB,
+    QUERY,
+    CheckpointEvent,
+    CheckpointState,
+    JobEvent,
+    JobState,
+    QueryEvent,
+    QueryState,
+    Table,
+    move,
+)
 
-MACHINES = [("job", JOB, JobState, JobEvent), ("query", QUERY, QueryState, QueryEvent)]
+MACHINES = [
+    ("job", JOB, JobState, JobEvent),
+    ("query", QUERY, QueryState, QueryEvent),
+    ("checkpoint", CHECKPOINT, CheckpointState, CheckpointEvent),
+]
 
 
 @pytest.mark.parametrize(("name", "table", "states", "events"), MACHINES)

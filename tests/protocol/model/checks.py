@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tests.protocol.model.world import Manifest, World, restored
+from tests.protocol.model.world import World, restored
 from weir.channel.log import Segment, Tail, apply, counts, entry_key, segments
 from weir.channel.position import Status
-from weir.ids import NO_BATCH
-from weir.protocol.checkpoints import Alignment
+from weir.checkpoint.manifest import Manifest
+from weir.ids import NO_BATCH, CheckpointId
+from weir.protocol.checkpoint import Alignment
 
 IMAGES = 3
 """So many unusual checkpoints of a run are restored in the end."""
@@ -14,32 +15,33 @@ IMAGES = 3
 
 def check_cut(world: World, manifest: Manifest) -> None:
     """A completed checkpoint is a consistent cut."""
-    if world.status(manifest.id) is not Status.COMPLETED:
+    if world.status(CheckpointId(manifest.id)) is not Status.COMPLETED:
         return  # a zombie wrote it
-    for name, behind in manifest.behind.items():
-        written = [one.batch for one in segments(Tail(), world.entries(name, behind))]
+    assert manifest.queries.keys() == world.graph.inputs.keys(), f"not everybody is in {manifest}"
+    for name, kept in manifest.channels.items():
+        written = [one.batch for one in segments(Tail(), world.entries(name, kept.behind))]
         last = written[-1] if written else NO_BATCH
         if world.begins[name] == 0:
-            assert last == manifest.batches[name], f"{name} ends with {last} in {manifest}"
+            assert last == kept.batch == manifest.queries[name].batch, f"{name} ends with {last}"
     plain = True
     for reader, inputs in world.graph.inputs.items():
         doubles = manifest.alignment is Alignment.AT_LEAST_ONCE and len(inputs) > 1
-        for channel, position in zip(inputs, manifest.positions[reader], strict=True):
-            behind = manifest.behind[channel]
+        for channel, position in zip(inputs, world.cut_ends(manifest, reader), strict=True):
+            behind = manifest.channels[channel].behind
             told = f"{reader} is at {position} of {channel} in {manifest}"
-            waited = not manifest.unaligned[reader] and not manifest.unaligned[channel]
+            waited = not manifest.queries[reader].unaligned and not manifest.queries[channel].unaligned
             assert doubles or position.entry <= behind, told
             if waited:
                 assert position.entry >= behind and position.barrier >= manifest.id, told
             plain = plain and position.entry == behind
     if not plain and len(world.images) < IMAGES:
-        world.images.append(restored(world, manifest.id))
+        world.images.append(restored(world, CheckpointId(manifest.id)))
 
 
 def check_retained(world: World) -> None:
     """Everything that a retained checkpoint refers to is there."""
     for id in world.completed():
-        for name in world.manifest(id).files:
+        for name in (file.path for file in world.manifest(id).files()):
             assert world.pins.exists(name), f"checkpoint {id} refers to {name}, which is deleted"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tests.protocol.model.coordinator import Coordinator
+from tests.protocol.model.hands import Hands
 from tests.protocol.model.spark import ConcurrentError, QueryRun, Steps
 from tests.protocol.model.world import World
 from weir.channel.log import Segment
@@ -29,7 +29,7 @@ class Driver:
         self.recovered = False
         """All is ready, and no query runs yet."""
         self.runs: dict[str, QueryRun] = {}
-        self.coordinator = Coordinator(world, self)
+        self.coordinator = Hands(world, self)
         self._starting = self._start()
 
     def check(self) -> None:
@@ -100,13 +100,13 @@ class Driver:
 
     def ask(self, request: str) -> None:
         """Ask the coordinator for something; more than two at a time are too many."""
-        if len(self.coordinator.requests) < 2:
+        if len(self.coordinator.requests) + len(self.coordinator.state.wishes) < 2:
             self.coordinator.requests.append(request)
 
     def coordinate(self, steps: int) -> None:
         for _ in range(steps):
             self.step("coordinator")
-            if not (self.coordinator.flights or self.coordinator.requests):
+            if not self.coordinator.busy:
                 break
 
     def restart(self, name: str) -> None:
@@ -123,6 +123,7 @@ class Driver:
         self.runs[name] = QueryRun(self.world, self, name, run.token.run + 1)
         for _ in self.runs[name].recover():
             pass
+        self.coordinator.replace(self.runs[name])
         self.runs[name].start()
 
 
@@ -136,7 +137,7 @@ def quiet(world: World, driver: Driver | None = None) -> Driver:
     world.silences.clear()
     world.declines.clear()
     world.busy.clear()
-    world.interrupt = None
+    world.interrupt = world.meanwhile = None
     driver = driver or Driver(world)
     driver.go_on(1000)
     if not driver.running:
@@ -160,10 +161,10 @@ def settle(world: World, driver: Driver) -> None:
                 driver.restart(name)
             driver.whole_batch(name)
         driver.coordinate(30)
-        if before == _durable(world) and not coordinator.requests and not coordinator.flights:
+        if before == _durable(world) and not coordinator.busy:
             break
     else:
-        raise StuckError(f"pending: {coordinator.flights}")
+        raise StuckError(f"pending: {coordinator.state.pending}")
     for name, inputs in world.graph.inputs.items():
         ends = world.ends(name, world.last(name, "commits")) if inputs else []
         for channel, end in zip(inputs, ends, strict=True):

@@ -16,9 +16,9 @@ from weir.channel.position import Bound, Position
 from weir.channel.writer import ChannelWriter
 from weir.errors import LostStagingError, OutcomeUnknownError
 from weir.ids import NO_BATCH, Attempt, BatchId, Run, Token
-from weir.job.sinks.contract import Outcome
-from weir.job.sinks.staging import folder_of
 from weir.protocol.ledger import Staged, plan_start
+from weir.sinks.contract import Outcome
+from weir.sinks.staging import folder_of
 from weir.storage import Created
 
 Steps = Iterator[None]

@@ -78,6 +78,9 @@ class Flaky(Interrupted):
             left[self._name] -= 1
             if left[self._name] < 0:
                 del left[self._name]
+                if self._name == RECORDS and self._world.meanwhile is not None:
+                    act, self._world.meanwhile = self._world.meanwhile, None
+                    act()
                 raise OutcomeUnknownError(verb="create", path=key, reason="no answer", root=self.url)
 
     def put(self, key: str, data: bytes) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from weir.channel.log import (
     NO_CHECKPOINT,
@@ -20,19 +21,50 @@ from weir.channel.log import (
     need_entry,
 )
 from weir.channel.position import Mode, Position, Status, positions_in
+from weir.checkpoint import manifest as mf
 from weir.checkpoint.edits import set_back
-from weir.ids import NO_BATCH, BatchId, CheckpointId
-from weir.protocol.checkpoints import Alignment, Reading, Written
-from weir.storage import Store
-from weir.storage.objects import ObjectStore
+from weir.checkpoint.manifest import Manifest
+from weir.ids import NO_BATCH, BatchId, CheckpointId, job_name
+from weir.protocol.checkpoint import Alignment
+from weir.spark.closure import GoneError
+from weir.storage import Created, Store, paths
+from weir.storage.object_store import ObjectStore
 
 Words = list[str]
 RECORDS = "records"
 """The name of the checkpoints' folder, among those of channels."""
+JOB = job_name("job")
 
 
-class GoneError(Exception):
-    """Spark has purged what a cut needs."""
+class Records:
+    """The folder of the checkpoints, as the store of the job that it is in."""
+
+    def __init__(self, folder: Store) -> None:
+        self._folder = folder
+        self._above = f"{paths.checkpoints(JOB)}/"
+        self.url = folder.url
+
+    def get(self, key: str) -> bytes | None:
+        return self._folder.get(self._within(key))
+
+    def exists(self, key: str) -> bool:
+        return self._folder.exists(self._within(key))
+
+    def list(self, prefix: str) -> Iterator[str]:
+        there = f"{prefix}/" == self._above
+        return (f"{self._above}{key}" for key in (self._folder.list("") if there else ()))
+
+    def create(self, key: str, data: bytes) -> Created:
+        return self._folder.create(self._within(key), data)
+
+    def put(self, key: str, data: bytes) -> None:
+        self._folder.put(self._within(key), data)
+
+    def delete(self, key: str) -> None:
+        self._folder.delete(self._within(key))
+
+    def _within(self, key: str) -> str:
+        return key.removeprefix(self._above)
 
 
 @dataclass(frozen=True)
@@ -87,6 +119,7 @@ class World:
         self.queries: dict[str, Store] = {name: ObjectStore("memory://") for name in graph.order}
         self.channels: dict[str, Store] = {name: ObjectStore("memory://") for name in graph.writers}
         self.checkpoints: Store = ObjectStore("memory://")
+        self.records = Records(self.checkpoints)
         self.pins: Store = ObjectStore("memory://")
         self.rows = dict.fromkeys(graph.roots, 0)
         self.attempts = 0
@@ -105,6 +138,9 @@ class World:
         """Roots that are in a batch, behind which their barriers come."""
         self.interrupt: Callable[[], None] | None = None
         self.countdown = 0
+        self.meanwhile: Callable[[], None] | None = None
+        """What happens while somebody waits for the answer about a record, which does not come."""
+        self.folder = Path("/nowhere")
         self.images: list[World] = []
         """Checkpoints in which somebody did not stand at the barrier, as they could be restored."""
         self.history: dict[str, list[Entry]] = {name: [] for name in graph.writers}
@@ -162,16 +198,21 @@ class World:
         return next(there, Status.UNKNOWN)
 
     def ids(self, kind: str) -> set[CheckpointId]:
-        names = (key.removesuffix(".json").partition("-") for key in self.checkpoints.list(""))
-        return {CheckpointId(int(number)) for found, _, number in names if found == kind}
+        return mf.ids(self.records, JOB)[kind]
 
     def completed(self) -> list[CheckpointId]:
-        return sorted(self.ids("chk") - self.ids("aborted"))
+        return mf.completed(self.records, JOB)
 
     def manifest(self, id: CheckpointId) -> Manifest:
         data = self.checkpoints.get(f"chk-{id}.json")
         assert data is not None
-        return Manifest.parse(data)
+        return mf.decode(data)
+
+    def cut_ends(self, manifest: Manifest, name: str) -> list[Position]:
+        """Where a query stood in its channels, in the order of its inputs, as its kept files say."""
+        text = self.pins.get(f"queries/{name}/offsets/{manifest.queries[name].batch}") or b""
+        several = {channel: iter(many) for channel, many in positions_in(text.decode()).items()}
+        return [next(several[one]) if several else Position() for one in self.graph.inputs[name]]
 
     def recorded(self, key: str) -> None:
         """Keep the highest id, which the records themselves forget when they are deleted."""
@@ -213,45 +254,6 @@ class World:
         return self.history[name][: behind - self.begins[name]]
 
 
-@dataclass
-class Manifest:
-    """A checkpoint as it is stored."""
-
-    id: CheckpointId
-    alignment: Alignment
-    batches: dict[str, BatchId] = field(default_factory=dict)
-    unaligned: dict[str, bool] = field(default_factory=dict)
-    positions: dict[str, list[Position]] = field(default_factory=dict)
-    behind: dict[str, int] = field(default_factory=dict)
-    first: dict[str, int] = field(default_factory=dict)
-    files: list[str] = field(default_factory=list)
-
-    def readings(self, graph: Graph) -> list[Reading]:
-        """Where its readers resume; in at-least-once they are set back to the cut."""
-        set_back = self.alignment is Alignment.AT_LEAST_ONCE
-        return [
-            Reading(name, channel, min(end.entry, self.behind[channel]) if set_back else end.entry)
-            for name, ends in self.positions.items()
-            for channel, end in zip(graph.inputs[name], ends, strict=True)
-        ]
-
-    def written(self) -> dict[str, Written]:
-        """What it has of each channel."""
-        return {name: Written(self.first[name], end) for name, end in self.behind.items()}
-
-    def dump(self) -> bytes:
-        positions = {name: [(p.entry, p.barrier) for p in many] for name, many in self.positions.items()}
-        return json.dumps({**vars(self), "positions": positions}).encode()
-
-    @classmethod
-    def parse(cls, data: bytes) -> Manifest:
-        made = cls(**json.loads(data))
-        made.alignment = Alignment(made.alignment)
-        stored: dict[str, list[tuple[int, CheckpointId]]] = made.positions  # type: ignore[assignment]
-        made.positions = {name: [Position(*one) for one in many] for name, many in stored.items()}
-        return made
-
-
 def _fill(store: Store, source: Store) -> None:
     for key in list(source.list("")):
         data = source.get(key)
@@ -267,12 +269,13 @@ def restored(world: World, id: CheckpointId, elsewhere: bool = False) -> World:
     """
     manifest = world.manifest(id)
     made = World(world.graph, world.mode, world.retained, world.kept)
-    for path in manifest.files:
+    for path in (file.path for file in manifest.files()):
         kind, name, key = path.split("/", 2)
         data = world.pins.get(path)
         assert data is not None, f"checkpoint {id} refers to {path}, which is deleted"
-        if key.startswith("offsets/") and manifest.alignment is Alignment.AT_LEAST_ONCE:
-            back = {one: Position(entry, id) for one, entry in manifest.behind.items()}
+        if key.startswith("offsets/"):
+            stored = manifest.queries[name].set_back
+            back = {one: Position(entry, CheckpointId(k)) for one, (entry, k) in stored.items()}
             data = set_back(data.decode(), back).encode()
         (made.queries if kind == "queries" else made.channels)[name].create(key, data)
     if not elsewhere:
@@ -283,8 +286,8 @@ def restored(world: World, id: CheckpointId, elsewhere: bool = False) -> World:
     made.doubled = world.doubled or (manifest.alignment is Alignment.AT_LEAST_ONCE and world.graph.joins)
     for name, store in made.channels.items():
         made.begins[name] = first_number(store)
-        assert end_number(store) == manifest.behind[name]
-        for number in range(made.begins[name], manifest.behind[name]):
+        assert end_number(store) == manifest.channels[name].behind
+        for number in range(made.begins[name], manifest.channels[name].behind):
             entry = need_entry(store, number)
             made.history[name].append(entry)
             made.tails[name] = apply(made.tails[name], entry)
