@@ -19,23 +19,28 @@ from tests.browser.conftest import WIDTHS, Open
 from tests.fake_job import FakeJob
 from tests.unit.test_cli_savepoints import saved
 from tests.web_site import EVIL, Answering, checkpointed, described, failed, served, site
-from weir.checkpoint.restore import From
 from weir.config import Ports
+from weir.ids import CheckpointId
+from weir.monitor.checkpoints import MEANINGS
 from weir.protocol.messages import BatchCommitted, CheckpointBegun
-from weir.supervisor.requests import Request
-from weir.web import doing
-from weir.web.serving import Server
+from weir.restore.request import RestoreRequest
+from weir.storage import paths
+from weir.supervisor.inbox import Request
+from weir.web import sample as sampling
+from weir.web.server import Server
 from weir.web.token import own_file
 
 INTERVAL = "execution.checkpointing.interval"
 TABS = (
     "",
     "/checkpoints",
+    "/checkpoints/settings",
     "/checkpoints/12",
     "/savepoints",
     "/recoveries",
     "/failures",
     "/state",
+    "/log",
     "/history",
 )
 
@@ -77,7 +82,8 @@ def test_the_buttons_ask_the_job_and_tell_what_became_of_it(job: FakeJob, url: s
         return {"done": True, "id": 13, "seconds": 0.5, "new_bytes": 1, "full_bytes": 2}
 
     supervisor = Answering(job, answer)
-    page = opened(f"{url}/checkpoints")
+    page = opened(f"{url}/checkpoints/settings")
+    page.click("text=Checkpoint …")
     page.check("input[name=full]")
     page.click("#checkpoint-now")
     expect(page.locator(".toast").first).to_have_text("the checkpoint is complete")
@@ -86,6 +92,7 @@ def test_the_buttons_ask_the_job_and_tell_what_became_of_it(job: FakeJob, url: s
     page.click("#change")
     expect(page.locator(".toast").last).to_contain_text("changed")
     page.goto(f"{url}/savepoints")
+    page.click("text=Savepoint …")
     page.click("#savepoint-now")
     expect(page.locator(".toast.failed")).to_contain_text("the disk is full")
     expect(page.locator("#operations .failed")).to_contain_text("no savepoint can be written there")
@@ -114,6 +121,7 @@ def test_the_token_opens_the_pages_and_a_wrong_one_does_not(
         page.click(".job .name")
         Answering(job, lambda request: {"done": True, "id": 13, "seconds": 0.5})
         page.goto(f"{url}/jobs/wordcount/checkpoints")
+        page.click("text=Checkpoint …")
         page.click("#checkpoint-now")
         expect(page.locator(".toast").first).to_have_text("the checkpoint is complete")
 
@@ -152,7 +160,7 @@ def test_going_back_shows_the_plan_first_and_asks_once_more(
     expect(page.locator(".toast").last).to_have_text("the job goes back")
     supervisor.end()
     assert [verb for verb, _ in supervisor.heard] == ["plan", "plan", "restore"]
-    assert From.from_wire(supervisor.heard[-1][1]) == From(taken.place)
+    assert RestoreRequest.from_wire(supervisor.heard[-1][1]) == RestoreRequest(taken.place)
 
 
 def test_of_a_job_that_nobody_runs_the_dialog_says_why_there_is_no_plan(
@@ -177,8 +185,6 @@ def test_a_savepoint_that_appears_has_dialogs_of_its_own(
 ) -> None:
     page = opened(f"{url}/savepoints")
     expect(page.locator("#live")).to_have_text("live")
-    page.fill("input[name=path]", "/somewhere/else")
-    page.locator("h1").click()
     for number in (7, 8):
         place = saved(tmp_path / f"elsewhere-{number}", tmp_path / "backup", id=number).place
         job.event("savepoint taken", {"id": number, "path": place})
@@ -190,12 +196,12 @@ def test_a_savepoint_that_appears_has_dialogs_of_its_own(
         expect(page.locator("dialog[open] h2")).to_have_text(f"Go back to savepoint {number}?")
         page.locator("dialog[open]").get_by_text("Leave it").click()
     expect(page.locator("#catalogue .savepoint")).to_have_count(2)
-    expect(page.locator("#ask input[name=path]")).to_have_value("/somewhere/else")
 
 
 def test_failure_checkpoint_and_forms_come_and_go_by_themselves(job: FakeJob, url: str, opened: Open) -> None:
     job.event("checkpoint begun", asdict(CheckpointBegun(13, "aligned", "interval")))
-    pages = {tab: opened(f"{url}{tab}") for tab in ("", "/checkpoints", "/checkpoints/13", "/savepoints")}
+    tabs = ("", "/checkpoints/settings", "/checkpoints/13", "/savepoints")
+    pages = {tab: opened(f"{url}{tab}") for tab in tabs}
     for page in pages.values():
         expect(page.locator("#live")).to_have_text("live")
     expect(pages["/checkpoints/13"].locator("h1")).to_contain_text("pending")
@@ -206,12 +212,138 @@ def test_failure_checkpoint_and_forms_come_and_go_by_themselves(job: FakeJob, ur
     expect(pages[""].locator("#failure")).to_contain_text("boom")
     job.state("RUNNING")
     expect(pages[""].locator("#failure")).to_be_empty()
-    for tab, button in (("/checkpoints", "Checkpoint now"), ("/savepoints", "Savepoint now")):
-        expect(pages[tab].get_by_text(button)).to_be_visible()
+    expect(pages["/checkpoints/settings"].locator("#change")).to_be_visible()
     job.state("FINISHED").end()
-    for tab, button in (("/checkpoints", "Checkpoint now"), ("/savepoints", "Savepoint now")):
-        expect(pages[tab].get_by_text(button)).to_have_count(0)
-    expect(pages["/checkpoints"].locator("#change")).to_have_count(0)
+    for page in pages.values():
+        expect(page.locator("#actions button")).to_have_count(0)
+    expect(pages["/checkpoints/settings"].locator("#change")).to_have_count(0)
+
+
+def test_every_page_of_a_job_has_its_actions_in_one_header(job: FakeJob, url: str, opened: Open) -> None:
+    page = opened(url)
+    for tab in TABS:
+        page.goto(f"{url}{tab}")
+        shown = page.locator("#actions button").all_inner_texts()
+        assert shown == ["Checkpoint …", "Savepoint …", "Stop …", "Cancel …"], tab
+    supervisor = Answering(job, lambda _: {"done": True, "id": 13, "seconds": 0.5})
+    for button, submit in (("Stop …", "Stop"), ("Cancel …", "Cancel the job")):
+        page.locator("#actions").get_by_text(button).click()
+        page.locator("dialog[open]").get_by_role("button", name=submit, exact=True).click()
+        expect(page.locator("#operations .done")).to_have_count(1 if submit == "Stop" else 2)
+    supervisor.end()
+    assert [verb for verb, _ in supervisor.heard] == ["stop", "cancel"]
+    job.killed()
+    expect(page.locator("#actions #resume")).to_have_text("weir run /jobs/wordcount.py")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.click("text=Copy")
+    expect(page.locator(".toast").last).to_have_text("copied")
+    assert page.evaluate("navigator.clipboard.readText()") == "weir run /jobs/wordcount.py"
+
+
+def test_unread_input_is_drawn_over_time_by_its_unit(job: FakeJob, url: str, opened: Open) -> None:
+    def committed(number: int, records: int, entries: int) -> None:
+        sources: list[dict[str, str | int | None]] = [
+            {"name": "KafkaV2[Subscribe[orders]]", "rows": 10, "behind": records, "unit": "records"},
+            {"name": "channel enriched", "rows": 10, "behind": entries, "unit": "entries"},
+        ]
+        batch = BatchCommitted("counts", 1, number, 10, 0.5, {}, at=job.clock.now().isoformat())
+        job.journal.batch(job.lock.held, replace(batch, sources=sources))
+        job.journal.flush()
+
+    page = opened(url)
+    expect(page.locator("#chart-batches canvas")).to_be_visible()
+    expect(page.locator("[id^=chart-unread]")).to_have_count(0)
+    committed(50, 1200, 3)
+    committed(51, 900, 2)
+    expect(page.locator("#chart-unread-records canvas")).to_be_visible()
+    expect(page.locator("#chart-unread-records .u-legend")).to_contain_text("lines")  # the author's name
+    expect(page.locator("#charts")).to_contain_text("Unread input, records")
+    expect(page.locator("#chart-unread-entries .u-legend")).to_contain_text("channel enriched")
+    (line,) = json.loads(str(page.locator("#chart-unread-records").get_attribute("data-chart")))["series"]
+    assert [count for _, count in line["points"]] == [1200, 900]
+
+
+def test_the_checkpoints_are_one_page_and_their_spread_and_configuration_another(
+    url: str, opened: Open
+) -> None:
+    page = opened(f"{url}/checkpoints")
+    expect(page.locator("#timeline tbody tr")).to_have_count(12)
+    expect(page.locator("#config, #percentiles")).to_have_count(0)
+    page.click("text=Spread and configuration")
+    expect(page.locator("#percentiles tbody tr")).not_to_have_count(0)
+    expect(page.locator(f"#config input[name='{INTERVAL}']")).to_be_visible()
+    expect(page.locator("#timeline")).to_have_count(0)
+
+
+def test_the_log_of_an_attempt_grows_on_its_page_and_the_spark_ui_is_linked(
+    job: FakeJob, url: str, opened: Open
+) -> None:
+    job.log(1, f"{EVIL}\n\x1b[31mthe first attempt\x1b[0m\n")
+    page = opened(f"{url}/log")
+    expect(page.locator("#log pre")).to_have_text(f"{EVIL}\nthe first attempt")
+    expect(page.locator("#spark-ui a")).to_have_count(0)
+    job.restart().state("RUNNING").event("spark ui", {"url": "http://127.0.0.1:4040"})
+    job.log(2, "".join(f"line {number}\n" for number in range(1200)))
+    expect(page.locator("#attempts a")).to_have_text(["attempt 2", "attempt 1"])
+    expect(page.locator("#log pre")).to_contain_text("line 1199")
+    expect(page.locator("#log pre")).not_to_contain_text("line 199\n")
+    expect(page.locator("#spark-ui a")).to_have_attribute("href", "http://127.0.0.1:4040")
+    job.log(2, "one more line\n")  # with no event: the page looks by itself
+    expect(page.locator("#log pre")).to_contain_text("one more line")
+    left = "box => box.scrollHeight - box.scrollTop - box.clientHeight"
+    assert page.locator("#log").evaluate(left) < 8
+    page.click("text=attempt 1")
+    expect(page.locator("#log pre")).to_contain_text("the first attempt")
+    job.restart().state("RUNNING")  # of another driver, nobody knows the address
+    expect(page.locator("#spark-ui a")).to_have_count(0)
+
+
+def test_the_words_of_checkpoints_say_what_they_mean(job: FakeJob, url: str, opened: Open) -> None:
+    (job.dir / paths.completed(job.name, CheckpointId(1))).unlink()  # newer ones have made it superfluous
+    page = opened(f"{url}/checkpoints")
+    for shown in (
+        page.locator(".legend").get_by_text("pinning"),
+        page.locator("#timeline").get_by_text("subsumed").first,
+        page.locator("#timeline").get_by_text("aborted", exact=True).first,
+        page.locator("#timeline").get_by_text("aligned", exact=True).first,
+    ):
+        expect(shown).to_have_attribute("title", MEANINGS[shown.inner_text()])
+    page.goto(f"{url}/checkpoints/12")
+    for word in ("cut", "listing", "ack"):
+        expect(page.locator("thead").get_by_text(word, exact=True)).to_have_attribute("title", MEANINGS[word])
+    page.goto(f"{url}/checkpoints/settings")
+    expect(page.locator("#percentiles").get_by_text("alignment", exact=True)).to_have_attribute(
+        "title", MEANINGS["alignment"]
+    )
+
+
+def test_failed_and_ended_queries_have_a_colour_and_a_word_of_their_own(
+    job: FakeJob, url: str, opened: Open
+) -> None:
+    names = ("one", "two", "three", "four")
+    query = {"inputs": [], "sources": [], "channel": False, "sink": None, "output_mode": "update"}
+    job.journal.event(1, "graph", {"queries": [{"name": name, **query} for name in names]}, alone=True)
+    for name in names[:2]:
+        job.batch(7, name)
+    job.queries(what="boom", one="FAILED", two="ENDED", three="RUNNING", four="FAILED").state("DEGRADED")
+    page = opened(url)
+    boxes = {
+        name: page.locator(".graph .query").filter(has=page.get_by_text(name, exact=True)) for name in names
+    }
+    for name, standing, line in (
+        ("one", "failed", "FAILED · batch 7"),
+        ("two", "ended", "ended · batch 7"),
+        ("four", "failed", "FAILED, no batch yet"),
+    ):
+        expect(boxes[name]).to_have_class(f"node query {standing}")
+        expect(boxes[name].locator(".line").first).to_contain_text(line)
+    expect(boxes["three"]).to_have_class("node query")
+    seen = "box => getComputedStyle(box.querySelector('rect')).stroke"
+    assert len({boxes[name].evaluate(seen) for name in names}) == 3
+    expect(page.locator("#verdict")).to_have_class(re.compile("bad"))
+    job.queries(one="RUNNING", two="ENDED", three="RUNNING", four="RUNNING").state("RUNNING")
+    expect(page.locator(".graph .query.failed")).to_have_count(0)
+    expect(page.locator(".graph .query.ended")).to_have_count(1)
 
 
 def test_a_sample_of_state_is_a_table(
@@ -224,7 +356,7 @@ def test_a_sample_of_state_is_a_table(
     rows = [{"key": {"word": EVIL}, "value": {"count": 7}}]
     body = {"columns": ["key", "value"], "count": 1, "rows": rows, "batch": 50, "query": "counts"}
     said = f"import sys; print({json.dumps(json.dumps(body))}); print(sys.argv, file=sys.stderr)"
-    monkeypatch.setattr(doing, "WEIR", (sys.executable, "-c", said))
+    monkeypatch.setattr(sampling, "WEIR", (sys.executable, "-c", said))
     page = opened(f"{url}/state")
     page.click("text=Sample")
     expect(page.locator("#sample h2")).to_have_text("counts, operator 0: 1 of 1 rows, batch 50")
@@ -232,7 +364,7 @@ def test_a_sample_of_state_is_a_table(
         json.dumps({"word": EVIL}, separators=(",", ":")),
         '{"count":7}',
     ]
-    monkeypatch.setattr(doing, "WEIR", (sys.executable, "-c", "import sys; sys.exit('no Spark here')"))
+    monkeypatch.setattr(sampling, "WEIR", (sys.executable, "-c", "import sys; sys.exit('no Spark here')"))
     page.click("text=Sample")
     expect(page.locator("#sample h2")).to_contain_text("no Spark here")
 
@@ -245,11 +377,14 @@ def test_what_stands_in_a_box_of_the_graph_stays_in_it(job: FakeJob, url: str, o
     job.journal.event(1, "graph", {"queries": [{"name": "counts", **query}, *shown]}, alone=True)
     page = opened(url)
     expect(page.locator(".graph .node")).not_to_have_count(0)
-    room = """texts => texts.map(text => {
+    # One look at the page: it redraws itself, and an element that was replaced has no size any more.
+    room = """() => [...document.querySelectorAll(".graph text.title, .graph text.line")].map(text => {
         const box = text.closest("g").querySelector("rect").getBBox(), own = text.getBBox();
         return [text.textContent, box.width - own.x - own.width];
     })"""
-    for text, left in page.locator(".graph text.title, .graph text.line").evaluate_all(room):
+    rooms = page.evaluate(room)
+    assert rooms
+    for text, left in rooms:
         assert left >= 4, text
     assert "clicks_of_the_day" in page.locator(".graph .source .title").all_text_contents()
 
@@ -257,8 +392,10 @@ def test_what_stands_in_a_box_of_the_graph_stays_in_it(job: FakeJob, url: str, o
 def test_every_part_of_a_recovery_has_a_colour_of_its_own(job: FakeJob, url: str, opened: Open) -> None:
     failed(job)
     page = opened(f"{url}/recoveries")
-    seen = "all => all.map(one => getComputedStyle(one).backgroundColor)"
-    colours = page.locator(".legend i").evaluate_all(seen)
+    expect(page.locator(".legend i")).not_to_have_count(0)
+    # One look at the page: it redraws itself, and an element that was replaced has no style any more.
+    seen = "() => [...document.querySelectorAll('.legend i')].map(mark => getComputedStyle(mark).backgroundColor)"
+    colours = page.evaluate(seen)
     assert len(colours) == len(set(colours)) == 11
 
 
@@ -318,7 +455,9 @@ def test_every_page_fits_its_window_and_runs_nothing_that_is_shown(
     width: str, theme: str, job: FakeJob, url: str, opened: Open, screenshots: Path, tmp_path: Path
 ) -> None:
     saved(tmp_path / "elsewhere", tmp_path / "backup")
-    failed(job)
+    failed(job).log(
+        1, f"{EVIL}\n" + 50 * "a line of the driver, which is long enough to be wrapped on a phone\n"
+    )
     page = opened(url.removesuffix("/jobs/wordcount"), width, theme)
     for path in ("/", *(f"/jobs/wordcount{tab}" for tab in TABS)):
         page.goto(url.removesuffix("/jobs/wordcount") + path)
@@ -343,6 +482,7 @@ def test_a_link_logs_the_browser_in_the_buttons_work_and_logging_out_ends_it(
         page = opened(server.link("/jobs/wordcount/checkpoints"))
         expect(page.locator("#timeline tbody tr").first).to_contain_text("12")
         assert "code" not in page.url
+        page.click("text=Checkpoint …")
         page.click("#checkpoint-now")
         expect(page.locator(".toast").first).to_have_text("the checkpoint is complete")
         page.click("text=log out")
