@@ -22,15 +22,18 @@ import weir
 from tests.faults.jobs.diamond import build, left, right
 from weir.channel.log import Tail, read_entry, segments, tail_behind
 from weir.checkpoint import manifest as mf
-from weir.checkpoint import restore
 from weir.checkpoint.edits import edit_of
 from weir.checkpoint.kept import KeptFiles
 from weir.checkpoint.manifest import Manifest
 from weir.clock import Clock
 from weir.ids import CheckpointId, QueryName, job_name
-from weir.job.live import Live
-from weir.job.sinks.files_ledger import log_of
-from weir.storage import Store, generations, open_store, paths
+from weir.restore.intent import intend
+from weir.restore.request import RestoreRequest
+from weir.sinks.files_ledger import log_of
+from weir.spark.checkpoint_files import QueryFiles
+from weir.storage import Store, open_store, paths
+from weir.storage import generation as generations
+from weir.storage.live import Live
 from weir.testing import committed_rows, write_script
 from weir.testing.script import Rows, read_script
 
@@ -135,7 +138,7 @@ class Diamond:
 
     def go_back(self, id: int) -> None:
         """What 'weir restore' writes when nobody runs the job."""
-        restore.intend(self.store, JOB, f"chk-{id}", accept_duplicates=False, clock=Clock(), why="test")
+        intend(self.store, JOB, RestoreRequest(f"chk-{id}"), clock=Clock(), why="test")
 
     # the live files
 
@@ -145,7 +148,7 @@ class Diamond:
 
     def position(self, query: str, channel: str) -> int:
         """So many entries of a channel has a query read, in committed batches."""
-        offsets = self.live.files(QueryName(query)).committed_offsets()
+        offsets = QueryFiles.of(self.live, QueryName(query)).committed_offsets()
         return max((one["entry"] for one in offsets if one.get("channel") == channel), default=0)
 
     def entries(self, channel: str, kind: str = "") -> list[int]:

@@ -16,8 +16,8 @@ from weir.protocol.messages import BatchCommitted
 from weir.storage import paths
 from weir.storage.attempts import AttemptLock
 from weir.storage.local import LocalStore
+from weir.supervisor.inbox import Requests
 from weir.supervisor.journal import Journal
-from weir.supervisor.requests import Requests
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 
 from weir.errors import BrokerError, OutcomeUnknownError
-from weir.job.sinks.kafka_broker import Broker, Entry
-from weir.job.sinks.kafka_sending import Record
+from weir.sinks.kafka_broker import Broker, Entry
+from weir.sinks.kafka_sending import Record
 
 
 class UnreliableBroker:
@@ -22,6 +22,10 @@ class UnreliableBroker:
         self.failing = failing
         self.breaks: list[str] = []
         """What was made to happen to transactions."""
+
+    @property
+    def ledger_topic(self) -> str:
+        return self._inner.ledger_topic
 
     def prepare(self) -> None:
         self._inner.prepare()

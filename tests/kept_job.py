@@ -13,9 +13,9 @@ from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut, encode
 from weir.checkpoint.pins import Pins
 from weir.clock import ManualClock
 from weir.ids import CheckpointId, Generation, JobName, job_name
-from weir.protocol.checkpoints import Alignment
+from weir.protocol.checkpoint import Alignment
 from weir.storage import paths
-from weir.storage.generations import FIRST, open_origin
+from weir.storage.generation import FIRST, open_origin
 from weir.storage.local import LocalStore
 
 CONF = {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from weir.protocol.operators import Family, StateStore
-from weir.protocol.shapes import Computed, PlannedOperator, PlannedSource, Shape
+from weir.protocol.shape import Computed, PlannedOperator, PlannedSource, Shape
 
 CONF = {
     "spark.sql.shuffle.partitions": "2",

@@ -7,20 +7,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from weir.checkpoint.restore import From
 from weir.clock import Clock
 from weir.ids import job_name
 from weir.protocol import messages as m
 from weir.protocol.states import JobState
+from weir.restore.request import RestoreRequest
 from weir.storage import paths
 from weir.storage.attempts import AttemptLock
 from weir.storage.local import LocalStore
+from weir.supervisor.inbox import Requests
 from weir.supervisor.inputs import Inputs
 from weir.supervisor.journal import History
 from weir.supervisor.loop import Supervisor
 from weir.supervisor.process import Heard, OutputFile
-from weir.supervisor.requests import Requests
-from weir.supervisor.telling import Watcher
+from weir.supervisor.reports import Watcher
 
 JOB = job_name("wordcount")
 RESTORED = m.Restored(41, 2, "asked for", 1.5)
@@ -129,7 +129,11 @@ class Run:
     """One supervised job: the client's steps run beside it, and it is cancelled behind them."""
 
     def __init__(
-        self, dir: Path, overrides: dict[str, str], clock: Clock | None = None, wanted: From | None = None
+        self,
+        dir: Path,
+        overrides: dict[str, str],
+        clock: Clock | None = None,
+        wanted: RestoreRequest | None = None,
     ) -> None:
         self.dir, self.told = dir, Told()
         settings = {"execution.checkpointing.dir": str(dir), **overrides}
@@ -139,7 +143,7 @@ class Run:
     @property
     def heard_at(self) -> float:
         """When the supervisor has heard from its driver."""
-        return self._supervisor._live.heard_at if self._supervisor._live else 0.0
+        return self._supervisor._job.driver.heard_at if self._supervisor._job.driver else 0.0
 
     def __call__(self, steps: Callable[[Client], None]) -> JobState:
         client = Client(self.dir)

@@ -8,11 +8,11 @@ from typing import Any
 
 from weir.clock import Clock
 from weir.ids import BatchId
-from weir.job.sinks.files import FilesSink
-from weir.job.sinks.upkeep import Upkeep
 from weir.protocol.ledger import Staged
+from weir.sinks.compaction import Upkeep
+from weir.sinks.files import FilesSink
 from weir.storage import Created, Store
-from weir.storage.objects import ObjectStore
+from weir.storage.object_store import ObjectStore
 
 TARGET = 120
 """Files of about so many bytes are wanted."""

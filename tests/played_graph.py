@@ -18,18 +18,19 @@ from weir.channel.writer import ChannelWriter
 from weir.checkpoint import manifest as mf
 from weir.checkpoint.coordinator import Coordinator
 from weir.checkpoint.copies import Copies
-from weir.checkpoint.flight import Outside
+from weir.checkpoint.notify import Outside
 from weir.checkpoint.vertex import Vertex
 from weir.clock import ManualClock
 from weir.config import Settings
 from weir.errors import OutcomeUnknownError, WeirError
 from weir.ids import Attempt, BatchId, CheckpointId, Generation, QueryName, Run, Token, job_name
-from weir.job.live import Live
-from weir.lease import Lease
 from weir.protocol import messages as m
 from weir.protocol.ledger import Staged
+from weir.spark.checkpoint_files import QueryFiles
 from weir.storage import Created
-from weir.storage.generations import FIRST, open_origin
+from weir.storage.generation import FIRST, open_origin
+from weir.storage.lease import Lease
+from weir.storage.live import Live
 from weir.storage.local import LocalStore
 
 JOB = job_name("job")
@@ -70,7 +71,7 @@ class Query:
             self.writer.open(f"{JOB}/{name}", "lineage", TOKEN)
         self.vertex = Vertex(
             QueryName(name),
-            live.files(QueryName(name)),
+            QueryFiles.of(live, QueryName(name)),
             self.root,
             [QueryName(one) for one in inputs],
             self.writer,
@@ -152,10 +153,11 @@ class Graph:
             time.sleep(0.001)
 
     def snapshots(self) -> Iterator[Future[Any]]:
-        for flight in self.coordinator._flights.values():
-            yield from flight.queries.values()
-            yield from flight.channels.values()
-            yield from [flight.exported] if flight.exported is not None else []
+        for id in self.coordinator._state.pending:
+            work = self.coordinator._actions.work[id]
+            yield from work.queries.values()
+            yield from work.channels.values()
+            yield from [work.exported] if work.exported is not None else []
 
     def ask(self, request: str = "one", full: bool = False) -> None:
         self.coordinator.wish(request, full)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from weir.ids import BatchId
-from weir.savepoint.manifest import FORMAT, SavedQuery, Savepoint
-from weir.savepoint.operators import operators
+from weir.savepoint.manifest import SavedQuery, Savepoint
 from weir.savepoint.writing import begin
 from weir.spark.closure import closure
-from weir.spark.cut import conf_of, described, is_operator
+from weir.spark.cut import conf_of, is_operator
+from weir.spark.logs import OperatorEntry
+from weir.spark.operator_metadata import operators
 from weir.storage import files
+from weir.storage.manifest import FORMAT
 
 
 def save(location: Path, batch: int, folder: Path, query: str = "query") -> Path:
@@ -22,9 +24,8 @@ def save(location: Path, batch: int, folder: Path, query: str = "query") -> Path
     for name in closure(location, number).files:
         data: object = files.pieces(location / name)
         if is_operator(name):
-            text = described((location / name).read_text(), Path(below)).replace(
-                f'"file:{below}', f'"{below}'
-            )
+            entry = OperatorEntry.parse((location / name).read_bytes())
+            text = entry.moved(below).text.replace(f'"file:{below}', f'"{below}')
             data = [text.encode()]
         made.append(writing.add(f"{below}/{name}", data))  # type: ignore[arg-type]
     saved = SavedQuery(batch=batch, conf=conf_of(location, number), operators=operators(location, number))

@@ -6,10 +6,10 @@ import random
 from typing import TYPE_CHECKING
 
 from weir.errors import DatabaseError, OutcomeUnknownError
-from weir.job.sinks.postgres.database import Address, Database
+from weir.sinks.postgres.database import Address, Database
 
 if TYPE_CHECKING:
-    from weir.job.sinks.postgres.database import Connection
+    from weir.sinks.postgres.database import Connection
 
 
 class UnreliableDatabase(Database):

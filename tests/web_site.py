@@ -17,10 +17,10 @@ from weir.config import Ports, describe, resolve
 from weir.ids import CheckpointId
 from weir.protocol.messages import CheckpointAborted, CheckpointBegun, CheckpointCompleted, Failure
 from weir.storage import paths
-from weir.supervisor.requests import Request
+from weir.supervisor.inbox import Request
 from weir.web.app import application, guarded
 from weir.web.guard import Sessions
-from weir.web.serving import Server
+from weir.web.server import Server
 from weir.web.site import Site
 
 HERE = "http://127.0.0.1:8081"

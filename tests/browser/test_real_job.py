@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from playwright.sync_api import expect
@@ -25,6 +26,7 @@ def test_a_real_job_is_watched_saved_killed_changed_and_taken_back(
         **quick,
         "rest.port": "0",
         "rest.token-file": "off",
+        "spark.ui.enabled": "true",
         INTERVAL: "1 s",
         "execution.checkpointing.savepoint-dir": str(tmp_path / "saved"),
     }
@@ -41,6 +43,7 @@ def test_a_real_job_is_watched_saved_killed_changed_and_taken_back(
         seen = int(row.locator("a").inner_text())
         expect(page.locator("#timeline")).to_contain_text(str(seen + 2))
 
+        page.goto(f"{url}/checkpoints/settings")
         page.fill(f"input[name='{INTERVAL}']", "2 s")
         page.click("#change")
         expect(page.locator(".toast")).to_contain_text("changed")
@@ -48,6 +51,7 @@ def test_a_real_job_is_watched_saved_killed_changed_and_taken_back(
 
         run.wait_for_batch("counts", 1)
         page.goto(f"{url}/savepoints")
+        page.click("text=Savepoint …")
         page.click("#savepoint-now")
         expect(page.locator("#catalogue .savepoint")).to_have_count(1)
         page.click("text=Go back to it")  # the page has not been loaded again since
@@ -55,6 +59,12 @@ def test_a_real_job_is_watched_saved_killed_changed_and_taken_back(
         expect(dialog.locator("tbody")).not_to_contain_text("the start")
         dialog.get_by_text("Leave it").click()
         page.screenshot(path=str(screenshots / "real-savepoints.png"), full_page=True)
+
+        page.goto(f"{url}/log")
+        expect(page.locator("#log pre")).not_to_be_empty()
+        address = str(page.locator("#spark-ui a").get_attribute("href"))
+        with urlopen(address, timeout=30) as answer:
+            assert b"Spark" in answer.read()
 
         page.goto(f"{url}/recoveries")
         run.kill_driver()
@@ -67,7 +77,7 @@ def test_a_real_job_is_watched_saved_killed_changed_and_taken_back(
         expect(dialog.locator(".planned")).to_contain_text("fits", timeout=60_000)
         page.screenshot(path=str(screenshots / "real-plan.png"))
         dialog.get_by_role("button", name="Go back").click()
-        expect(page.locator("#operations")).to_contain_text("goes on from checkpoint", timeout=60_000)
+        expect(page.locator("#operations")).to_contain_text("resumes from checkpoint", timeout=60_000)
         assert len(run.events("restored")) == 1
         page.goto(url)
         expect(page.locator("#verdict")).to_contain_text("RUNNING", timeout=60_000)

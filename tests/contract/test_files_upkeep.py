@@ -18,10 +18,11 @@ from tests.played_files import KilledError, PlayedFiles, PlayedMerger, SeenStore
 from weir.clock import ManualClock
 from weir.errors import FencedError, SinkMismatchError
 from weir.ids import NO_BATCH, Attempt, BatchId, Run, Token
-from weir.job.sinks import Outcome, committed_files, files, files_ledger, upkeep
-from weir.job.sinks.files_ledger import log_of
 from weir.protocol import ledger
 from weir.protocol.ledger import Staged
+from weir.sinks import Outcome, committed_files, files, files_ledger
+from weir.sinks import compaction as upkeep
+from weir.sinks.files_ledger import log_of
 from weir.storage import DenseLog, Store
 from weir.storage.local import LocalStore
 
@@ -33,7 +34,7 @@ WITHIN = range(30)
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files_ledger, "EVERY", EVERY)
-    monkeypatch.setattr("weir.protocol.merging.FAN", 4)
+    monkeypatch.setattr("weir.protocol.compaction.FAN", 4)
 
 
 def token(attempt: int) -> Token:

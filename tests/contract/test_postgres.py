@@ -21,12 +21,12 @@ from tests.postgres_server import PASSWORD, PostgresServer, binaries
 from weir import sinks
 from weir.errors import DatabaseError, FencedError, LoginRefusedError, RefusedRowError, SinkMismatchError
 from weir.ids import Attempt, BatchId, Run, Token
-from weir.job.sinks import Outcome
-from weir.job.sinks.postgres import copying
-from weir.job.sinks.postgres.database import SETTINGS, Address, Database, connect
-from weir.job.sinks.postgres.sink import Moved, PostgresSink
-from weir.job.sinks.postgres.tables import Recorded
 from weir.protocol.ledger import Ledger, Staged
+from weir.sinks import Outcome
+from weir.sinks.postgres import copying
+from weir.sinks.postgres.database import SETTINGS, Address, Database, connect
+from weir.sinks.postgres.sink import Moved, PostgresSink
+from weir.sinks.postgres.tables import Recorded
 
 Row = Mapping[str, Any]
 KV = T.StructType([T.StructField("k", T.StringType()), T.StructField("v", T.LongType())])

@@ -13,10 +13,10 @@ from tests.postgres_server import PostgresServer, binaries
 from weir import sinks
 from weir.errors import DatabaseError, LostStagingError, SinkMismatchError
 from weir.ids import BatchId
-from weir.job.sinks import Outcome
-from weir.job.sinks.postgres import copying
-from weir.job.sinks.postgres.sink import PostgresSink
 from weir.protocol.ledger import Staged
+from weir.sinks import Outcome
+from weir.sinks.postgres import copying
+from weir.sinks.postgres.sink import PostgresSink
 
 ZERO = Staged(BatchId(0), TOKEN)
 ROWS = [kv(f"{number:02}", number) for number in range(12)]

@@ -11,15 +11,18 @@ import pytest
 from weir.clock import Clock
 from weir.errors import OutcomeUnknownError, SavepointPlaceError
 from weir.ids import Attempt, job_name
-from weir.savepoint import copying, in_store, writing
+from weir.savepoint import copy as copying
+from weir.savepoint import object_store as in_store
 from weir.savepoint import place as place_module
-from weir.savepoint.in_store import Holder, InStore
-from weir.savepoint.manifest import FORMAT, MANIFEST, SavedFile, Savepoint, decode, encode
+from weir.savepoint import writing
+from weir.savepoint.manifest import MANIFEST, SavedFile, Savepoint, decode, encode
+from weir.savepoint.object_store import Holder, InStore
 from weir.savepoint.place import Place
 from weir.storage import Created, Store
 from weir.storage.attempts import AttemptLock
 from weir.storage.local import LocalStore
-from weir.storage.objects import ObjectStore
+from weir.storage.manifest import FORMAT
+from weir.storage.object_store import ObjectStore
 
 JOB = job_name("orders")
 NAMES = ["orders-7", "orders-7-abcd"]

@@ -24,15 +24,15 @@ from tests.unreliable_database import UnreliableDatabase
 from weir import sinks
 from weir.errors import ExternalError, FencedError, LostStagingError, SinkMismatchError
 from weir.ids import NO_BATCH, Attempt, BatchId, QueryName, Run, Token
-from weir.job.sinks import Outcome, StagingSink
-from weir.job.sinks.files import FilesSink
-from weir.job.sinks.kafka import KafkaSink
-from weir.job.sinks.kafka_broker import Broker, KafkaBroker
-from weir.job.sinks.kafka_records import Columns
-from weir.job.sinks.postgres.database import Address
-from weir.job.sinks.postgres.sink import PostgresSink
-from weir.job.state import States, Values
 from weir.protocol.ledger import Staged
+from weir.sinks import Outcome, StagingSink
+from weir.sinks.files import FilesSink
+from weir.sinks.kafka import KafkaSink
+from weir.sinks.kafka_broker import Broker, KafkaBroker
+from weir.sinks.kafka_records import Columns
+from weir.sinks.postgres.database import Address
+from weir.sinks.postgres.sink import PostgresSink
+from weir.sinks.user_state import States, Values
 from weir.storage import Store
 from weir.storage.local import LocalStore
 from weir.storage.unreliable import UnreliableStore

@@ -18,7 +18,7 @@ from obstore.exceptions import GenericError
 from weir.errors import ExternalError, OutcomeUnknownError, StorageError
 from weir.storage import Created, DenseLog, Store, local
 from weir.storage.local import LocalStore
-from weir.storage.objects import ObjectStore
+from weir.storage.object_store import ObjectStore
 from weir.storage.unreliable import UnreliableStore
 
 

@@ -20,17 +20,17 @@ from weir import sinks
 from weir.clock import Clock
 from weir.errors import FencedError
 from weir.ids import Attempt, BatchId, CheckpointId, QueryName, Run, Token
-from weir.job.sinks import Outcome, StagingSink
-from weir.job.sinks.files import ABOUT
-from weir.job.sinks.kafka import KafkaSink
-from weir.job.sinks.kafka_broker import Entry
-from weir.job.sinks.kafka_records import Columns
-from weir.job.sinks.kafka_sending import Record
-from weir.job.sinks.postgres.sink import PostgresSink
-from weir.job.together import HeldCommitter, Permit, Together
-from weir.lease import Lease
 from weir.protocol.ledger import Ledger, Staged
-from weir.spark.layout import QueryFiles
+from weir.sinks import Outcome, StagingSink
+from weir.sinks.files_ledger import ABOUT
+from weir.sinks.held_commit import HeldCommitter, Permit, Together
+from weir.sinks.kafka import KafkaSink
+from weir.sinks.kafka_broker import Entry
+from weir.sinks.kafka_records import Columns
+from weir.sinks.kafka_sending import Record
+from weir.sinks.postgres.sink import PostgresSink
+from weir.spark.checkpoint_files import QueryFiles
+from weir.storage.lease import Lease
 from weir.storage.local import LocalStore
 
 SCHEMA = T.StructType([T.StructField("value", T.LongType())])
@@ -190,7 +190,8 @@ def test_a_lost_answer_is_asked_for_again(postgres: PostgresServer, database: st
 class PlayedBroker:
     """A topic of which only the ledger is kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, ledger_topic: str = "topic.weir-ledger") -> None:
+        self.ledger_topic = ledger_topic
         self.ledger: list[Entry] = []
 
     def prepare(self) -> None: ...

@@ -19,14 +19,14 @@ from weir import sinks
 from weir.clock import ManualClock
 from weir.errors import FencedError, LedgerWentBackError, SinkTakenError
 from weir.ids import NO_BATCH, Attempt, BatchId, Run, Token, job_name
-from weir.job.sinks import Outcome, StagingSink
-from weir.job.sinks.kafka import KafkaSink
-from weir.job.sinks.kafka_records import Columns
-from weir.job.sinks.postgres.sink import PostgresSink
 from weir.protocol.ledger import Ledger, Staged
+from weir.sinks import Outcome, StagingSink
+from weir.sinks.kafka import KafkaSink
+from weir.sinks.kafka_records import Columns
+from weir.sinks.postgres.sink import PostgresSink
 from weir.storage.attempts import AttemptLock, KnownAttempts
 from weir.storage.local import LocalStore
-from weir.storage.objects import ObjectStore
+from weir.storage.object_store import ObjectStore
 
 JOB = job_name("job")
 SCHEMA = T.StructType([T.StructField("value", T.IntegerType())])
@@ -64,13 +64,13 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Staging
         broker, folder = PlayedBroker(), LocalStore(tmp_path)
         return lambda: KafkaSink("topic", Columns(None, "value", None), broker, folder)
     url = request.getfixturevalue("database")
+    return lambda: table(url)
 
-    def postgres() -> PostgresSink:
-        sink = sinks.postgres(url, "out", create=True)
-        sink.expect(SCHEMA)
-        return sink
 
-    return postgres
+def table(database: str) -> PostgresSink:
+    sink = sinks.postgres(database, "out", create=True)
+    sink.expect(SCHEMA)
+    return sink
 
 
 def deliver(sink: StagingSink, batch: int, token: Token) -> Outcome:
@@ -142,6 +142,42 @@ def test_a_fence_of_an_earlier_weir_is_of_anybody(make: Callable[[], StagingSink
     assert Directory("new").start(make(), above=1)[1].last == 0
 
 
+def announce(database: str, token: Token, session: str | None = None) -> None:
+    """The fence of another version: of one without sessions, or of the first one that had them."""
+    import psycopg
+
+    stored = "" if session is None else f", session = '{session}'"
+    with psycopg.connect(database) as connection:
+        connection.execute(
+            f"UPDATE weir.ledger SET attempt = {token.attempt}, run = {token.run}{stored}".encode()
+        )
+
+
+def test_a_session_that_an_earlier_version_left_in_the_ledger_is_of_an_older_fence(database: str) -> None:
+    """An upgrade, a downgrade and an upgrade: the earlier version announces itself by its numbers alone."""
+    here, sink = Directory("here"), table(database)
+    deliver(sink, 0, here.start(sink)[0])
+    here.session = "earlier"
+    announce(database, here.attempt())
+    here.session = "again"
+    sink = table(database)
+    token, found = here.start(sink)
+    assert found.last == 0
+    assert deliver(sink, 1, token) is Outcome.DONE_NOW
+    with pytest.raises(SinkTakenError):
+        Directory("elsewhere").start(table(database))
+
+
+def test_a_session_that_was_stored_without_numbers_still_counts(database: str) -> None:
+    here, sink = Directory("here"), table(database)
+    token, _ = here.start(sink)
+    announce(database, token, token.session)
+    assert deliver(sink, 0, token) is Outcome.DONE_NOW
+    with pytest.raises(SinkTakenError):
+        Directory("elsewhere").start(table(database))
+    assert here.start(table(database))[1].last == 0
+
+
 def test_files_that_were_put_back_under_a_running_job_are_an_error() -> None:
     store = ObjectStore("memory://")
     sink = PlayedFiles(store)
@@ -160,8 +196,7 @@ def test_a_table_whose_ledger_went_back_under_a_running_job_is_an_error(database
     """Also to the state before its first batch, in which any batch may be the first."""
     import psycopg
 
-    sink = sinks.postgres(database, "out", create=True)
-    sink.expect(SCHEMA)
+    sink = table(database)
     token, _ = Directory("here").start(sink)
     deliver(sink, 0, token)
     deliver(sink, 1, token)

@@ -21,7 +21,7 @@ from weir.cli import main
 from weir.ids import Generation
 from weir.protocol.messages import BatchCommitted
 from weir.storage import paths
-from weir.storage.generations import Origin, create_origin
+from weir.storage.generation import Origin, create_origin
 from weir.storage.local import LocalStore
 
 FORMS: dict[str, str] = runpy.run_path(str(Path(__file__).parents[2] / "docs/reference/generate.py"))[

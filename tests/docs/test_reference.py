@@ -12,9 +12,10 @@ import pytest
 from weir import errors
 from weir.cli import EXIT_CODES, VERBS, load
 from weir.config import OLDER_SPELLINGS, describe
-from weir.protocol.checkpoints import CheckpointState
-from weir.protocol.states import JobState, QueryState
-from weir.web.metrics import MEANINGS
+from weir.monitor.checkpoints import MEANINGS as WORDS
+from weir.monitor.checkpoints import PHASES, WHOLE
+from weir.monitor.figures import HISTOGRAMS, MEANINGS
+from weir.protocol.states import CheckpointState, JobState, QueryState
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 GENERATE = FOLDER / "generate.py"
@@ -80,8 +81,20 @@ def test_every_figure_is_documented_and_shown_in_grafana() -> None:
     assert [name for name in MEANINGS if f"| `{name}` |" not in page] == []
     dashboard = (FOLDER.parents[1] / "contrib" / "grafana.json").read_text("utf-8")
     rules = (FOLDER.parents[1] / "contrib" / "prometheus-rules.yml").read_text("utf-8")
-    known = set(re.findall(r"weir_[a-z_]+", dashboard + rules)) - {"weir_job"}
+    samples = re.findall(r"\bweir_[a-z_]+", dashboard + rules)
+    known = {re.sub("(_duration_seconds)_(bucket|count|sum)$", r"\1", one) for one in samples} - {"weir_job"}
     assert known <= set(MEANINGS) and len(known) >= 12
+    assert set(HISTOGRAMS) <= known
+
+
+def test_every_word_of_a_table_of_checkpoints_is_in_the_glossary_and_in_the_help() -> None:
+    glossary = (FOLDER.parent / "glossary.md").read_text("utf-8")
+    assert [word for word, text in WORDS.items() if f"| {word} | {text} |" not in glossary] == []
+    shown = {*PHASES, *WHOLE, *(state.value for state in CheckpointState), "cut", "turned"}
+    assert shown <= set(WORDS)
+    text = load("checkpoints").help
+    for word in ("subsumed", "ack", "pinning", "listing", "copying", "cut", "turned", "alignment"):
+        assert re.search(rf"\b{word}\b", text), word
 
 
 def test_every_exit_code_of_an_error_is_documented() -> None:

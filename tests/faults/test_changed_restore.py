@@ -12,9 +12,9 @@ import pytest
 
 from weir.clock import Clock
 from weir.ids import JobName
+from weir.monitor.job import look
 from weir.storage import open_store
-from weir.supervisor.requests import Requests
-from weir.supervisor.view import look
+from weir.supervisor.inbox import Requests
 from weir.testing import JobProcess, committed_rows, fired
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.long, pytest.mark.timeout(600)]

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from tests.diamond import JOB, KEY, Diamond
-from weir.checkpoint.restore import candidates
 from weir.clock import Clock
 from weir.faults import POINTS
-from weir.storage import generations
-from weir.supervisor.requests import Requests
-from weir.supervisor.view import look
+from weir.monitor.job import look
+from weir.restore.point import candidates
+from weir.storage import generation as generations
+from weir.supervisor.inbox import Requests
 from weir.testing import JobProcess, fired
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(600)]

@@ -16,11 +16,11 @@ import pytest
 
 from tests.conftest import Once
 from tests.diamond import JOB, KEY, Diamond
-from weir.clock import Clock
+from weir.client import running
+from weir.client.ask import Caller
 from weir.ids import QueryName
 from weir.protocol.states import JobState
-from weir.supervisor.asking import CONFIGURE, ask
-from weir.supervisor.view import look
+from weir.spark.checkpoint_files import QueryFiles
 from weir.testing import JobProcess, assert_same_result, committed_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(900)]
@@ -67,8 +67,8 @@ def log_entry(_channel: Path, segment: int) -> str:
 def set_interval(diamond: Diamond, interval: str) -> None:
     """What 'weir configure' does."""
     dir, change = str(diamond.dir), {f"{KEY}.interval": interval}
-    answer = ask(dir, look(dir, JOB, Clock()), CONFIGURE, {"settings": change}, LIMIT, "")
-    assert answer["done"], answer
+    done = running.configure(Caller(dir, JOB, LIMIT), change)
+    assert done.settings.keys() == change.keys()
 
 
 def wait_for_checkpoints(process: JobProcess, more: int) -> None:
@@ -79,7 +79,7 @@ def wait_for_checkpoints(process: JobProcess, more: int) -> None:
 
 def pile_up(diamond: Diamond, process: JobProcess) -> list[int]:
     """Hold the right side in a batch; the entries of three segments behind it that the left has read."""
-    right = diamond.live.files(QueryName("right"))
+    right = QueryFiles.of(diamond.live, QueryName("right"))
 
     def add() -> int:
         there = diamond.entries("all", "segment")[-1]
@@ -111,7 +111,7 @@ def test_a_channel_that_loses_a_file_takes_the_job_back_by_itself_and_nothing_is
         kept = diamond.manifests()[-1]
         diamond.add(1)
         process.wait_for("rows behind the checkpoint", diamond.complete, LIMIT)
-        joined = diamond.live.files(QueryName("joined"))
+        joined = QueryFiles.of(diamond.live, QueryName("joined"))
         assert joined.last_committed() > kept.queries["joined"].batch, "there is something to take back"
 
         unread = pile_up(diamond, process)

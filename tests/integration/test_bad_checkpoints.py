@@ -20,7 +20,6 @@ import weir
 from tests.conftest import Once
 from tests.diamond import JOB, KEY, Diamond, wait, wait_for
 from weir.checkpoint import manifest as mf
-from weir.checkpoint import repair, restore
 from weir.clock import Clock
 from weir.errors import (
     DamagedError,
@@ -32,8 +31,13 @@ from weir.errors import (
     WeirError,
 )
 from weir.ids import CheckpointId
-from weir.protocol.checkpoints import AbortReason
-from weir.storage import Created, files, generations, open_store, paths
+from weir.protocol.checkpoint import AbortReason
+from weir.restore import repair
+from weir.restore.intent import intend
+from weir.restore.point import verify
+from weir.restore.request import RestoreRequest
+from weir.storage import Created, files, open_store, paths
+from weir.storage import generation as generations
 from weir.storage.local import LocalStore
 from weir.testing import ScriptedSource, committed_rows, write_script
 from weir.testing.script import Rows
@@ -91,7 +95,7 @@ def test_a_full_disk_and_a_listener_that_raises_end_no_job(
         f"listener grumpy raised ValueError: I can't stand {id}; the job goes on" for id in (3, 4)
     ]
     assert mf.ids(diamond.store, JOB) == {"begun": {1, 3, 4}, "chk": {3, 4}, "aborted": {1, 2}}
-    assert [restore.verify(diamond.store, one) for one in diamond.manifests()] == [[], []]
+    assert [verify(diamond.store, one) for one in diamond.manifests()] == [[], []]
     diamond.check()
 
 
@@ -163,7 +167,7 @@ def test_what_is_too_large_for_memory_names_the_way_out(spark: SparkSession, tmp
     assert counted() == whole
     store = open_store(str(tmp_path / "weir"))
     assert not list(files.below(tmp_path / "weir" / paths.pins(job.name, generations.FIRST)))
-    restore.intend(store, job.name, f"chk-{small}", accept_duplicates=False, clock=Clock(), why="test")
+    intend(store, job.name, RestoreRequest(f"chk-{small}"), clock=Clock(), why="test")
     with job.start(spark) as run:
         assert run.restored is not None and run.restored.checkpoint == small
         run.process_all()
@@ -398,7 +402,7 @@ def test_automatic_recovery_does_not_go_behind_what_can_not_be_taken_back(
     assert "--accept-duplicates" in refused.value.hint
     assert calls.read_text().split() == ["a", "b"]
     store = open_store(str(tmp_path / "weir"))
-    restore.intend(store, job.name, f"chk-{id}", accept_duplicates=True, clock=Clock(), why="test")
+    intend(store, job.name, RestoreRequest(f"chk-{id}", accept_duplicates=True), clock=Clock(), why="test")
     with job.start(spark) as run:
         assert run.restored is not None and run.restored.checkpoint == CheckpointId(id)
         run.process_all()

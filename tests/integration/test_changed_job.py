@@ -16,12 +16,8 @@ from pyspark.sql import functions as F
 
 import weir
 from weir.channel.position import Mode
-from weir.checkpoint.restore import Changes, From
 from weir.clock import Clock, Deadline
 from weir.config import resolve
-from weir.driver import replan
-from weir.driver.about import source_of
-from weir.driver.converting import convert
 from weir.driver.notebook import start
 from weir.errors import (
     BadOffsetsError,
@@ -33,15 +29,19 @@ from weir.errors import (
     SinkTakenError,
 )
 from weir.ids import Generation, JobName
-from weir.job.live import Live
-from weir.savepoint import points
+from weir.restore import plan as replan
+from weir.restore.convert_savepoint import convert
+from weir.restore.point import of_savepoint
+from weir.restore.request import RestoreRequest
+from weir.savepoint.about import source_of
 from weir.savepoint.place import Place
 from weir.spark import session
 from weir.spark.file_sink import described
 from weir.state import edit
 from weir.storage import open_store
-from weir.storage.generations import live as live_generation
-from weir.storage.generations import read_origin
+from weir.storage.generation import live as live_generation
+from weir.storage.generation import read_origin
+from weir.storage.live import Live
 from weir.testing import ScriptedSource, committed_rows
 from weir.testing.script import Rows, write_script
 
@@ -192,9 +192,8 @@ def converted(changing: Changing, job: weir.Job, place: str, to: str, **changes:
     session.set_state(changing.spark, config, changes.get("parallelism", 2))
     live = Live(open_store(str(changing.folder / "weir")), JobName(job.name), Generation(99))
     changes = {"backend": config.settings.state_backend_type.value, **changes}
-    made = replan.make(
-        job, changing.spark, live, points.of_savepoint(place), Changes(**changes), Mode.ALIGNED
-    )
+    request = RestoreRequest(place, **changes)
+    made = replan.make(job, changing.spark, live, of_savepoint(place), request, Mode.ALIGNED)
     return convert(changing.spark, made, str(changing.folder / to), source_of(job), Clock().monotonic())
 
 
@@ -325,7 +324,7 @@ def pipeline(env):
 @pytest.mark.long
 def test_a_claimed_savepoint_goes_when_checkpoints_have_made_up_for_it(changing: Changing) -> None:
     place = changing.saved(sums)
-    wanted = From(place, changes=Changes(claim=True))
+    wanted = RestoreRequest(place, claim=True)
     changing.add(THEN)
     job = changing.job(sums, **{"execution.checkpointing.num-retained": 2})
     with start(job, changing.spark, wanted) as run:
@@ -345,7 +344,7 @@ def test_a_fork_goes_on_beside_the_original_and_never_into_its_output(changing: 
     place = changing.saved(sums)
     fork = changing.job(sums)
     fork.name = JobName("experiment")
-    wanted = From(place, changes=Changes(forked_from="changing"))
+    wanted = RestoreRequest(place, forked_from="changing")
     with pytest.raises(RestorePlanError, match="must not write where the original does"):
         start(fork, changing.spark, wanted)
     assert not (changing.folder / "weir" / "experiment" / "generations").exists()
@@ -379,7 +378,7 @@ def test_a_job_goes_on_in_another_directory_only_above_what_it_was_elsewhere(cha
     moved = changing.job(sums, **{"execution.checkpointing.dir": str(changing.folder / "moved")})
     with pytest.raises(SinkTakenError, match="--take-over 3"):
         moved.start(changing.spark, place)
-    with start(moved, changing.spark, From(place), above=1003) as run:
+    with start(moved, changing.spark, RestoreRequest(place), above=1003) as run:
         run.process_all()
     assert changing.newest() == {"a": (10,), "b": (12,), "c": (10,)}, (
         "it was taken back to the savepoint first"
@@ -406,7 +405,7 @@ def test_a_savepoint_that_is_out_of_reach_is_waited_for(
             place.rename(away)
 
     with monkeypatch.context() as patched:
-        patched.setattr("weir.driver.opening.faults.point", gone)
+        patched.setattr("weir.restore.walk.faults.point", gone)
         with pytest.raises(NotASavepointError, match="there is no such directory"):
             changing.job(sums).start(changing.spark, str(place))
     with pytest.raises(NotASavepointError, match="there is no such directory"):
@@ -458,7 +457,7 @@ def test_a_source_of_files_goes_on_where_the_user_says(spark: SparkSession, tmp_
     def sum_of(**offsets: str) -> int:
         """What the job counts when it goes on from the savepoint so; each start begins there again."""
         given = {f"counts/{name}": value for name, value in offsets.items()}
-        with start(job(), spark, From(place, changes=Changes(offsets=given))) as run:
+        with start(job(), spark, RestoreRequest(place, offsets=given)) as run:
             # one file a batch, of four; the ticks never end, so there is no waiting for all of it
             run.wait_for_batch("counts", saved_batch() + 5, 240)
         assert run.planned is not None and "  set" in run.planned.text
@@ -479,7 +478,7 @@ def test_a_source_of_files_goes_on_where_the_user_says(spark: SparkSession, tmp_
         ({"counts/drops": '{"logOffset": 2}'}, "its log ends there"),
     ):
         with pytest.raises(BadOffsetsError, match=words):
-            start(job(), spark, From(place, changes=Changes(offsets=offsets)))
+            start(job(), spark, RestoreRequest(place, offsets=offsets))
     assert sorted(live.iterdir()) == before
 
     assert sum_of(drops="earliest") == 3 + 15, "every file again, on the state that was there"
@@ -490,13 +489,13 @@ def test_a_source_of_files_goes_on_where_the_user_says(spark: SparkSession, tmp_
     origin = read_origin(generations, JobName("files"), live_generation(generations, JobName("files")))
     assert origin is not None and origin.offsets == {"counts/drops": "timestamp:1970-01-01T00:50:00Z"}
 
-    given = Changes(offsets={"counts/drops": "latest"})
-    with start(job(), spark, From(place, changes=given)) as run:
+    given = RestoreRequest(place, offsets={"counts/drops": "latest"})
+    with start(job(), spark, given) as run:
         assert run.planned is not None and "5 files that are there count as read" in run.planned.text
         add("6", 32, 100)
         run.wait_for_batch("counts", saved_batch() + 4, 240)
         place = run.stop_with_savepoint(str(tmp_path / "saved"))
-    with start(job(), spark, From(place)) as run:
+    with start(job(), spark, RestoreRequest(place)) as run:
         add("7", 64, 7000)
         run.wait_for_batch("counts", saved_batch() + 4, 240)
     rows = committed_rows(str(tmp_path / "out"))
@@ -554,7 +553,7 @@ def test_sources_come_and_go(named: bool, spark: SparkSession, tmp_path: Path) -
         place = run.stop_with_savepoint(str(tmp_path / "saved"))
     add("a", 1000)
     renamed = job("a", "c", called={"a": "c", "c": "d"})  # to a name that was another's
-    with start(renamed, spark, From(place, changes=Changes(maps=("counts/@1=0", "counts/@0=1")))) as run:
+    with start(renamed, spark, RestoreRequest(place, maps=("counts/@1=0", "counts/@0=1"))) as run:
         run.process_all()
         place = run.stop_with_savepoint(str(tmp_path / "saved"))
     newest = {row["k"]: row["sum"] for row in committed_rows(str(tmp_path / "out"))}

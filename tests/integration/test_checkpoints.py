@@ -11,13 +11,14 @@ from pyspark.sql import functions as F
 
 import weir
 from tests.diamond import wait
-from weir.channel.pressure import Pressure
+from weir.channel.backpressure import Pressure
 from weir.checkpoint import manifest as mf
-from weir.checkpoint import restore
 from weir.clock import Clock
 from weir.errors import PipelineError
 from weir.ids import CheckpointId
 from weir.job.graph import Pipeline
+from weir.restore.intent import intend
+from weir.restore.request import RestoreRequest
 from weir.storage import open_store
 from weir.testing import ScriptedSource, committed_rows, folded
 from weir.testing.script import EndOfInput, Pause, Rows, write_script
@@ -51,9 +52,7 @@ class Bench:
         return found
 
     def go_back(self, id: int) -> None:
-        restore.intend(
-            self.store, self.job.name, f"chk-{id}", accept_duplicates=False, clock=Clock(), why="test"
-        )
+        intend(self.store, self.job.name, RestoreRequest(f"chk-{id}"), clock=Clock(), why="test")
 
     def table(self, name: str, *key: str) -> dict[Any, Any]:
         return folded(committed_rows(str(self.folder / name)), list(key))

@@ -11,11 +11,12 @@ import pytest
 import weir
 from tests.diamond import JOB, KEY, Diamond, Unpacked, assert_consistent, overlapping, wait, wait_for
 from weir.checkpoint import manifest as mf
-from weir.checkpoint import restore
 from weir.checkpoint.manifest import Manifest
 from weir.ids import QueryName
 from weir.protocol import messages as m
-from weir.protocol.checkpoints import AbortReason, Alignment
+from weir.protocol.checkpoint import AbortReason, Alignment
+from weir.restore.point import verify
+from weir.spark.checkpoint_files import QueryFiles
 from weir.storage import files, paths
 from weir.testing import ScriptedSource, committed_rows, write_script
 from weir.testing.script import Rows
@@ -125,8 +126,9 @@ def test_only_a_query_of_two_inputs_counts_twice_and_only_at_least_once(
         id = taking.result()
         run.process_all()
     diamond.check()
-    set_back = diamond.manifest(id).queries["joined"].set_back
-    assert set(set_back) == ({"left"} if times == 2 else set())
+    cut = diamond.manifest(id).queries["joined"]
+    past = {channel for channel, (entry, _) in cut.set_back.items() if cut.positions[channel][0] > entry}
+    assert past == ({"left"} if times == 2 else set())
 
     diamond.go_back(id)
     with job.start(spark) as run:
@@ -195,7 +197,7 @@ def test_what_spark_purges_is_kept_for_the_checkpoints(spark: SparkSession, tmp_
     for name, cut in old.queries.items():
         assert new.queries[name].batch >= cut.batch + 5
         assert not (diamond.folder_of(f"queries/{name}/offsets") / str(cut.batch)).exists(), "it was purged"
-    assert not [one.id for one in diamond.manifests() if restore.verify(diamond.store, one)]
+    assert not [one.id for one in diamond.manifests() if verify(diamond.store, one)]
     diamond.go_back(first)
     with job.start(spark) as run:
         assert run.restored is not None and run.restored.checkpoint == first
@@ -221,7 +223,7 @@ def test_what_nothing_retained_needs_is_deleted(spark: SparkSession, tmp_path: P
     pins = diamond.dir / paths.pins(JOB, diamond.live.generation)
     assert set(files.below(pins)) == {name for one in manifests for name in one.kept()}
     for one in manifests:
-        assert restore.verify(diamond.store, one) == []
+        assert verify(diamond.store, one) == []
     cut = manifests[-1].queries
     for channel, readers in {"all": ("left", "right"), "left": ("joined",), "right": ("joined",)}.items():
         low = min(cut[reader].positions[channel][0] for reader in readers)
@@ -250,7 +252,7 @@ def test_a_query_that_fails_aborts_what_is_pending_and_nothing_else(
         before = run.checkpoint()
         diamond.hold(diamond.ids)
         diamond.add(2)
-        right = diamond.live.files(QueryName("right"))
+        right = QueryFiles.of(diamond.live, QueryName("right"))
         wait(run, "the batch that will fail", lambda: right.last_planned() > right.last_committed())
         taking = aside.submit(run.checkpoint)
         wait(run, "a pending checkpoint", diamond.pending)

@@ -10,13 +10,15 @@ import pytest
 
 import weir
 from tests.diamond import KEY
-from weir.checkpoint import restore
 from weir.clock import Clock
 from weir.errors import SinkMismatchError
 from weir.ids import QueryName
-from weir.job.live import Live
+from weir.restore.intent import intend
+from weir.restore.request import RestoreRequest
 from weir.spark.file_sink import LOG
-from weir.storage import generations, open_store
+from weir.storage import generation as generations
+from weir.storage import open_store
+from weir.storage.live import Live
 from weir.testing import ScriptedSource, write_script
 from weir.testing.script import Rows
 
@@ -68,7 +70,7 @@ def test_spark_s_own_files_move_and_go_back_with_the_job(spark: SparkSession, tm
         return str(json.loads((Path(live.query(QueryName("files"))) / "metadata").read_text())["id"])
 
     before = spark_id()
-    restore.intend(store, name, f"chk-{first}", accept_duplicates=False, clock=Clock(), why="")
+    intend(store, name, RestoreRequest(f"chk-{first}"), clock=Clock(), why="")
     run("moved", "d")
     assert found("moved") == sorted(given), "nothing twice, though it went back behind what it had written"
     assert spark_id() != before  # what remembers (id, batch) takes the batches that come again for new ones

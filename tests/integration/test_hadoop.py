@@ -8,7 +8,7 @@ import pytest
 
 from weir.channel.reader import FORMAT, ChannelDataSource
 from weir.spark import hadoop
-from weir.spark.sources import register
+from weir.spark.data_sources import register
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -284,7 +284,7 @@ def test_a_notebook_that_is_fenced_stops_its_queries_and_tells_so(
     with pytest.raises(RunFailedError, match="attempt 2 has taken over"):
         run.wait(60)
     assert [(one.query, one.batch, one.failure.error) for one in run.failures] == [("seen", 1, "FencedError")]
-    assert not [one for one in run._engine._spark.streams.active if one.name == "seen"]
+    assert not [one for one in run._engine._context.spark.streams.active if one.name == "seen"]
     run.stop()
 
 

@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 
 import weir
 from tests.kafka_server import KafkaServer
-from weir.checkpoint.restore import Changes, From
 from weir.driver.notebook import start
 from weir.errors import BadOffsetsError, LostRecordsError, NotRewindableError, SinkMismatchError
+from weir.restore.request import RestoreRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,7 +119,7 @@ def test_a_source_goes_on_where_the_user_says(
 
     def refused(where: str) -> str:
         with pytest.raises(BadOffsetsError) as error:
-            start(running.job(), spark, From(place, changes=Changes(offsets={"counts/records": where})))
+            start(running.job(), spark, RestoreRequest(place, offsets={"counts/records": where}))
         return error.value.why
 
     assert "does not read other-0" in refused('{"other": {"0": 1}}')
@@ -128,7 +128,7 @@ def test_a_source_goes_on_where_the_user_says(
     def counts(where: str, *more: str) -> dict[str, int]:
         """What the job has counted when it goes on from the savepoint so."""
         seen = len(running.seen())
-        wanted = From(place, True, Changes(offsets={"counts/records": where}))
+        wanted = RestoreRequest(place, True, offsets={"counts/records": where})
         with start(running.job(), spark, wanted) as run:
             assert run.planned is not None and "not-to-be-shown" not in run.planned.text
             running.add(*more)

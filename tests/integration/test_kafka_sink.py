@@ -37,13 +37,13 @@ from weir.errors import (
     TopicError,
 )
 from weir.ids import Attempt, BatchId, Run, Token
-from weir.job.sinks import Outcome
-from weir.job.sinks.kafka import KafkaSink
-from weir.job.sinks.kafka_broker import Broker, KafkaBroker
-from weir.job.sinks.kafka_records import Columns
-from weir.job.sinks.kafka_sending import Record
-from weir.job.sinks.staging import folder_of
 from weir.protocol.ledger import Staged
+from weir.sinks import Outcome
+from weir.sinks.kafka import KafkaSink
+from weir.sinks.kafka_broker import Broker, Entry, KafkaBroker
+from weir.sinks.kafka_records import Columns
+from weir.sinks.kafka_sending import Record
+from weir.sinks.staging import folder_of
 from weir.storage.local import LocalStore
 
 pytestmark = pytest.mark.spark
@@ -417,6 +417,26 @@ def test_a_record_that_is_too_large_is_refused_and_nothing_of_its_batch_is_seen(
         after.commit(staged)
 
 
+def test_a_transaction_that_failed_is_aborted_at_once(target: Target) -> None:
+    """Readers of committed records would wait for its end, else until its timeout."""
+    broker = target.broker(transaction_timeout_ms=600_000, linger_ms=0)
+    sink = target.opened(1, broker)
+    staged = target.stage(sink, 0, 1, ["a", "b"])
+    before = target.server.end(target.topic)
+
+    def broken() -> Iterator[Record]:
+        yield Record(b"a", b"a", None)
+        until(lambda: target.server.end(target.topic) > before)  # the broker has it
+        raise BrokerError(bootstrap="?", verb="take a batch", reason="it is to fail")
+
+    with pytest.raises(BrokerError, match="it is to fail"):
+        broker.send(broken(), Entry(b"0", b"{}"))
+    until(lambda: target.server.end(target.topic) == before + 2, seconds=10)  # the record, and the marker
+    assert target.seen() == []
+    assert commit(target.opened(2), staged) is Outcome.DONE_NOW
+    assert target.seen() == ["a", "b"]
+
+
 def test_a_file_that_is_gone_is_not_sent_as_nothing(target: Target) -> None:
     sink = target.opened(1)
     staged = target.stage(sink, 0, 1, ["a", "b"])
@@ -520,9 +540,9 @@ def deliverer(target: Target, attempt: int, batches: int, fault: str) -> Iterato
 _DELIVER = """
 import os
 from weir.ids import Attempt, BatchId, Run, Token
-from weir.job.sinks.kafka import KafkaSink
-from weir.job.sinks.kafka_broker import KafkaBroker
-from weir.job.sinks.kafka_records import Columns
+from weir.sinks.kafka import KafkaSink
+from weir.sinks.kafka_broker import KafkaBroker
+from weir.sinks.kafka_records import Columns
 from weir.protocol.ledger import Staged
 from weir.storage.local import LocalStore
 

@@ -11,14 +11,15 @@ import pytest
 from tests.stateful import KINDS, Kind
 from weir.channel.stream import open_stream
 from weir.ids import BatchId, Generation, JobName, SourceName
-from weir.job.live import Live
-from weir.job.shape import Planned, planned
-from weir.job.sources import socket
-from weir.protocol.shapes import PlannedOperator
-from weir.savepoint.operators import operators
+from weir.protocol.shape import PlannedOperator
+from weir.sources import socket
+from weir.sources.contract import Place
 from weir.spark.defaults import state_defaults
-from weir.spark.operators import output_mode_of
+from weir.spark.operator_metadata import operators
+from weir.spark.planner import output_mode_of
+from weir.spark.query_shape import Planned, planned
 from weir.storage import open_store
+from weir.storage.live import Live
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -194,7 +195,7 @@ def test_a_source_has_a_name_that_does_not_change_with_the_generation(lines: Lin
         channel = open_stream(
             lines.session, rows.schema, f"{live.root}/channels/clean", f"{live.root}/queries/q", ""
         )
-        received = socket("localhost", 1).load(lines.session, live.place(SourceName("lines")))
+        received = socket("localhost", 1).load(lines.session, Place.of(live, SourceName("lines")))
         union = channel.select("k").unionAll(received.select("value"))
         rate = lines.session.readStream.format("rate").load().selectExpr("cast(value as string) as k")
         found = planned(union.unionAll(rate).groupBy("k").count(), "update").shape

@@ -15,8 +15,8 @@ import weir
 from weir import sinks
 from weir.errors import NotRewindableError
 from weir.ids import Attempt, BatchId, Run, Token
-from weir.job.sinks import Outcome
 from weir.protocol.ledger import Staged
+from weir.sinks import Outcome
 from weir.testing import ScriptedSource
 from weir.testing.script import Rows, write_script
 

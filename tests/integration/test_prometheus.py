@@ -128,3 +128,17 @@ def test_prometheus_keeps_the_name_of_the_job_and_its_alerts_fire(
     assert (fired["weir_job"], fired["state"]) == ("wordcount", "LOST")
     end_dashboard()
     assert until(lambda: prometheus.firing().get("WeirNotScraped"))
+
+
+def test_a_percentile_of_checkpoints_is_recorded(
+    job: FakeJob, scraped: tuple[Prometheus, Callable[[], None]]
+) -> None:
+    prometheus, _ = scraped
+    until(lambda: prometheus.series("weir_checkpoint_duration_seconds_bucket"))
+    ids = iter(range(4, 10_000))
+
+    def recorded() -> list[dict[str, str]]:
+        checkpointed(job, id := next(ids), id)
+        return prometheus.series("weir:checkpoint_duration_seconds:p95 > 0")
+
+    assert until(recorded) == [{"__name__": "weir:checkpoint_duration_seconds:p95", "weir_job": "wordcount"}]

@@ -13,9 +13,9 @@ from weir.errors import PipelineError
 from weir.ids import Generation, job_name
 from weir.job.env import Env
 from weir.job.graph import Graph, learn
-from weir.job.live import Live
-from weir.spark.plan import Replay, Stream, streams
+from weir.spark.frame_plan import Replay, Stream, streams
 from weir.storage import open_store
+from weir.storage.live import Live
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

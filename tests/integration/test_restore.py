@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.kept_job import KeptJob
-from weir.checkpoint import restore
-from weir.checkpoint.damage import look
 from weir.checkpoint.manifest import QueryCut
 from weir.checkpoint.pins import Pins
 from weir.clock import Clock
 from weir.config import CheckpointStorage
 from weir.ids import BatchId, CheckpointId
+from weir.restore.damage import look
+from weir.restore.fetch import fetch
+from weir.restore.intent import intend
+from weir.restore.request import RestoreRequest
 from weir.spark.closure import closure
 from weir.spark.defaults import Backend, state_defaults
-from weir.storage import generations
-from weir.storage.generations import FIRST
+from weir.storage import generation as generations
+from weir.storage.generation import FIRST
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -132,8 +134,8 @@ def test_a_restored_checkpoint_goes_on_as_the_quiet_run_did(
     (job.folder if case.how == "copies alone" else live).rename(tmp_path / "lost")
 
     point = "latest" if copy_dir is None else f"{copy_dir}/job/checkpoints/chk-1.json"
-    number = restore.intend(job.store, job.job, point, accept_duplicates=False, clock=Clock(), why="a test")
-    restore.open_generation(job.store, job.job, number)
+    number = intend(job.store, job.job, RestoreRequest(point), clock=Clock(), why="a test")
+    fetch(job.store, job.job, number)
     generations.mark_live(job.store, job.job, number)
     assert look(job.store, job.job, number) == []
     assert generations.live(job.store, job.job) == number

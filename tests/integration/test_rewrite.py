@@ -14,12 +14,13 @@ from tests.conftest import Once
 from tests.stateful import BATCHES, KINDS, Given, Kind, StatefulQuery, write_input
 from weir.errors import StateDiffersError, StateNotRewritableError
 from weir.ids import BatchId
-from weir.protocol.fits import Reshape
-from weir.savepoint.operators import operators
+from weir.protocol.compatibility import Reshape
 from weir.spark.closure import closure
 from weir.spark.cut import conf_of
 from weir.spark.defaults import Backend
-from weir.spark.refusals import PARTITIONS, backend_of, conversion_refusal
+from weir.spark.logs import PARTITIONS
+from weir.spark.operator_metadata import operators
+from weir.spark.reshape import backend_of, conversion_refusal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,21 +15,22 @@ from pyspark.sql import functions as F
 import weir
 from tests.diamond import wait
 from weir.checkpoint import manifest as mf
-from weir.checkpoint import restore
 from weir.clock import Clock
 from weir.errors import NoSavepointError
 from weir.ids import BatchId, CheckpointId, JobName, QueryName
 from weir.job.graph import Pipeline
-from weir.job.live import Live
-from weir.job.sinks import Outcome
-from weir.job.sinks.files import FilesSink
 from weir.protocol.ledger import Staged
-from weir.savepoint.operators import operators
+from weir.restore.point import verify as verify_checkpoint
 from weir.savepoint.place import Place
 from weir.savepoint.verify import verify
+from weir.sinks import Outcome
+from weir.sinks.files import FilesSink
+from weir.spark.checkpoint_files import QueryFiles
 from weir.spark.closure import closure
+from weir.spark.operator_metadata import operators
 from weir.storage import Store, open_store
-from weir.storage.generations import FIRST
+from weir.storage.generation import FIRST
+from weir.storage.live import Live
 from weir.testing import ScriptedSource, committed_rows, folded
 from weir.testing.script import Rows, write_script
 
@@ -256,7 +257,7 @@ def test_checkpoints_after_a_restore_elsewhere_of_one_that_shared_its_barrier_ar
         run.process_all()
         hold.touch()
         add(tmp_path, ("a", 2))
-        files = Live(here, JobName("saved"), FIRST).files(QueryName("clean"))
+        files = QueryFiles.of(Live(here, JobName("saved"), FIRST), QueryName("clean"))
         wait(run, "a batch of the root", lambda: files.last_planned() > files.last_committed())
         saving = aside.submit(run.savepoint, str(tmp_path / "saved"))
         wait(run, "the savepoint's checkpoint", lambda: begun(here, 1))
@@ -277,7 +278,7 @@ def test_checkpoints_after_a_restore_elsewhere_of_one_that_shared_its_barrier_ar
     assert ids == [3, 4]
     for id in ids:
         manifest = mf.read(there, JobName("saved"), CheckpointId(id))
-        assert manifest is not None and restore.verify(there, manifest) == []
+        assert manifest is not None and verify_checkpoint(there, manifest) == []
         assert manifest.queries["raw"].positions["clean"][0] == manifest.channels["clean"].behind
     with job("there").start(spark, "chk-3") as run:
         run.process_all()

@@ -23,10 +23,11 @@ from weir.errors import StateNotReadableError, StateNotRewritableError
 from weir.ids import BatchId, CheckpointId
 from weir.savepoint.place import Place
 from weir.spark.closure import closure
-from weir.spark.cut import described, is_operator
+from weir.spark.cut import is_operator
 from weir.spark.defaults import Backend
+from weir.spark.logs import OperatorEntry
 from weir.storage import files
-from weir.storage.generations import FIRST
+from weir.storage.generation import FIRST
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -81,7 +82,8 @@ class Made:
         for name in files.below(root):
             (location / name).parent.mkdir(parents=True, exist_ok=True)
             if is_operator(name):
-                (location / name).write_text(described((root / name).read_text(), location))
+                entry = OperatorEntry.parse((root / name).read_bytes())
+                (location / name).write_bytes(entry.moved(location).data)
             else:
                 shutil.copyfile(root / name, location / name)
         self._query.run(location)
@@ -273,7 +275,7 @@ def test_state_that_is_torn_is_found_by_loading_it(
     backend: Backend, made: Give, input: Path, spark: SparkSession, tmp_path: Path
 ) -> None:
     """As if it had been torn before its sum was taken: no manifest knows."""
-    from weir.state import loading
+    from weir.state import load as loading
 
     totals = model(input, range(CUT + 1))
     folders = iter(tmp_path / f"scratch-{number}" for number in range(100))

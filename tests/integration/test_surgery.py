@@ -19,14 +19,14 @@ import pytest
 from tests.stateful import KINDS
 from weir.errors import SurgeryError
 from weir.ids import BatchId
-from weir.job.shape import planned
-from weir.savepoint.operators import operators
-from weir.savepoint.plan import Overall, QueryPlan, RestorePlan
-from weir.savepoint.planning import Before, Options, plan
+from weir.protocol.restore_plan import Overall, QueryPlan, RestorePlan
+from weir.savepoint.verdicts import Before, Options, plan
 from weir.spark import cut
 from weir.spark.defaults import Backend, state_defaults
-from weir.spark.operators import refusal
-from weir.spark.surgery import operate
+from weir.spark.operator_metadata import operators
+from weir.spark.planner import refusal
+from weir.spark.query_shape import planned
+from weir.spark.relocate import operate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,13 +10,14 @@ import pytest
 from pyspark.sql import functions as F
 
 import weir
-from weir.checkpoint import restore
 from weir.clock import Clock
 from weir.errors import NotRewindableError, UserStateError
 from weir.ids import BatchId, QueryName
 from weir.job.graph import Pipeline
-from weir.spark.layout import QueryFiles
-from weir.storage import open_store
+from weir.restore.intent import intend
+from weir.restore.request import RestoreRequest
+from weir.spark.checkpoint_files import QueryFiles
+from weir.storage import open_store, sums
 from weir.testing import AddRows, ExpectFailure, ProcessAll, ScriptedSource, Start, Stop, StreamTest
 from weir.testing.script import Rows, write_script
 
@@ -62,7 +63,7 @@ class Adding:
 
     def values(self, generation: str = "0001") -> list[str]:
         folder = self.folder / "weir/test/generations" / generation / "user-state/train/values"
-        return [file.read_text() for file in sorted(folder.iterdir())]
+        return [sums.strip(file.read_bytes()).decode() for file in sorted(folder.iterdir())]
 
 
 @pytest.mark.long
@@ -262,8 +263,12 @@ def test_a_checkpoint_holds_the_value_of_its_cut_and_listeners_hear_of_it(
 
     def go_back(accept_duplicates: bool) -> None:
         store = open_store(str(tmp_path / "weir"))
-        restore.intend(
-            store, job.name, f"chk-{cut}", accept_duplicates=accept_duplicates, clock=Clock(), why="test"
+        intend(
+            store,
+            job.name,
+            RestoreRequest(f"chk-{cut}", accept_duplicates=accept_duplicates),
+            clock=Clock(),
+            why="test",
         )
 
     adding.before.clear()

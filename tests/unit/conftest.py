@@ -12,13 +12,15 @@ import pytest
 
 from tests.fake_job import Answer, Weir
 from tests.played_driver import Driver, Run, plays_along
-from weir.checkpoint.restore import Changes
 from weir.cli import main
 from weir.clock import Clock
 from weir.errors import NoSuchCheckpointError
 from weir.ids import Generation, JobName
-from weir.storage import Store, generations
-from weir.supervisor import loop, restoring
+from weir.restore.request import RestoreRequest
+from weir.storage import Store
+from weir.storage import generation as generations
+from weir.supervisor import loop
+from weir.supervisor import restore as restoring
 
 
 @pytest.fixture
@@ -56,17 +58,15 @@ def points(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
     def intend(
         store: Store,
         job: JobName,
-        point: str,
+        request: RestoreRequest,
         *,
-        accept_duplicates: bool,
         clock: Clock,
         why: str,
-        changes: Changes,
         savepoint_dir: str,
     ) -> Generation:
-        if point == "chk-99":
-            raise NoSuchCheckpointError(job=job, point=point, reason="it is not there")
-        found.append((point, accept_duplicates))
+        if request.point == "chk-99":
+            raise NoSuchCheckpointError(job=job, point=request.point, reason="it is not there")
+        found.append((request.point, request.accept_duplicates))
         origin = generations.open_origin(
             store, job, generations.FIRST, backend="rocksdb", parallelism=4, spark="4", clock=clock
         )

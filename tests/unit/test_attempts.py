@@ -16,9 +16,9 @@ import pytest
 from weir.clock import Clock, ManualClock
 from weir.errors import FencedError, JobRunningError, OutcomeUnknownError
 from weir.ids import Attempt, Run, Token, job_name
-from weir.lease import Lease
 from weir.storage import paths
 from weir.storage.attempts import AttemptLock, AttemptRecord, Beat, KnownAttempts, gone
+from weir.storage.lease import Lease
 from weir.storage.local import LocalStore
 from weir.storage.store import Created
 
@@ -371,3 +371,44 @@ def test_records_that_were_deleted_are_of_attempts_that_are_known(store: LocalSt
 
 def test_a_directory_without_any_attempt_knows_them_all(store: LocalStore) -> None:
     assert KnownAttempts(store, JOB)(fence(3, "anybody"))
+
+
+def deleted_by_retention(store: LocalStore) -> None:
+    """All records but the newest, in the order in which `weir.supervisor.leftovers` deletes them."""
+    for number in sorted(numbers(store))[:-1]:
+        store.delete(paths.beat(JOB, Attempt(number)))
+        store.delete(paths.attempt(JOB, Attempt(number)))
+
+
+def test_an_owner_whose_record_was_deleted_meanwhile_is_fenced(
+    store: LocalStore, holder: AttemptLock
+) -> None:
+    holder.release()
+    successor = AttemptLock(store, JOB, ManualClock())
+    successor.acquire("successor", 0.0, lambda *_: None)
+    for _ in range(3):
+        successor.advance("successor", 0.0)
+    deleted_by_retention(store)
+    with pytest.raises(FencedError, match="whose record was deleted"):
+        holder.beat()
+    with pytest.raises(FencedError):
+        holder.advance("holder", 0.0)
+    assert numbers(store) == [successor.held], "no old number is opened again"
+    successor.beat()
+
+
+def test_who_slept_before_it_took_an_attempt_that_is_long_over_does_not_get_it(
+    store: LocalStore, holder: AttemptLock
+) -> None:
+    successor = AttemptLock(store, JOB, ManualClock())
+
+    def others() -> None:
+        successor.acquire("successor", 50, lambda *_: None)
+        successor.advance("successor", 50)
+        deleted_by_retention(store)
+
+    holder.release()
+    sleeper = AttemptLock(_Between(store, others), JOB, Clock())
+    with pytest.raises(JobRunningError):
+        sleeper.acquire("sleeper", 50, lambda *_: successor.beat())
+    assert numbers(store) == [3]

@@ -35,6 +35,7 @@ from weir.channel.log import (
 )
 from weir.errors import LostSegmentError
 from weir.ids import NO_BATCH, Attempt, BatchId, CheckpointId, Run, Token
+from weir.storage import sums
 from weir.storage.local import LocalStore
 
 tokens = st.builds(Token, st.integers(1, 3).map(Attempt), st.integers(1, 2).map(Run))
@@ -72,7 +73,7 @@ def test_an_unknown_kind_says_that_a_newer_weir_wrote_it(tmp_path: Path) -> None
     with pytest.raises(ValueError, match="newer weir"):
         decode(entry)
     store = LocalStore(tmp_path)
-    store.create(entry_key(0), json.dumps(entry).encode())
+    store.create(entry_key(0), sums.add(json.dumps(entry).encode()))
     with pytest.raises(ValueError, match="newer weir"):
         read_entry(store, 0)
     with pytest.raises(ValueError, match="newer weir"):

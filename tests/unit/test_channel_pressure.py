@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from weir.channel.backpressure import Pressure, too_far_ahead
 from weir.channel.log import trim
 from weir.channel.position import Position
-from weir.channel.pressure import Pressure, too_far_ahead
 from weir.channel.writer import ChannelWriter
 from weir.errors import LostSegmentError
 from weir.ids import NO_BATCH, Attempt, BatchId, CheckpointId, Run, Token
 from weir.protocol.ledger import Staged
-from weir.spark.layout import QueryFiles
+from weir.spark.checkpoint_files import QueryFiles
 from weir.storage.local import LocalStore
 
 TOKEN = Token(Attempt(1), Run(1))

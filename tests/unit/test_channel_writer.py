@@ -32,8 +32,8 @@ from weir.errors import (
     StorageError,
 )
 from weir.ids import NO_BATCH, Attempt, BatchId, CheckpointId, Run, Token
-from weir.job.sinks import Outcome, StagingSink
 from weir.protocol.ledger import Staged
+from weir.sinks import Outcome, StagingSink
 from weir.storage.local import LocalStore
 from weir.storage.unreliable import UnreliableStore
 

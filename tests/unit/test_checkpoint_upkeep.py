@@ -13,12 +13,13 @@ import pytest
 from tests.kept_job import write
 from tests.played_graph import JOB, Far, Graph, finish, waited_for
 from weir.checkpoint import manifest as mf
-from weir.checkpoint import restore, snapshots
+from weir.checkpoint import snapshots
 from weir.checkpoint.copies import Copies
 from weir.checkpoint.manifest import ChannelCut, Manifest
 from weir.errors import StorageError
 from weir.ids import BatchId, CheckpointId, QueryName
 from weir.protocol import messages as m
+from weir.restore.point import verify
 from weir.storage import paths
 
 
@@ -74,7 +75,7 @@ def test_a_held_checkpoint_that_ends_behind_a_newer_one_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = Graph(tmp_path, num_retained=1, max_concurrent_checkpoints=2)
-    kept, of_channel = threading.Event(), graph.coordinator._snapshots.of_channel
+    kept, of_channel = threading.Event(), graph.coordinator._actions.snapshots.of_channel
 
     def slow(id: CheckpointId, *args: Any, **options: Any) -> ChannelCut:
         assert id != 1 or kept.wait(30)
@@ -84,7 +85,7 @@ def test_a_held_checkpoint_that_ends_behind_a_newer_one_stays(
         graph.coordinator._step()
         return mf.completed(graph.disk, JOB) == list(ids)
 
-    monkeypatch.setattr(graph.coordinator._snapshots, "of_channel", slow)
+    monkeypatch.setattr(graph.coordinator._actions.snapshots, "of_channel", slow)
     held: list[Manifest | None] = []
     graph.all.run()
     graph.coordinator.hold(lambda manifest, _reason: held.append(manifest))
@@ -142,7 +143,7 @@ def test_a_batch_waits_until_the_files_are_pinned_and_not_until_they_are_copied(
     graph.coordinator._step()
     waited_for(lambda: far.asked)
     graph.coordinator.before_batch(QueryName("all"), BatchId(1), lambda: False)
-    assert not graph.coordinator._flights[CheckpointId(1)].queries[QueryName("all")].done()
+    assert not graph.coordinator._actions.work[CheckpointId(1)].queries[QueryName("all")].done()
     far.answers.set()
     graph.coordinator.stop()
 
@@ -150,7 +151,7 @@ def test_a_batch_waits_until_the_files_are_pinned_and_not_until_they_are_copied(
 def test_what_was_let_go_is_not_remembered_for_ever(graph: Graph) -> None:
     for id in range(1, 6):
         graph.take(id)
-    assert not graph.coordinator._snapshots._void
+    assert not graph.coordinator._actions.snapshots._void
 
 
 def test_a_driver_that_has_lost_its_lease_sweeps_nothing(graph: Graph) -> None:
@@ -168,7 +169,7 @@ def test_checkpoints_go_on_while_a_slow_copy_dir_is_swept_and_keep_what_they_cop
     graph.take(1)
     far = Far(monkeypatch, "kept")
     sweep = threading.Thread(
-        target=graph.coordinator._snapshots.sweep, args=[graph.coordinator._retained.all()]
+        target=graph.coordinator._actions.snapshots.sweep, args=[graph.coordinator._actions.retained.all()]
     )
     sweep.start()
     waited_for(lambda: far.asked)
@@ -179,5 +180,5 @@ def test_checkpoints_go_on_while_a_slow_copy_dir_is_swept_and_keep_what_they_cop
     manifest = mf.read(graph.disk, JOB, CheckpointId(2))
     assert manifest is not None
     shutil.rmtree(graph.all.root.parents[1] / "pins")
-    assert restore.verify(graph.disk, manifest) == [], "the copies alone are enough"
+    assert verify(graph.disk, manifest) == [], "the copies alone are enough"
     graph.coordinator.stop()

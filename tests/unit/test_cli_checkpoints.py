@@ -14,16 +14,16 @@ from rich.console import Console
 from tests.fake_job import FakeJob, Weir
 from tests.kept_job import write
 from weir.checkpoint.manifest import Manifest, QueryCut, encode
-from weir.checkpoint.restore import Changes, From
 from weir.cli import say
 from weir.cli.points import as_point
 from weir.ids import CheckpointId, Generation
-from weir.protocol.checkpoints import AbortReason, Alignment
+from weir.protocol.checkpoint import AbortReason, Alignment
 from weir.protocol.messages import CheckpointAborted, CheckpointBegun, CheckpointCompleted, Restored
+from weir.restore.request import RestoreRequest
 from weir.storage import paths
-from weir.storage.generations import Origin, begin_rewind, create_origin, opening, read_origin
+from weir.storage.generation import Origin, begin_rewind, create_origin, opening, read_origin
 from weir.storage.local import LocalStore
-from weir.words import when
+from weir.text import when
 
 INTERVAL = "execution.checkpointing.interval"
 PHASES = {"barrier": 0.01, "alignment": 0.25, "commit": 0.1, "listing": 0.02, "pinning": 0.03, "copying": 0.0}
@@ -377,9 +377,12 @@ def test_a_running_job_is_restored_by_request(weir: Weir, job: FakeJob) -> None:
     restored = asdict(Restored(41, 2, "asked for", 1.5))
     supervisor = Supervisor(job, done=True, **restored)
     answer = weir("restore", "wordcount", "41", "--accept-duplicates")
-    assert answer.out == "wordcount goes on from checkpoint 41, as generation 2\n"
+    assert answer.out == "wordcount resumes from checkpoint 41, as generation 2\n"
     ((verb, asked),) = supervisor.heard
-    assert (verb, From.from_wire(asked)) == ("restore", From("chk-41", accept_duplicates=True))
+    assert (verb, RestoreRequest.from_wire(asked)) == (
+        "restore",
+        RestoreRequest("chk-41", accept_duplicates=True),
+    )
     Supervisor(job, done=True, **restored)
     body = weir("restore", "wordcount", "latest", "--json").json
     assert body == {
@@ -393,7 +396,8 @@ def test_a_running_job_is_restored_by_request(weir: Weir, job: FakeJob) -> None:
 
 
 CHANGING = ["-n", "--map", "counts/0=1", "--claim", "--parallelism", "8", "--state-backend", "hashmap"]
-CHANGES = Changes(
+CHANGES = RestoreRequest(
+    "latest",
     maps=("counts/0=1",),
     allow_dropped=True,
     parallelism=8,
@@ -407,7 +411,7 @@ def test_a_running_job_is_told_what_changes_on_the_way(weir: Weir, job: FakeJob)
     supervisor = Supervisor(job, done=True, **asdict(Restored(41, 2, "asked for", 1.5)))
     weir("restore", "wordcount", "latest", *CHANGING, "--set-offsets", "counts/rows=latest")
     ((_, asked),) = supervisor.heard
-    assert From.from_wire(asked) == From("latest", changes=CHANGES)
+    assert RestoreRequest.from_wire(asked) == CHANGES
 
 
 def test_a_stopped_job_keeps_what_changes_on_the_way(weir: Weir, job: FakeJob) -> None:
@@ -415,7 +419,7 @@ def test_a_stopped_job_keeps_what_changes_on_the_way(weir: Weir, job: FakeJob) -
     job.state("CANCELED").end()
     answer = weir("restore", "wordcount", "latest", *CHANGING, "--set-offsets", "counts/rows=latest")
     run = "weir run /jobs/wordcount.py --parallelism 8 --state-backend hashmap"
-    assert answer.out == f"the next '{run}' goes on from checkpoint 41\n"
+    assert answer.out == f"the next '{run}' resumes from checkpoint 41\n"
     origin = read_origin(LocalStore(job.dir), job.name, Generation(2))
     assert origin is not None
     kept = (origin.maps, origin.allow_dropped, origin.parallelism, origin.backend, origin.claim)
@@ -459,11 +463,11 @@ def test_a_restore_of_a_stopped_job_can_be_withdrawn(weir: Weir, job: FakeJob) -
     stored(job, 41)
     job.state("CANCELED").end()
     nothing = weir("restore", "wordcount", "--withdraw")
-    assert nothing.code == 1 and "none is written down" in nothing.err
+    assert nothing.code == 1 and "none is recorded" in nothing.err
     asked = weir("restore", "wordcount", "41")
-    assert "to take that back: weir restore wordcount --withdraw" in asked.err
+    assert "to withdraw it: weir restore wordcount --withdraw" in asked.err
     answer = weir("restore", "wordcount", "--withdraw")
-    assert answer.out == "withdrawn: the next 'weir run /jobs/wordcount.py' goes on where wordcount was\n"
+    assert answer.out == "withdrawn: the next 'weir run /jobs/wordcount.py' resumes where wordcount was\n"
     assert opening(LocalStore(job.dir), job.name) is None
     for wrong in (["41", "--withdraw"], []):
         assert weir("restore", "wordcount", *wrong).code == 2
@@ -482,7 +486,7 @@ def test_a_job_that_was_started_while_its_checkpoint_was_verified_is_left_alone(
             another.state("CANCELED").end()
         return []
 
-    monkeypatch.setattr("weir.checkpoint.restore.verify", starts)
+    monkeypatch.setattr("weir.restore.point.verify", starts)
     answer = weir("restore", "wordcount", "41")
     assert answer.code == (1 if ended else 5)
     words = "its newest attempt was 1 and is 2" if ended else "attempt 2 is held by process"
@@ -501,7 +505,7 @@ def test_a_restore_is_not_withdrawn_from_a_job_that_was_started_meanwhile(
         FakeJob(job.dir, session="second").state("RUNNING")
         return read_origin(*given)
 
-    monkeypatch.setattr("weir.cli.restore.read_origin", starts)
+    monkeypatch.setattr("weir.client.restore.read_origin", starts)
     answer = weir("restore", "wordcount", "--withdraw")
     assert answer.code == 5 and "already running" in answer.err
     assert opening(LocalStore(job.dir), job.name) == 2
@@ -538,7 +542,7 @@ def test_a_stopped_job_goes_back_at_its_next_start(weir: Weir, job: FakeJob) -> 
     stored(job, 41)
     job.state("CANCELED").end()
     answer = weir("restore", "wordcount", "chk-41", "--accept-duplicates")
-    assert answer.out == "the next 'weir run /jobs/wordcount.py' goes on from checkpoint 41\n"
+    assert answer.out == "the next 'weir run /jobs/wordcount.py' resumes from checkpoint 41\n"
     store = LocalStore(job.dir)
     generation = opening(store, job.name)
     assert generation == 2

@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 
 from tests.fake_job import FakeJob, Weir
+from weir.client import ask as asking
 from weir.clock import Clock
 from weir.errors import DriverDiedError
 from weir.ids import job_name
+from weir.monitor.job import LOST, Alive, true_state
 from weir.protocol.messages import BatchCommitted
 from weir.protocol.states import JobState
 from weir.storage import paths
 from weir.storage.attempts import AttemptLock
 from weir.storage.local import LocalStore
-from weir.supervisor import asking
-from weir.supervisor.view import LOST, Alive, true_state
 
 
 @pytest.fixture
@@ -281,7 +281,7 @@ def test_ctrl_c_in_cancel_says_that_the_job_still_ends(
     def pressed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(asking, "ask", pressed)
+    monkeypatch.setattr(asking, "_answer", pressed)
     answer = weir("cancel", "wordcount")
     assert answer.code == 130 and "the cancel of wordcount continues" in answer.err
 
@@ -386,12 +386,12 @@ def test_follow_goes_on_over_turned_files_and_attempts_until_the_job_ends(
         step = next(steps)
         step()
 
-    monkeypatch.setattr("weir.cli.tail.pause", pause)
+    monkeypatch.setattr("weir.cli.logs.pause", pause)
     answer = weir("logs", "wordcount", "-f", "-n", "1")
     assert answer.out.splitlines() == [
         *("start", "more", "before the turn", "after the turn", "next attempt", "last words")
     ]
-    assert "going on with driver-000002.log" in answer.err
+    assert "continuing with driver-000002.log" in answer.err
 
 
 def test_status_and_list_show_how_each_query_stands(weir: Weir, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from weir.errors import PreflightError
 from weir.protocol.messages import BatchCommitted, CheckpointCompleted, Failure
 from weir.protocol.states import JobState
 from weir.supervisor.inputs import Inputs
-from weir.supervisor.telling import Watcher
+from weir.supervisor.reports import Watcher
 
 FAILURE = Failure("the job failed", "of a reason", "mend it", exit_code=3)
 
@@ -318,13 +318,32 @@ OPTIONS: dict[str, list[str]] = {
     "take_over": ["--take-over", "7"],
 }
 """For every option of `weir run` that says something of the job: how it is given."""
-OF_ANOTHER_POINT = ("allow_dropped", "map", "set_offsets", "accept_duplicates", "claim")
+OF_ANOTHER_POINT = ("allow_dropped", "map", "set_offsets", "accept_duplicates", "claim", "take_over")
 """These go with -s."""
 
 
 def test_every_option_is_tried_with_and_without_detaching() -> None:
     of_the_command = {"file", "arguments", "detached", "json"}
     assert set(OPTIONS) == set(inspect.signature(run).parameters) - of_the_command
+
+
+@pytest.mark.parametrize("detached", [[], ["-d"]])
+def test_a_take_over_without_a_point_is_refused_with_a_command_that_works(
+    detached: list[str], weir: Weir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The live files do not know the batches of the other directory: a start would resume after them."""
+    started: list[Inputs] = []
+    monkeypatch.setattr("weir.cli.run.start_detached", started.append)
+    monkeypatch.setattr("weir.cli.run.Supervisor", lambda given, *_: pytest.fail("it was started"))
+    refused = weir("run", *detached, "--take-over", "7", "job.py")
+    assert refused.code == 2 and not started
+    assert "without -s" in " ".join(refused.err.split())
+    command = "weir run job.py -s latest --take-over 7"
+    assert command in " ".join(refused.err.split())
+    monkeypatch.setattr("weir.cli.run.Supervisor", FakeSupervisor)
+    assert weir(*command.split()[1:]).code == 0
+    given = FakeSupervisor.given
+    assert given.wanted is not None and (given.wanted.point, given.take_over) == ("latest", 7)
 
 
 @pytest.mark.parametrize("names", [*([name] for name in OPTIONS), list(OPTIONS)], ids="+".join)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import threading
@@ -10,15 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from tests.fake_job import FakeJob, Weir
 from tests.kept_job import KeptJob
 from weir.cli import VERBS, say
-from weir.cli.saving import watched
+from weir.cli.ask import reached
 from weir.clock import Clock
 from weir.ids import CheckpointId
+from weir.monitor.savepoints import progress_of
 from weir.protocol.messages import SavepointProgress, SavepointTaken
 from weir.protocol.operators import Family, Operator, StateStore
+from weir.savepoint import writing
 from weir.savepoint.manifest import MANIFEST, SavedSink, encode
 from weir.savepoint.place import Place
 from weir.savepoint.take import Facts, QueryFacts, Taken, take
@@ -134,7 +138,12 @@ def test_the_bar_shows_what_the_journal_says_of_this_request(job: FakeJob, tmp_p
             self.shown.append(text)
 
     bar = Seen()
-    look = watched(bar, str(tmp_path / "weir"), "wordcount")
+    show = reached(bar, "wordcount")
+
+    def look(request: str) -> None:
+        if (progress := progress_of(str(tmp_path / "weir"), "wordcount", request)) is not None:
+            show(progress)
+
     look("mine")
     job.event("savepoint progress", asdict(SavepointProgress("another", "copy", 1, 2)))
     look("mine")
@@ -143,7 +152,7 @@ def test_the_bar_shows_what_the_journal_says_of_this_request(job: FakeJob, tmp_p
     job.event("savepoint progress", asdict(SavepointProgress("mine", "copy", 10, 100)))
     look("mine")
     assert bar.shown == [
-        "wordcount: working off what the sources hold",
+        "wordcount: processing what the sources hold",
         "wordcount: copying",
         (10, 100),
     ]
@@ -261,7 +270,7 @@ def test_a_savepoint_is_copied_verified_and_disposed_of(weir: Weir, tmp_path: Pa
     size = done.savepoint.bytes
     assert body == {"job": "wordcount", "id": 7, "from": done.place, "path": copied, "bytes": size}
     assert weir("savepoint", "copy", done.place, "more").out.endswith("/more/wordcount-7\n")
-    assert weir("verify", copied).out.startswith(f"whole    savepoint {copied}")
+    assert weir("verify", copied).out.startswith(f"intact   savepoint {copied}")
     victim = Path(copied) / "queries/counts/offsets/1"
     victim.write_bytes(victim.read_bytes().replace(b"v1", b"v9"))
     answer = weir("verify", copied)
@@ -274,10 +283,46 @@ def test_a_savepoint_is_copied_verified_and_disposed_of(weir: Weir, tmp_path: Pa
     assert weir("savepoint", "dispose", done.place).out.startswith(f"deleted {done.place}")
 
 
+def test_the_only_savepoint_in_a_folder_is_named(weir: Weir, tmp_path: Path) -> None:
+    done = saved(tmp_path, tmp_path / "saved")
+    (tmp_path / "saved" / f"{HIDDEN}x").mkdir()
+    (tmp_path / "saved" / f"{HIDDEN}x" / MANIFEST).write_text("{}")
+    answer = weir("verify", str(tmp_path / "saved"))
+    assert answer.code == 2 and f"the only savepoint in it is {done.place}" in answer.err
+    shutil.copytree(done.place, tmp_path / "saved" / "another")
+    assert "the only savepoint" not in weir("verify", str(tmp_path / "saved")).err
+
+
+def test_a_copy_that_is_read_and_not_yet_on_the_disk_shows_no_time(
+    weir: Weir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forcing much to a disk takes long, and a bar at its end would look stuck."""
+    done, shown = saved(tmp_path, tmp_path / "saved"), io.StringIO()
+    bars: list[say.Bar] = []
+    seen: list[tuple[str, float | None, float]] = []
+    monkeypatch.setattr(say, "err", Console(file=shown, force_terminal=True, width=120))
+    made, finish = say.Bar.__init__, writing._InFolder.finish
+
+    def remember(self: say.Bar, text: str, progress: Any) -> None:
+        made(self, text, progress)
+        bars.append(self)
+
+    def look(self: Any, savepoint: Any) -> str:
+        (task,) = (one for one in bars[0]._shown.tasks if one.visible)  # type: ignore[union-attr]
+        seen.append((task.description, task.total, task.completed))
+        return finish(self, savepoint)
+
+    monkeypatch.setattr(say.Bar, "__init__", remember)
+    monkeypatch.setattr(writing._InFolder, "finish", look)
+    assert weir("savepoint", "copy", done.place, str(tmp_path / "copies")).code == 0
+    text = f"waiting until {tmp_path / 'copies'} has stored it"
+    assert seen == [(text, None, done.savepoint.bytes)]
+
+
 def test_what_is_left_of_a_savepoint_in_an_object_store_is_disposed_of(
     weir: Weir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weir.savepoint.copying.clear", lambda _place: True)
+    monkeypatch.setattr("weir.savepoint.copy.clear", lambda _place: True)
     url = "s3://bucket/wordcount-7"
     assert weir("savepoint", "dispose", url).out == f"deleted what was left in {url}\n"
     gone = weir("savepoint", "dispose", url, "--json").json
@@ -371,11 +416,11 @@ def test_what_is_whole_is_loaded_when_asked_and_the_catalogue_knows(
     whole = {"rows": 0, "damage": [], "left_out": ["query counts, operator 1 (globalLimit)"]}
     lost = {"rows": 1233, "damage": ["operator 0 has 1233 rows instead of 1234"], "left_out": []}
 
-    def answer(_text: str, *parts: dict[str, Any]) -> dict[str, Any]:
-        asked.update(parts[0])
+    def answer(request: dict[str, Any], _waiting: object) -> dict[str, Any]:
+        asked.update(request)
         return {"loaded": [lost if path == done.place else whole for path in asked["paths"]]}
 
-    monkeypatch.setattr("weir.cli.verify.ask", answer)
+    monkeypatch.setattr("weir.client.verify.ask_state", answer)
     found = weir("verify", "wordcount", "--load")
     assert found.code == 1
     job = str(tmp_path / "weir/wordcount")

@@ -40,7 +40,7 @@ def test_every_help_fits_a_terminal_and_has_an_example(verb: str, weir: Weir) ->
         (["stats"], "no such command 'stats'", "did you mean 'weir status'?"),
         (["status"], "missing argument 'JOB'", "'weir status --help'"),
         (["list", "--jsn"], "no such option: --jsn", "'weir list --help'"),
-        (["run", "x.py", "--rate", "5"], "no such option: --rate", "go behind '--'"),
+        (["run", "x.py", "--rate", "5"], "no such option: --rate", "go after '--'"),
         (["logs", "x", "-n", "many"], "invalid value for '-n'", "'weir logs --help'"),
     ],
 )

@@ -10,8 +10,8 @@ import pytest
 
 from tests.kept_job import CONF, OPERATOR, blocks, write
 from weir.ids import BatchId
+from weir.spark.checkpoint_files import ROCKSDB
 from weir.spark.closure import GoneError, closure
-from weir.spark.layout import ROCKSDB
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 

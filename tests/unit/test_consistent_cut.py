@@ -14,14 +14,16 @@ import pytest
 from tests.kept_job import KeptJob, write
 from tests.played_graph import JOB, Graph, Query, finish, waited_for
 from weir.checkpoint import manifest as mf
-from weir.checkpoint import records, restore
+from weir.checkpoint import records
 from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
 from weir.errors import InconsistentCheckpointError
 from weir.ids import NO_BATCH, CheckpointId, Generation, QueryName
 from weir.protocol import messages as m
-from weir.protocol.checkpoints import AbortReason, Refusal, last_id, subsumed
-from weir.storage import generations, paths
-from weir.storage.generations import create_origin, mark_live, read_origin
+from weir.protocol.checkpoint import AbortReason, Refusal, last_id, subsumed
+from weir.restore.point import resolve, verify
+from weir.storage import generation as generations
+from weir.storage import paths
+from weir.storage.generation import create_origin, mark_live, read_origin
 
 
 @pytest.fixture
@@ -109,13 +111,13 @@ def test_one_that_an_earlier_weir_has_completed_is_refused_and_passed_over(tmp_p
     job.take(12, job.pins(), job.batch(0), 0)
     wrong = inconsistent(job, 13)
     says = "is no consistent cut: query fast resumes at entry 9 of channel all, which is cut at entry 4"
-    assert restore.verify(job.store, wrong) == [f"chk-13.json {says}"]
+    assert verify(job.store, wrong) == [f"chk-13.json {says}"]
     with pytest.raises(InconsistentCheckpointError) as refused:
-        restore.find(job.store, job.job, "chk-13")
+        resolve(job.store, job.job, "chk-13")
     assert refused.value.what == f"checkpoint 13 of job '{job.job}' {says}"
     passed: list[tuple[str, str]] = []
-    found = restore.find(job.store, job.job, "latest", lambda point, why: passed.append((point, why)))
-    assert found.point == "chk-12" and passed == [("chk-13", f"chk-13.json {says}")]
+    found = resolve(job.store, job.job, "latest", lambda point, why: passed.append((point, why)))
+    assert found.name == "chk-12" and passed == [("chk-13", f"chk-13.json {says}")]
 
 
 def test_a_reader_that_was_set_back_is_not_past_the_cut(tmp_path: Path) -> None:
@@ -201,13 +203,13 @@ def test_what_an_older_pending_checkpoint_may_need_of_a_source_stays(
 ) -> None:
     """It can be held, and end after a newer one that is retained."""
     graph = Graph(tmp_path, num_retained=1, max_concurrent_checkpoints=2)
-    go_on, of_query = threading.Event(), graph.coordinator._snapshots.of_query
+    go_on, of_query = threading.Event(), graph.coordinator._actions.snapshots.of_query
 
     def slow(id: CheckpointId, *args: Any, **options: Any) -> QueryCut:
         assert id != 2 or go_on.wait(30)
         return of_query(id, *args, **options)
 
-    monkeypatch.setattr(graph.coordinator._snapshots, "of_query", slow)
+    monkeypatch.setattr(graph.coordinator._actions.snapshots, "of_query", slow)
     graph.take(1)
     for id in (2, 3):
         graph.all.run()
@@ -243,7 +245,7 @@ def test_a_reader_without_a_position_needs_only_what_is_left_of_its_channel(grap
     assert manifest is not None
     beginning = graph.all.vertex.beginning().entry
     assert manifest.channels["all"].first == beginning - 1 > 0
-    assert restore.verify(graph.disk, manifest) == []
+    assert verify(graph.disk, manifest) == []
 
 
 # numbers that a replaced driver has taken
@@ -256,6 +258,17 @@ def test_what_a_replaced_driver_begins_later_is_aborted_when_its_number_comes(tm
     graph.ask()
     assert mf.ids(graph.disk, JOB)["aborted"] == {1}
     assert [one.id for one in graph.begun()] == [2]
+    graph.coordinator.stop()
+
+
+def test_a_number_that_a_replaced_driver_aborts_without_having_begun_it_is_not_used(tmp_path: Path) -> None:
+    """It had no answer when it began number 1, and aborted it after its successor had learned the numbers."""
+    graph = Graph(tmp_path, attempt=2)
+    graph.all.run()
+    write(tmp_path / paths.aborted(JOB, CheckpointId(1)), '{"id": 1}')
+    graph.ask()
+    assert [one.id for one in graph.begun()] == [2]
+    assert mf.ids(graph.disk, JOB)["begun"] == {1, 2}, "number 1 has begun and ended"
     graph.coordinator.stop()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,12 @@ import pytest
 from tests.kept_job import tree, write
 from tests.played_graph import JOB, KEY, Far, Graph, finish, waited_for
 from weir.checkpoint import manifest as mf
-from weir.checkpoint import restore
 from weir.checkpoint.snapshots import Snapshots
 from weir.errors import CheckpointsFailedError, FencedError, LostSegmentError, StorageError
 from weir.ids import BatchId, CheckpointId, QueryName
 from weir.protocol import messages as m
-from weir.protocol.checkpoints import AbortReason, Refusal
+from weir.protocol.checkpoint import AbortReason, Refusal
+from weir.restore.point import verify
 
 
 @pytest.fixture
@@ -320,11 +321,11 @@ def test_an_abort_without_an_answer_is_told_once_and_written_until_there_is_one(
     graph.ask()
     graph.step(600)
     assert graph.aborted() == [(1, AbortReason.EXPIRED.value)]
-    assert not graph.disk.silent and graph.coordinator._records._unwritten.keys() == {1}, (
+    assert not graph.disk.silent and graph.coordinator._actions.records._unwritten.keys() == {1}, (
         "it may not be there"
     )
     graph.step()
-    assert not graph.coordinator._records._unwritten
+    assert not graph.coordinator._actions.records._unwritten
     assert mf.ids(graph.disk, JOB) == {"begun": {1}, "chk": set(), "aborted": {1}}
     assert graph.aborted() == [(1, AbortReason.EXPIRED.value)]
     graph.coordinator.stop()
@@ -414,7 +415,7 @@ def test_a_start_aborts_what_was_begun_and_never_takes_a_number_again(tmp_path: 
     first = Graph(tmp_path)
     first.all.run()
     first.ask()
-    first.coordinator._flights.clear()  # as a kill leaves it
+    first.coordinator._state = replace(first.coordinator._state, pending={})  # as a kill leaves it
     first.coordinator.stop()
     again = Graph(tmp_path)
     assert again.aborted() == [(1, AbortReason.RESTARTED.value)]
@@ -545,7 +546,7 @@ def test_a_checkpoint_is_copied_whole_and_a_full_one_shares_nothing(tmp_path: Pa
     assert all(name.startswith("full-2/") for name in kept) == full
     assert (manifest.new_bytes == manifest.full_bytes) == full, "what is new is less, unless it is all"
     shutil.rmtree(tmp_path / "weir/job/generations/0001/pins")
-    assert restore.verify(graph.disk, manifest) == [], "the copies alone are enough"
+    assert verify(graph.disk, manifest) == [], "the copies alone are enough"
     graph.coordinator.stop()
 
 
@@ -564,7 +565,7 @@ def test_leftovers_are_swept_also_while_checkpoints_never_pause(graph: Graph) ->
     graph.coordinator.wish("two", False)
     graph.step(601)
     waited_for(lambda: not left.exists())
-    assert graph.coordinator._flights, "one is pending all the time"
+    assert graph.coordinator._state.pending, "one is pending all the time"
 
 
 def test_a_checkpoint_is_due_after_so_many_records_from_outside(tmp_path: Path) -> None:

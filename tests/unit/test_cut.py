@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from weir.spark.cut import commit_text, conf_of, described, is_operator, is_state, scratch, with_conf
+from weir.spark.cut import conf_of, is_operator, is_state, scratch
+from weir.spark.logs import OffsetEntry, OperatorEntry
 
 OFFSETS = 'v1\n{"batchWatermarkMs":7,"conf":{"a":"1","spark.sql.shuffle.partitions":"2"}}\n{"logOffset":3}\n-'
 
@@ -26,7 +26,9 @@ def test_state_is_told_from_what_describes_it() -> None:
 
 def test_only_the_named_settings_change(tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
-    (tmp_path / "offsets/3").write_text(with_conf(OFFSETS, {"spark.sql.shuffle.partitions": "5"}))
+    (tmp_path / "offsets/3").write_text(
+        OffsetEntry.parse(OFFSETS).with_conf({"spark.sql.shuffle.partitions": "5"}).text
+    )
     assert (tmp_path / "offsets/3").read_text().split("\n")[2:] == ['{"logOffset":3}', "-"]
     from weir.ids import BatchId
 
@@ -34,7 +36,7 @@ def test_only_the_named_settings_change(tmp_path: Path) -> None:
 
 
 def test_an_operator_is_described_for_its_new_place() -> None:
-    text = commit_text(
+    entry = OperatorEntry(
         "v2",
         {
             "stateStoreInfo": [
@@ -49,16 +51,13 @@ def test_an_operator_is_described_for_its_new_place() -> None:
             ]
         },
     )
-    moved = json.loads(described(text, Path("/new/q"), 5).split("\n", 1)[1])["stateStoreInfo"][0]
+    moved = OperatorEntry.parse(entry.moved(Path("/new/q"), partitions=5).text).stores[0]
     assert moved["numPartitions"] == 5
     assert moved["stateSchemaFilePaths"] == [
         "file:/new/q/state/0/_stateSchema/default/0_x",
         "/new/q/state/0/_stateSchema/default/4_y",
     ]
-    assert (
-        json.loads(described(text, Path("/new/q")).split("\n", 1)[1])["stateStoreInfo"][0]["numPartitions"]
-        == 2
-    )
+    assert OperatorEntry.parse(entry.moved(Path("/new/q")).data).stores[0]["numPartitions"] == 2
 
 
 def test_scratch_is_a_place_that_spark_finds(tmp_path: Path) -> None:

@@ -13,13 +13,17 @@ from pathlib import Path
 import pytest
 
 from tests.kept_job import CONF, KeptJob, blocks, source_logs, write
-from weir.checkpoint import restore
-from weir.checkpoint.damage import Contents, Damage, QueryFacts, collect, judge, look
 from weir.clock import ManualClock
 from weir.ids import BatchId, CheckpointId
+from weir.restore.damage import look
+from weir.restore.fetch import fetch
+from weir.restore.intent import intend
+from weir.restore.query_damage import Contents, Damage, QueryFacts, collect, judge
+from weir.restore.request import RestoreRequest
 from weir.savepoint.take import Facts, take
-from weir.storage import files, generations, paths
-from weir.storage.generations import FIRST, mark_live
+from weir.storage import files, paths
+from weir.storage import generation as generations
+from weir.storage.generation import FIRST, mark_live
 
 
 @pytest.fixture
@@ -145,10 +149,10 @@ def test_a_checkpoint_of_another_life_says_nothing_of_a_generation(job: KeptJob,
 
 
 def restored(job: KeptJob, point: str = "chk-1") -> None:
-    number = restore.intend(
-        job.store, job.job, point, accept_duplicates=True, clock=ManualClock(), why="a test"
+    number = intend(
+        job.store, job.job, RestoreRequest(point, accept_duplicates=True), clock=ManualClock(), why="a test"
     )
-    restore.open_generation(job.store, job.job, number)
+    fetch(job.store, job.job, number)
     mark_live(job.store, job.job, number)
 
 

@@ -18,17 +18,17 @@ from weir.channel import parquet
 from weir.channel.log import trim
 from weir.channel.position import Position
 from weir.channel.writer import ChannelWriter
-from weir.checkpoint import repair
-from weir.checkpoint.damage import check_returned, look
 from weir.checkpoint.manifest import ChannelCut, QueryCut
 from weir.errors import LostInputError, LostSegmentError, LostStagingError
 from weir.ids import Attempt, BatchId, CheckpointId, Generation, QueryName, Run, Token
-from weir.job.sinks.staging import folder_of
 from weir.protocol.ledger import Staged
-from weir.protocol.shapes import Shape
+from weir.protocol.shape import Shape
+from weir.restore import repair
+from weir.restore.damage import check_returned, look
 from weir.savepoint import shapes
-from weir.storage import open_store
-from weir.storage.generations import FIRST, create_origin, note_elsewhere
+from weir.sinks.staging import folder_of
+from weir.storage import open_store, sums
+from weir.storage.generation import FIRST, create_origin, note_elsewhere
 
 TOKEN = Token(Attempt(1), Run(1))
 
@@ -126,7 +126,7 @@ def test_a_reader_that_comes_back_and_has_lost_its_place_is_named(chain: Chain) 
         shapes.keep(job.store, job.job, FIRST, Attempt(2), QueryName(name), Shape())
     check_returned(job.store, job.job, FIRST, queries)
     trim(open_store(str(chain.channel)), chain.writer.end)
-    with pytest.raises(LostInputError, match="query 'slow' goes on with entry") as refusal:
+    with pytest.raises(LostInputError, match="query 'slow' resumes with entry") as refusal:
         check_returned(job.store, job.job, FIRST, queries)
     assert "give the query a new name" in refusal.value.hint
     check_returned(job.store, job.job, FIRST, queries[:2])
@@ -190,9 +190,11 @@ def test_an_entry_that_every_reader_has_passed_is_read_by_the_writer_and_must_be
 
 
 def test_an_entry_of_a_newer_weir_is_no_damage(chain: Chain) -> None:
-    write(chain.channel / "log/000000002.json", '{"kind": "watermark"}')
+    write(chain.channel / "log/000000002.json", sums.add(b'{"kind": "watermark"}'))
     with pytest.raises(ValueError, match="newer weir"):
         chain.found()
+    write(chain.channel / "log/000000002.json", '{"kind": "watermark"}')
+    assert chain.found() == ["log/000000002.json of channel all can't be read"], "without a sum who knows"
 
 
 def test_a_reader_behind_the_end_of_the_log_has_lost_it(chain: Chain) -> None:

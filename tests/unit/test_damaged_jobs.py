@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,11 @@ from tests.fake_job import FakeJob, Weir
 from tests.played_files import WholeStore
 from weir.clock import Clock
 from weir.errors import LostLedgerError, StorageError
-from weir.job.sinks.files_ledger import log_of
+from weir.monitor.job import jobs
+from weir.protocol.contents import Contents
+from weir.sinks.files_ledger import log_of
+from weir.storage import BoundedLog
 from weir.supervisor.journal import History, Journal
-from weir.supervisor.view import jobs
 from weir.web.metrics import exposed
 from weir.web.site import Site
 
@@ -27,6 +30,10 @@ def weir(weir: Weir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Weir:
 @pytest.fixture
 def job(tmp_path: Path) -> FakeJob:
     return FakeJob(tmp_path).state("STARTING").state("RUNNING").batch(41)
+
+
+def enter(log: BoundedLog[Contents], entry: dict[str, Any]) -> bool:
+    return log.append(lambda _: entry)
 
 
 def journal_of(folder: Path, name: str = "wordcount") -> Path:
@@ -107,7 +114,7 @@ def test_what_can_not_be_read_at_all_says_so(
     def fails(dir: str, name: str, clock: Clock) -> object:
         raise StorageError(verb="read", path="x", reason="Input/output error", root=dir)
 
-    monkeypatch.setattr("weir.supervisor.view.look", fails)
+    monkeypatch.setattr("weir.monitor.job.look", fails)
     (one,) = jobs(str(tmp_path), Clock())
     assert (one.name, one.state) == ("wordcount", "UNREADABLE") and "Input/output error" in one.advice
     answer = weir("list")
@@ -132,11 +139,11 @@ def test_a_torn_record_of_the_newest_attempt_is_said_as_it_is(
 def entries(store: WholeStore, count: int = 6) -> None:
     log = log_of(store)
     opened = {"kind": "opened", "owner": "job", "lineage": "l", "attempt": 1, "run": 1}
-    assert log.append(opened, lambda _: True)
+    assert log.append(lambda _: opened)
     for batch in range(count - 1):
         entry: dict[str, object] = {"kind": "batch", "batch": batch, "attempt": 1, "run": 1}
         entry["body"] = {"files": [f"data/{batch}"]}
-        assert log.append(entry, lambda _: True)
+        assert enter(log, entry)
 
 
 def test_a_hole_in_a_ledger_is_an_error_and_never_fewer_files() -> None:
@@ -147,7 +154,7 @@ def test_a_hole_in_a_ledger_is_an_error_and_never_fewer_files() -> None:
     with pytest.raises(LostLedgerError, match=r"000000003\.json is gone, and later entries are there"):
         log_of(store).catch_up()
     with pytest.raises(LostLedgerError):
-        log_of(store).append({"kind": "fence", "attempt": 2, "run": 1}, lambda _: True)
+        log_of(store).append(lambda _: {"kind": "fence", "attempt": 2, "run": 1})
     for number in (4, 5):
         store.delete(f"_weir/log/00000000{number}.json")
     assert len(log_of(store).catch_up().in_order()) == 2, "its end may be where it likes"

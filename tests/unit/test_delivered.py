@@ -12,11 +12,11 @@ from tests.kept_job import KeptJob
 from tests.unit.test_query_run import LIMIT, Played
 from weir.checkpoint.manifest import Manifest, QueryCut
 from weir.clock import Clock
-from weir.driver.delivered import Delivered
 from weir.errors import NoSavepointError
 from weir.ids import NO_BATCH, BatchId, JobName
-from weir.job.together import HeldCommitter
+from weir.savepoint.delivered import Delivered
 from weir.savepoint.take import HaltedError
+from weir.sinks.held_commit import HeldCommitter
 
 
 class Waiting:

@@ -14,21 +14,22 @@ from typing import Any
 import pytest
 
 from tests.kept_job import KeptJob
-from weir.checkpoint.flight import Held
 from weir.checkpoint.manifest import Manifest
-from weir.checkpoint.restore import intend
+from weir.checkpoint.notify import Held
 from weir.clock import Clock, ManualClock
 from weir.config import resolve
 from weir.driver import savepoints as module
-from weir.driver.claim import Claim
-from weir.driver.savepoints import Outside, Savepoints, Wanted
+from weir.driver.savepoints import SavepointHost, Savepoints, Wanted
 from weir.errors import BadValueError, NoSavepointError
 from weir.ids import CheckpointId
 from weir.protocol import messages as m
+from weir.restore.go_live import Claim
+from weir.restore.intent import intend
+from weir.restore.request import RestoreRequest
 from weir.savepoint.manifest import MANIFEST, encode
 from weir.savepoint.place import Place
 from weir.savepoint.take import Facts, take
-from weir.storage import generations
+from weir.storage import generation as generations
 
 LIMIT = 20.0
 
@@ -53,7 +54,7 @@ class Bench:
             self.job.job,
             self.job.origin.lineage,
             resolve(file=None, overrides=settings).settings,
-            Outside(self.report, self.hold, self.hold, self.release, self.delivered, self.facts),
+            SavepointHost(self.report, self.hold, self.hold, self.release, self.delivered, self.facts),
             clock or Clock(),
         )
 
@@ -156,6 +157,18 @@ def test_one_that_fails_says_why_and_the_next_is_taken(bench: Made, tmp_path: Pa
     assert one.wait_for(m.Answered, 6)[-1].done
 
 
+def test_the_reason_of_one_that_fails_names_the_place(bench: Made, tmp_path: Path) -> None:
+    """Whoever shows the reason alone, as a notebook does, shows the place with it."""
+    one = bench()
+    one.savepoints.start()
+    target = tmp_path / "file"
+    target.write_text("")
+    one.savepoints.ask(wanted(target))
+    (answer,) = one.wait_for(m.Answered)
+    assert not answer.done and str(target) in answer.body["what"]
+    assert answer.body["reason"].startswith(f"the storage could not write a savepoint to {target}: ")
+
+
 def test_one_whose_batches_are_not_delivered_is_not_written(bench: Made, tmp_path: Path) -> None:
     job = bench()
     job.undelivered = "PostgreSQL has not taken batch 0"
@@ -240,12 +253,12 @@ def test_the_schedule_goes_on_where_it_was_before_a_restart(bench: Made, tmp_pat
     one.savepoints.ask(wanted(saved))
     one.savepoints.start()
     place = Path(one.wait_for(m.SavepointTaken)[0].path)
-    told = one.savepoints._first_due()
+    told = one.savepoints._schedule.first_due()
     assert told is not None and 3590 < told - Clock().monotonic() <= 3600
     earlier = (Clock().now() - timedelta(minutes=59, seconds=30)).isoformat()
     changed = Place(str(place)).read().model_copy(update={"trigger": "schedule", "taken_at": earlier})
     (place / MANIFEST).write_bytes(encode(changed))
-    told = one.savepoints._first_due()
+    told = one.savepoints._schedule.first_due()
     assert told is not None and 0 < told - Clock().monotonic() <= 30
 
 
@@ -268,9 +281,9 @@ def test_a_fork_with_the_same_settings_counts_and_deletes_only_its_own(bench: Ma
         theirs.append(shutil.copytree(mine, saved / f"job-test-{id}"))
         changed = Place(str(mine)).read().model_copy(update=update)
         (theirs[-1] / MANIFEST).write_bytes(encode(changed))
-    told = one.savepoints._first_due()
+    told = one.savepoints._schedule.first_due()
     assert told is not None and told - Clock().monotonic() > 3590, "this job has taken none yet"
-    one.savepoints._make_room()
+    one.savepoints._schedule.make_room()
     assert all((place / MANIFEST).exists() for place in theirs)
 
 
@@ -291,7 +304,11 @@ def test_a_savepoint_that_a_restore_waits_for_stays(bench: Made, tmp_path: Path)
         if count == 1:
             first = one.wait_for(m.SavepointTaken)[0].path
             number = intend(
-                job.store, job.job, first, accept_duplicates=True, clock=ManualClock(), why="a test"
+                job.store,
+                job.job,
+                RestoreRequest(first, accept_duplicates=True),
+                clock=ManualClock(),
+                why="a test",
             )
     one.wait_for(m.SavepointsDeleted)
     one.savepoints.settle()
@@ -387,6 +404,6 @@ def test_a_clock_that_is_set_forward_makes_no_savepoint_old(bench: Made, tmp_pat
         one.savepoints.ask(replace(wanted(saved), trigger="schedule"))
         one.wait_for(m.SavepointTaken, count)
     one.savepoints.settle()
-    one.savepoints._clock = SetForward()
-    one.savepoints._make_room()
+    one.savepoints._schedule._clock = SetForward()
+    one.savepoints._schedule.make_room()
     assert len(list(saved.iterdir())) == 2

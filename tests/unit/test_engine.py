@@ -13,15 +13,20 @@ import pytest
 import weir
 from weir.checkpoint.coordinator import Coordinator
 from weir.clock import ManualClock
-from weir.config import resolve
-from weir.driver import engine as module
+from weir.config import Config, resolve
+from weir.driver import start as module
+from weir.driver.context import JobContext, JobEnd
 from weir.driver.engine import Engine
+from weir.driver.queries import Queries
+from weir.driver.runs import LearntJob
+from weir.driver.sink_start import SinkStart
 from weir.errors import DatabaseError, FencedError, RefusedRowError, SinkMismatchError
 from weir.ids import Attempt, BatchId, Generation, QueryName, Run, Token
 from weir.job import graph
-from weir.lease import Lease
 from weir.protocol import messages as m
-from weir.storage import generations, open_store
+from weir.storage import generation as generations
+from weir.storage import open_store
+from weir.storage.lease import Lease
 
 RETENTION = "execution.checkpointing.externalized-checkpoint-retention"
 
@@ -51,15 +56,12 @@ class Checkpoints:
 def test_a_cancel_deletes_the_checkpoints_if_the_settings_say_so(
     tmp_path: Path, retention: str, cancelled: bool, deleted: bool
 ) -> None:
-    clock = ManualClock()
     config = resolve(file=None, job_options={RETENTION: retention}, environ={})
-    spark: Any = SimpleNamespace()
-    lease = Lease(Attempt(1), 1e9, clock)
-    job = weir.Job("clicks")
-    job.pipeline(lambda env: None)
-    engine = Engine(job, spark, config, open_store(str(tmp_path)), lease, lambda _: None, clock)
-    checkpoints = Checkpoints()
-    engine._coordinator = cast(Coordinator, checkpoints)
+    checkpoints, parts = Checkpoints(), cast(Any, Parts())
+    context = context_of(tmp_path, config, lambda _: None)
+    engine = Engine(
+        context, parts, parts, cast(Coordinator, checkpoints), parts, None, parts, parts, parts, parts
+    )
     engine.stop(0, cancelled=cancelled)
     assert ("delete all" in checkpoints.told) == deleted
     if deleted:
@@ -82,6 +84,14 @@ class PlayedRun:
         if step in self.wrong:
             raise self.wrong[step]
 
+    def look(self, owner: str, lineage: str, _knows: object = None) -> BatchId:
+        self._step("look")
+        return BatchId(36)
+
+    def known(self, delivered: BatchId) -> BatchId:
+        self._step("known")
+        return delivered
+
     def open(self, owner: str, lineage: str, _knows: object = None) -> BatchId:
         self._step("open")
         return BatchId(36)
@@ -90,7 +100,7 @@ class PlayedRun:
         self._step("recover")
         return 0
 
-    def start(self, began: object, ended: object) -> None:
+    def start(self, host: object, began: object, ended: object) -> None:
         self._step("start")
 
     def wait_until_begun(self, seconds: float) -> bool:
@@ -111,6 +121,36 @@ class Parts(Checkpoints):
         return lambda *_: None
 
 
+class PlayedFactory:
+    """Makes the runs that a test has set as `next`."""
+
+    def __init__(self, found: graph.Graph) -> None:
+        self.live, self.graph, self.groups = None, found, Parts()
+        self.next: PlayedRun
+
+    def make(self, name: QueryName, number: Run) -> PlayedRun:
+        return self.next
+
+    def vertex(self, run: PlayedRun) -> None:
+        return None
+
+    def entries_beyond(self, channel: str, entry: int) -> int:
+        return 0
+
+
+def context_of(
+    folder: Path, config: Config, report: Callable[[m.Message], None], *, supervised: bool = False
+) -> JobContext:
+    clock = ManualClock()
+    job = weir.Job("clicks")
+    job.pipeline(lambda env: None)
+    spark: Any = SimpleNamespace()
+    lease, store = Lease(Attempt(1), 1e9, clock), open_store(str(folder))
+    return JobContext(
+        job, spark, config, store, lease, clock, report, Queries(), JobEnd(), supervised=supervised
+    )
+
+
 AWAY = DatabaseError(verb="open the sink", place="postgresql://db", reason="Connection refused")
 REFUSED = RefusedRowError(table="rows", query="?", column="v", value="9", reason="a check", row="9")
 LACKING = SinkMismatchError(query="?", path="rows", reason="it lacks a column", todo="add it")
@@ -128,32 +168,21 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Started:
         restoring = SimpleNamespace(
             open=lambda wanted: opened, underway=lambda _: nullcontext(), check_fork=lambda *_: None
         )
+        found = graph.Graph([run.name for run in runs], [], {run.name: () for run in runs})
+        made = PlayedFactory(found)
+        origin = SimpleNamespace(lineage="one", forked_from="", owners={})
+        learnt = LearntJob(cast(Any, made), cast(Any, list(runs)), cast(Any, origin), cast(Any, None))
         monkeypatch.setattr(module, "Restoring", lambda *_: restoring)
-        for name in ("Claim", "ProgressReports", "Savepoints"):
+        for name in ("Claim", "ProgressReports", "Savepoints", "Coordinator"):
             monkeypatch.setattr(module, name, lambda *_: Parts())
+        monkeypatch.setattr(module, "learn", lambda *_: learnt)
+        monkeypatch.setattr(module, "_coordinate", lambda *_: Parts())
         monkeypatch.setattr(generations, "delivered_elsewhere", lambda *_: {})
-        monkeypatch.setattr(Engine, "_make_runs", lambda self, _: list(runs))
-        monkeypatch.setattr(Engine, "_coordinate", lambda self, _: Parts())
-        monkeypatch.setattr(Engine, "_save", lambda self, _: Parts())
-        monkeypatch.setattr(Engine, "_vertex", lambda self, _: None)
-        monkeypatch.setattr(Engine, "_lost", lambda self, _: [])
+        monkeypatch.setattr(SinkStart, "lost", lambda self, _: [])
         told: list[m.Message] = []
-        clock = ManualClock()
-        job = weir.Job("clicks")
-        job.pipeline(lambda env: None)
-        engine = Engine(
-            job,
-            cast(Any, SimpleNamespace()),
-            resolve(file=None, job_options={}, environ={}),
-            open_store(str(tmp_path)),
-            Lease(Attempt(1), 1e9, clock),
-            told.append,
-            clock,
-            supervised=supervised,
-        )
-        engine._graph = graph.Graph([run.name for run in runs], [], {run.name: () for run in runs})
-        engine._origin = cast(Any, SimpleNamespace(lineage="one", forked_from="", owners={}))
-        engine.start(again=again)
+        config = resolve(file=None, job_options={}, environ={})
+        context = context_of(tmp_path, config, told.append, supervised=supervised)
+        engine = module.start(context, again=again)
         return engine, told
 
     return start
@@ -169,7 +198,7 @@ def running(told: list[m.Message]) -> list[str]:
 
 @pytest.mark.parametrize(("step", "error"), [("open", AWAY), ("recover", REFUSED), ("recover", AWAY)])
 def test_a_query_whose_sink_is_away_or_refuses_a_row_fails_alone_at_a_start(
-    started: Started, monkeypatch: pytest.MonkeyPatch, step: str, error: Exception
+    started: Started, step: str, error: Exception
 ) -> None:
     fine = PlayedRun("counts")
     engine, told = started(PlayedRun("rows", 1, **{step: error}), fine)
@@ -177,11 +206,12 @@ def test_a_query_whose_sink_is_away_or_refuses_a_row_fails_alone_at_a_start(
     assert (failed.query, failed.batch, failed.started) == ("rows", 36 if step == "recover" else 37, False)
     assert running(told) == ["counts"] and fine.done[-1] == "start"
     again = PlayedRun("rows", 2, **{step: error})
-    monkeypatch.setattr(Engine, "_build", lambda self, name, number: again)
+    runs = cast(PlayedFactory, engine._factory)
+    runs.next = again
     engine.restart(QueryName("rows"))
     assert len(failures(told)) == 2 and "start" not in again.done, "and at a restart"
     repaired = PlayedRun("rows", 3)
-    monkeypatch.setattr(Engine, "_build", lambda self, name, number: repaired)
+    runs.next = repaired
     engine.restart(QueryName("rows"))
     assert running(told) == ["counts", "rows"]
     assert "begun" in fine.done, "one query starts after the other"
@@ -236,3 +266,11 @@ def test_a_channel_that_can_not_be_opened_ends_the_start(started: Started) -> No
     stream.spec.channel = object()
     with pytest.raises(DatabaseError):
         started(stream, PlayedRun("counts"))
+
+
+@pytest.mark.parametrize("step", ("look", "known"))
+def test_no_sink_is_fenced_when_another_one_refuses(started: Started, step: str) -> None:
+    other = PlayedRun("counts")
+    with pytest.raises(DatabaseError):
+        started(other, PlayedRun("rows", 1, **{step: AWAY}), supervised=False)
+    assert "look" in other.done and "open" not in other.done

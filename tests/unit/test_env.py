@@ -11,7 +11,7 @@ import weir
 from weir.errors import BadNameError, PipelineError, SinkMismatchError
 from weir.ids import job_name, query_name
 from weir.job.env import Env
-from weir.job.sinks.kafka import kafka
+from weir.sinks.kafka import kafka
 
 FRAME: Any = SimpleNamespace(isStreaming=True, columns=["word", "count"], schema=None)
 

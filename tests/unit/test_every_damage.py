@@ -9,63 +9,52 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import struct
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.kept_job import KeptJob, source_logs, write
+from tests.wide_job import ENDS, WideJob, file_source_batches, summed
 from weir.checkpoint import manifest as mf
-from weir.checkpoint import restore
-from weir.checkpoint.damage import look
-from weir.checkpoint.repair import plan
 from weir.clock import ManualClock
 from weir.errors import DamagedError, DamagedSavepointError, NotASavepointError, WeirError
 from weir.ids import BatchId, CheckpointId
+from weir.restore.damage import look, look_beside
+from weir.restore.fetch import fetch
+from weir.restore.intent import intend
+from weir.restore.point import named, resolve, verify_id
+from weir.restore.repair import plan
+from weir.restore.request import RestoreRequest
 from weir.savepoint.manifest import MANIFEST, decode
 from weir.savepoint.place import Place
 from weir.savepoint.take import Facts, take
 from weir.savepoint.verify import verify
 from weir.spark.closure import GoneError, closure
-from weir.storage import generations
-from weir.storage.generations import FIRST
+from weir.storage import generation as generations
+from weir.storage import sums
+from weir.storage.generation import FIRST
 
 SEED = 20260917
-ENDS = '{"logOffset": 11}'
 FACTS = Facts("request", "ada@engine", since=0.0)
-
-
-def summed(path: Path) -> None:
-    """Hadoop's checksum beside a file."""
-    data = path.read_bytes()
-    sums = [zlib.crc32(data[at : at + 512]) for at in range(0, len(data), 512)]
-    told = b"crc\0" + struct.pack(">i", 512) + b"".join(struct.pack(">I", one) for one in sums)
-    path.with_name(f".{path.name}.crc").write_bytes(told)
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> KeptJob:
     """Three batches over a file source whose log was compacted once, and checkpoints of the last two."""
     made = KeptJob(tmp_path / "weir")
-    for number in range(3):
-        made.batch(number, ENDS)
+    file_source_batches(made)
     root = made.root() / "queries/counts"
-    lines = [str(text).partition("\n")[2] for text in list(source_logs([ENDS]).values())[:10]]
-    for number in range(10):
-        (root / f"sources/0/{number}").unlink()
-    write(root / "sources/0/9.compact", "\n".join(["v1", *lines]))
-    for path in [one for one in root.rglob("*") if one.is_file() and not one.name.startswith(".")]:
-        summed(path)
     for number, id in ((1, 41), (2, 42)):
         made.take(id, made.pins(inline=200), closure(root, BatchId(number)).files, number)
     return made
 
 
 def flip(path: Path, chance: random.Random) -> None:
+    """One bit; not in the name of a sum, without which the rest is read as an earlier version wrote it."""
     data = bytearray(path.read_bytes())
-    data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    first = len('{"crc32":"') if sums.has(bytes(data)) else 0
+    data[chance.randrange(first, len(data))] ^= 1 << chance.randrange(8)
     write(path, bytes(data))
 
 
@@ -127,16 +116,95 @@ def test_whatever_is_damaged_every_look_ends_in_words(
             torn = look(job.store, job.job, FIRST)
             plan(job.store, job.job)
             if torn:
-                restore.intend(
-                    job.store, job.job, "latest", accept_duplicates=True, clock=ManualClock(), why="a test"
+                intend(
+                    job.store,
+                    job.job,
+                    RestoreRequest("latest", accept_duplicates=True),
+                    clock=ManualClock(),
+                    why="a test",
                 )
                 opened = generations.opening(job.store, job.job)
                 assert opened is not None
-                restore.open_generation(job.store, job.job, opened)
+                fetch(job.store, job.job, opened)
         except WeirError as error:
             assert error.what and not isinstance(error, DamagedError), f"{path}, {damage.__name__}, {SEED}"
         shutil.rmtree(job.folder)
         shutil.copytree(kept, job.folder)
+
+
+def files_of(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
+
+
+def seen(wide: WideJob) -> list[str]:
+    """What `weir verify` finds of live files, journals and ledgers; raises nothing but `WeirError`."""
+    store, job = wide.kept.store, wide.kept.job
+    found = [*look(store, job, FIRST, thorough=True), *look_beside(store, job, FIRST)]
+    return [one.text for one in found]
+
+
+def words(act: Callable[[], object], what: str) -> str:
+    """What is refused, "" where nothing is; anything but an error in words fails the test."""
+    try:
+        act()
+    except WeirError as error:
+        assert error.what and not error.what.startswith("weir broke"), what
+        return error.text
+    except Exception as error:
+        raise AssertionError(f"{what}: {type(error).__name__}: {error}") from error
+    return ""
+
+
+ROUNDS = [0, *(pytest.param(number, marks=pytest.mark.long) for number in range(1, 8))]
+"""In each every file is damaged in one way, in the next round in the next way, with other bits."""
+
+
+@pytest.mark.parametrize("number", ROUNDS)
+def test_of_every_kind_of_file_no_damage_is_called_intact_and_every_look_ends_in_words(
+    number: int, tmp_path: Path
+) -> None:
+    """State of both backends, a channel, user state, a source's journal, a function's ledger, manifests."""
+    wide, chance = WideJob(tmp_path / "weir"), random.Random(SEED + number)
+    store, job = wide.kept.store, wide.kept.job
+    needed, may_be_gone, unnoticed = set(wide.needed()), set(wide.may_be_gone()), []
+    assert seen(wide) == []
+    for at, path in enumerate(files_of(wide.kept.folder)):
+        damage = DAMAGES[(at + number) % len(DAMAGES)]
+        name, intact = str(path.relative_to(wide.kept.folder)), path.read_bytes()
+        what = f"{name}, {damage.__name__}, seed {SEED + number}"
+        damage(path, chance)
+        quick: list[object] = []
+        found: list[str] = []
+        refused = words(lambda: quick.extend(look(store, job, FIRST)), what)  # noqa: B023
+        refused += words(lambda: found.extend(seen(wide)), what)  # noqa: B023
+        words(lambda: plan(store, job), what)
+        for id in (CheckpointId(41), CheckpointId(42)):
+            words(lambda: verify_id(store, job, id), what)  # noqa: B023
+        if name in needed - (may_be_gone if damage is gone else set()) and not found and not refused:
+            unnoticed.append(what)
+        write(path, intact)
+    assert unnoticed == []
+    assert seen(wide) == []
+
+
+@pytest.mark.parametrize("number", ROUNDS)
+def test_no_damage_of_a_file_of_a_savepoint_is_called_intact(number: int, tmp_path: Path) -> None:
+    wide, chance = WideJob(tmp_path / "weir"), random.Random(SEED + number)
+    store, job = wide.kept.store, wide.kept.job
+    manifest = named(store, job, "chk-42")
+    place = Place(take(store, manifest, str(tmp_path / "saved"), FACTS, wide.kept.clock).place)
+    assert place.folder is not None and verify(place, wide.kept.clock).whole
+    (place.folder / "verified.json").unlink()
+    unnoticed = []
+    for at, path in enumerate(files_of(place.folder)):
+        damage, intact = DAMAGES[(at + number) % len(DAMAGES)], path.read_bytes()
+        what = f"{path.relative_to(place.folder)}, {damage.__name__}, seed {SEED + number}"
+        damage(path, chance)
+        if not words(lambda: resolve(store, job, str(place.folder)), what):
+            unnoticed.append(what)
+        write(path, intact)
+    assert unnoticed == []
+    resolve(store, job, str(place.folder))
 
 
 def test_no_flip_of_a_bit_in_a_manifest_goes_unnoticed(job: KeptJob) -> None:
@@ -148,10 +216,10 @@ def test_no_flip_of_a_bit_in_a_manifest_goes_unnoticed(job: KeptJob) -> None:
         data = bytearray(intact)
         data[at] ^= 1 << bit
         path.write_bytes(bytes(data))
-        assert restore.verify_id(job.store, job.job, CheckpointId(42)), f"byte {at}, bit {bit}, seed {SEED}"
-        assert restore.find(job.store, job.job, "latest").manifest.id == 41
+        assert verify_id(job.store, job.job, CheckpointId(42)), f"byte {at}, bit {bit}, seed {SEED}"
+        assert resolve(job.store, job.job, "latest").manifest.id == 41
     path.write_bytes(intact)
-    assert restore.find(job.store, job.job, "latest").manifest.id == 42
+    assert resolve(job.store, job.job, "latest").manifest.id == 42
 
 
 def test_nor_in_one_that_an_earlier_weir_wrote_where_it_matters(job: KeptJob) -> None:
@@ -160,14 +228,14 @@ def test_nor_in_one_that_an_earlier_weir_wrote_where_it_matters(job: KeptJob) ->
     manifest = mf.decode(path.read_bytes())
     intact = manifest.model_dump_json(exclude={"format", "checksum"}).encode()
     path.write_bytes(intact)
-    assert restore.verify_id(job.store, job.job, CheckpointId(42)) == []
+    assert verify_id(job.store, job.job, CheckpointId(42)) == []
     chance = random.Random(SEED)
     for _ in range(250):
         at, bit = chance.randrange(len(intact)), chance.randrange(8)
         data = bytearray(intact)
         data[at] ^= 1 << bit
         path.write_bytes(bytes(data))
-        if not restore.verify_id(job.store, job.job, CheckpointId(42)):
+        if not verify_id(job.store, job.job, CheckpointId(42)):
             found = mf.decode(bytes(data))
             files = {file.path: (file.bytes, file.crc) for file in manifest.files()}
             same = {one.path: (one.bytes, one.crc) for one in found.files()} == files
@@ -182,12 +250,12 @@ def test_a_path_that_is_left_out_or_changed_in_an_old_manifest_is_found(job: Kep
         for changed in (files, [*files, {**file, "path": file["path"][:-1] + "~"}]):
             cut = {**body["queries"]["counts"], "files": changed}
             path.write_text(json.dumps({**body, "queries": {"counts": cut}}))
-            found = restore.verify_id(job.store, job.job, CheckpointId(42))
+            found = verify_id(job.store, job.job, CheckpointId(42))
             assert found, f"{number}: {file['path']}"
 
 
 def test_no_flip_of_a_bit_in_the_manifest_of_a_savepoint_goes_unnoticed(job: KeptJob, tmp_path: Path) -> None:
-    manifest = restore.named(job.store, job.job, "chk-42")
+    manifest = named(job.store, job.job, "chk-42")
     place = Place(take(job.store, manifest, str(tmp_path / "saved"), FACTS, job.clock).place)
     assert place.folder is not None and verify(place, job.clock).whole
     path = place.folder / MANIFEST
@@ -201,7 +269,7 @@ def test_no_flip_of_a_bit_in_the_manifest_of_a_savepoint_goes_unnoticed(job: Kep
 
 
 def test_an_old_savepoint_that_lacks_a_file_of_its_cut_is_damaged(job: KeptJob, tmp_path: Path) -> None:
-    manifest = restore.named(job.store, job.job, "chk-42")
+    manifest = named(job.store, job.job, "chk-42")
     place = Place(take(job.store, manifest, str(tmp_path / "saved"), FACTS, job.clock).place)
     assert place.folder is not None
     path = place.folder / MANIFEST
@@ -213,7 +281,7 @@ def test_an_old_savepoint_that_lacks_a_file_of_its_cut_is_damaged(job: KeptJob, 
     path.write_text(json.dumps(body))
     assert verify(place, job.clock).damage == ("queries/counts/sources/0/10 is not in it",)
     with pytest.raises(DamagedSavepointError, match="sources/0/10 is not in it"):
-        restore.find(job.store, job.job, str(place.folder))
+        resolve(job.store, job.job, str(place.folder))
 
 
 # what a batch needs
@@ -238,6 +306,68 @@ def test_what_a_planned_batch_will_read_is_looked_at_too(job: KeptJob) -> None:
     assert [one.text for one in look(job.store, job.job, FIRST)] == ["sources/0/12 of query counts is gone"]
     write(root / "sources/0/12", "v1\n")
     assert look(job.store, job.job, FIRST) == []
+
+
+FOREIGN = {
+    "plain JSON": '{"shard": "a"}',
+    "empty": "",
+    "no text": b"\xff\xfe",
+    "a version and JSON on several lines": 'v1\n{\n  "shard": "a"\n}',
+    "rate": "v1\n1790000000000",
+    "Kafka": '\0v1\n{"words":{"0":3}}',
+}
+
+
+@pytest.mark.parametrize("content", FOREIGN.values(), ids=FOREIGN)
+@pytest.mark.parametrize("name", ["0", "17", "17.compact", "shards.zip", "shards.crc"])
+def test_what_a_foreign_source_keeps_in_its_folder_is_never_damage(
+    tmp_path: Path, name: str, content: str | bytes
+) -> None:
+    """Also when it has changed since a checkpoint, and whatever checksum lies beside it."""
+    job = KeptJob(tmp_path / "weir")
+    root = job.root() / "queries/counts"
+    job.batch(0, ENDS, '{"shard":"a"}')
+    own = write(root / "sources/1" / name, "as it was")
+    summed(own)
+    names = closure(root, BatchId(0)).files
+    assert f"sources/1/{name}" in names
+    job.take(41, job.pins(), names, 0)
+    write(own, content)
+    for thorough in (False, True):
+        assert look(job.store, job.job, FIRST, thorough=thorough) == []
+    write(root / "sources/0/11", "v")
+    (found,) = look(job.store, job.job, FIRST)
+    assert found.text == "sources/0/11 of query counts can't be read"
+
+
+def test_a_foreign_log_between_sources_of_files_is_kept_as_it_is(tmp_path: Path) -> None:
+    """A frame that is used twice has one folder, so that offsets alone do not tell whose folder it is."""
+    ends = ['{"logOffset":1}', '{"logOffset":1}', '{"shard":"a"}', '{"logOffset":2}']
+    files = {"metadata": "{}", "offsets/0": "\n".join(["v1", '{"conf":{}}', *ends]), "commits/0": "v1\n{}"}
+    read = {path.rpartition("/")[2]: text for path, text in source_logs(['{"logOffset":2}']).items()}
+    files |= {f"sources/{folder}/{name}": str(text) for folder in (0, 2) for name, text in read.items()}
+    foreign = {"sources/1/5", "sources/1/9", "sources/1/9.compact"}
+    for path, text in (files | dict.fromkeys(foreign, "{}")).items():
+        write(tmp_path / path, text)
+    found = closure(tmp_path, BatchId(0))
+    assert foreign <= set(found.files)
+    assert found.foreign == foreign
+    (tmp_path / "sources/2/1").unlink()
+    with pytest.raises(GoneError, match="sources/2/1"):
+        closure(tmp_path, BatchId(0))
+
+
+def test_a_log_of_files_whose_source_has_no_offset_yet_is_known_by_an_intact_entry(job: KeptJob) -> None:
+    root = job.root() / "queries/counts"
+    for number in range(3):
+        job.batch(number, ENDS, "-")
+        summed(root / f"offsets/{number}")
+    for name, text in source_logs(["-", ENDS]).items():
+        write(root / name, text)
+    assert look(job.store, job.job, FIRST) == []
+    write(root / "sources/1/3", "")
+    (found,) = look(job.store, job.job, FIRST)
+    assert found.text == "sources/1/3 of query counts is empty"
 
 
 def test_a_folder_of_a_partition_that_is_lost_is_damage(job: KeptJob) -> None:
@@ -268,10 +398,14 @@ def test_a_generation_that_has_worked_and_lost_its_origin_is_damaged(job: KeptJo
 
 
 def test_a_restored_one_that_lost_its_origin_stays_the_live_one(job: KeptJob) -> None:
-    number = restore.intend(
-        job.store, job.job, "latest", accept_duplicates=True, clock=ManualClock(), why="a test"
+    number = intend(
+        job.store,
+        job.job,
+        RestoreRequest("latest", accept_duplicates=True),
+        clock=ManualClock(),
+        why="a test",
     )
-    restore.open_generation(job.store, job.job, number)
+    fetch(job.store, job.job, number)
     generations.mark_live(job.store, job.job, number)
     (job.root(number) / "origin.json").unlink()
     assert generations.live(job.store, job.job) == number

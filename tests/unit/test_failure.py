@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,10 +21,11 @@ from weir.errors import (
     PipelineError,
     StorageError,
 )
-from weir.ids import job_name
+from weir.ids import BatchId, QueryName, job_name
 from weir.job.graph import _call
+from weir.monitor.failures import advice
+from weir.protocol.decide import FailedAt, Limits, Retry, after_failure
 from weir.spark.failure import from_exception, shows_output
-from weir.supervisor.causes import advice
 
 
 class _Java:
@@ -113,7 +115,8 @@ def test_an_error_of_weirs_own_keeps_what_it_says() -> None:
 
 def test_an_error_of_weirs_own_that_comes_from_a_worker_as_a_text_keeps_what_it_says() -> None:
     error = LostSegmentError(file="/data/part-0", wrong="is gone", job="job")
-    worker = f'Traceback (most recent call last):\n  File "x"\nweir.errors.LostSegmentError: {error}\n'
+    last = "".join(traceback.format_exception_only(error))  # as a worker's Python prints it
+    worker = f'Traceback (most recent call last):\n  File "x"\n{last}'
     raised = _Captured(_chain("org.apache.spark.api.python.PythonException"))
     raised.args = (f"[STREAM_FAILED] it ended\n{worker}\tat org.apache.spark.X",)
     failure = from_exception(raised, "job")
@@ -166,6 +169,71 @@ def test_what_a_function_in_foreach_batch_raises_is_the_authors_with_its_line() 
     assert (failure.domain, failure.retry, failure.error) == (Domain.USER, True, "KeyError")
 
 
+def _in_foreach_batch(raised: str) -> Exception:
+    text = (
+        f"{STREAM_FAILED}[FOREACH_BATCH_USER_FUNCTION_ERROR] Reason: An exception was raised by the Python "
+        "Proxy. Return Message: Traceback (most recent call last):\n"
+        '  File "/jobs/orders.py", line 24, in write\n    send(rows)\n'
+        f"{raised}\n SQLSTATE: 39000 SQLSTATE: XXKST\n=== Streaming Query ===\n"
+    )
+    return _Captured(_chain("py4j.Py4JException"), text)
+
+
+_JAVA_STACK = (
+    "py4j.protocol.Py4JJavaError: An error occurred while calling o8.save.\n"
+    ": org.postgresql.util.PSQLException: Connection to db:5432 refused.\n\tat org.postgresql.X\n"
+    "Caused by: java.net.ConnectException: Connection refused\n\tat java.base/sun.nio.ch.Net"
+)
+_WRAPPED = (
+    "requests.exceptions.ConnectionError: HTTPConnectionPool(host='x', port=80)\n\n"
+    "During handling of the above exception, another exception occurred:\n\n"
+    'Traceback (most recent call last):\n  File "/jobs/orders.py", line 26, in write\n    raise\n'
+    "RuntimeError: the service is down"
+)
+
+
+@pytest.mark.parametrize(
+    ("raised", "error"),
+    [
+        ("ConnectionRefusedError: [Errno 111] Connection refused", "ConnectionRefusedError"),
+        ("TimeoutError: timed out", "TimeoutError"),
+        ("TimeoutError", "TimeoutError"),
+        ("socket.gaierror: [Errno -2] Name or service not known", "gaierror"),
+        ("OSError: [Errno 113] No route to host", "OSError"),
+        ("psycopg.OperationalError: connection failed: port 5432 failed", "OperationalError"),
+        ("urllib3.exceptions.NewConnectionError: <x>: Failed to establish", "NewConnectionError"),
+        (_WRAPPED, "ConnectionError"),
+        (_JAVA_STACK, "ConnectException"),
+    ],
+)
+def test_a_connection_that_fails_in_foreach_batch_is_an_outage_and_no_poison_batch(
+    raised: str, error: str
+) -> None:
+    failure = from_exception(_in_foreach_batch(raised), "job")
+    assert (failure.domain, failure.retry, failure.exit_code) == (Domain.EXTERNAL, True, 3)
+    assert failure.what == f"a connection that code of the job made has failed ({error})"
+    assert "/jobs/orders.py, line 2" in failure.why and "starts again by itself" in failure.hint
+    again = FailedAt(QueryName("rows"), BatchId(7), failure)
+    assert after_failure(again, [again] * 20, Limits(poison_batch=2, crash_loop=10), in_a_row=21) == Retry()
+    found = advice({"error": failure.error, "what": failure.what, "why": failure.why})
+    assert found is not None and found.kind == "network"
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        "ValueError: bad row 'ConnectionError: x'",
+        "ValueError: a row of two lines\nConnectionError: is the second of them",
+        "FileNotFoundError: [Errno 2] No such file or directory: 'x'",
+        "sqlite3.OperationalError: no such table: orders",
+        "psycopg.OperationalError: password authentication failed for user 'x'",
+        "urllib.error.HTTPError: HTTP Error 404: Not Found",
+    ],
+)
+def test_a_fault_of_the_code_stays_one_though_a_connection_is_in_its_words(raised: str) -> None:
+    assert from_exception(_in_foreach_batch(raised), "job").domain is Domain.USER
+
+
 def test_a_full_disk_is_named_and_not_the_call_that_hit_it() -> None:
     inner = _Java("java.io.IOException", message="No space left on device")
     error = _Captured(
@@ -193,7 +261,8 @@ def test_a_file_that_can_not_be_opened_is_an_outage_though_java_calls_it_not_fou
 def test_a_catalog_that_does_not_answer_is_tried_again_though_spark_calls_it_an_analysis_error() -> None:
     inner = _Java("java.net.ConnectException", message="Connection refused")
     error = _Captured(_Java("org.apache.spark.sql.AnalysisException", inner))
-    assert from_exception(error, "job", planning=True).retry
+    failure = from_exception(error, "job", planning=True)
+    assert failure.retry and failure.domain is Domain.EXTERNAL
     slip = _Captured(_Java("org.apache.spark.sql.AnalysisException"))
     assert not from_exception(slip, "job", planning=True).retry
 

@@ -14,7 +14,9 @@ import pytest
 from tests.played_files import SeenStore, WholeStore
 from weir import sinks
 from weir.errors import (
+    Domain,
     FencedError,
+    JobConnectionError,
     LostStagingError,
     OutcomeUnknownError,
     PipelineError,
@@ -24,10 +26,10 @@ from weir.errors import (
     UserStateError,
 )
 from weir.ids import NO_BATCH, Attempt, BatchId, Run, Token
-from weir.job.sinks import Outcome, StagingSink
-from weir.job.sinks.function import KEPT, FunctionSink
-from weir.protocol.ledger import Staged
-from weir.spark.layout import QueryFiles
+from weir.protocol.ledger import Ledger, Staged
+from weir.sinks import Outcome, StagingSink
+from weir.sinks.function import KEPT, FunctionSink
+from weir.spark.checkpoint_files import QueryFiles
 from weir.storage import Store
 from weir.storage.local import LocalStore
 from weir.storage.unreliable import UnreliableStore
@@ -126,13 +128,14 @@ def test_a_lower_token_can_neither_record_nor_commit_nor_open(target: Target) ->
 def test_a_commit_that_slips_in_before_the_fence_is_kept(target: Target) -> None:
     old, new = target.opened(1), target.made()
     staged = stage(old, 0, 1)
-    catch_up = new._catch_up
+    catch_up = new._log.catch_up
 
-    def late() -> None:
-        catch_up()
+    def late() -> Ledger:
+        found = catch_up()
         old.commit(staged)
+        return found
 
-    new._catch_up = late  # type: ignore[method-assign]
+    new._log.catch_up = late  # type: ignore[method-assign]
     assert new.open(OWNER, LINEAGE, token(2)).last == 0
     assert target.last(3) == 0
 
@@ -220,6 +223,21 @@ def test_what_the_function_raises_is_told_as_the_authors(target: Target) -> None
     with pytest.raises(UserCodeError, match="KeyError in query 'query', batch 7") as caught:
         sink.stage(FRAME, BatchId(7), token(1))
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+class OperationalError(Exception):
+    """As the clients of databases raise it."""
+
+
+def test_a_database_that_the_function_can_not_reach_is_an_outage(target: Target) -> None:
+    def away(frame: object, batch: int) -> None:
+        raise OperationalError("connection to server at 'db' failed")
+
+    sink = FunctionSink(away, str(target.folder))
+    sink.open(OWNER, LINEAGE, token(1))
+    with pytest.raises(JobConnectionError, match="connection to server at 'db' failed") as caught:
+        sink.stage(FRAME, BatchId(7), token(1))
+    assert caught.value.domain is Domain.EXTERNAL and caught.value.retry
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from weir.clock import ManualClock
 from weir.ids import BatchId, CheckpointId, Generation, QueryName, SourceName, job_name
 from weir.storage import Store, paths
-from weir.storage.generations import (
+from weir.storage.generation import (
     FIRST,
     Origin,
     begin_rewind,
@@ -27,7 +27,7 @@ from weir.storage.generations import (
     timeline,
 )
 from weir.storage.local import LocalStore
-from weir.storage.objects import ObjectStore
+from weir.storage.object_store import ObjectStore
 
 JOB = job_name("job")
 

@@ -13,11 +13,11 @@ from tests.fake_job import Answer, FakeJob
 from tests.web_site import checkpointed, described, failed
 from weir.cli import main
 from weir.clock import Clock, ManualClock
-from weir.supervisor import measures
-from weir.supervisor.health import Health, Level, health, judge
-from weir.supervisor.measures import Query
-from weir.supervisor.view import report
-from weir.words import moment_of, seconds_since
+from weir.monitor import measures
+from weir.monitor.health import Health, Level, health, judge
+from weir.monitor.job import report
+from weir.monitor.measures import Query
+from weir.text import moment_of, seconds_since
 
 INTERVAL = "execution.checkpointing.interval"
 
@@ -52,7 +52,7 @@ def test_a_checkpoint_that_the_end_of_a_query_aborted_is_no_failure_of_checkpoin
 def test_a_checkpoint_that_is_overdue_is_said_unless_there_is_no_interval(
     job: FakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weir.supervisor.health._PATIENCE", -30.0)
+    monkeypatch.setattr("weir.monitor.health._PATIENCE", -30.0)
     assert verdict(job).words.startswith("no checkpoint has completed for ")
     described(job, **{INTERVAL: "off"})
     assert verdict(job).level is Level.OK
@@ -141,7 +141,7 @@ def test_a_query_falls_behind_when_its_newest_batches_all_leave_more_over(
     found = judge(seen, [], [], "off", Clock().now(), [query] if late else [])
     assert found.level is (Level.WARN if late else Level.OK)
     if late:
-        assert found.words.startswith("counts falls behind: ") and "records wait" in found.words
+        assert found.words.startswith("counts can't keep up: ") and "records wait" in found.words
 
 
 @pytest.fixture

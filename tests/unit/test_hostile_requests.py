@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 from tests.played_driver import JOB, Client, Driver, Run, answers
-from weir.checkpoint.restore import Changes, From
 from weir.errors import StorageError
 from weir.protocol import messages as m
 from weir.protocol.states import JobState
+from weir.restore.request import RestoreRequest
 from weir.storage import paths
 from weir.storage.local import LocalStore
-from weir.supervisor import requests, restoring
-from weir.supervisor.requests import VERSION, Requests, read
+from weir.supervisor import inbox as requests
+from weir.supervisor import restore as restoring
+from weir.supervisor.inbox import VERSION, Requests, read
 
 MINE = "the session of the supervisor that runs"
 DEEP = b'{"verb": "cancel", "session": "x", "arguments": {"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}"
@@ -98,7 +99,7 @@ def test_what_a_newer_command_line_adds_is_ignored() -> None:
     }
     request = read("id", json.dumps(sent).encode())
     assert (request.unreadable, request.verb, request.session) == ("", "restore", "s")
-    assert From.from_wire(request.arguments) == From("chk-41", changes=Changes(maps=("a/b=c",)))
+    assert RestoreRequest.from_wire(request.arguments) == RestoreRequest("chk-41", maps=("a/b=c",))
 
 
 def test_a_request_of_an_earlier_weir_has_no_version_and_is_taken() -> None:
@@ -113,14 +114,21 @@ def test_a_newer_version_says_what_to_do() -> None:
 
 
 def test_every_change_of_a_restore_passes_the_supervisor() -> None:
-    assert set(requests._Changes.model_fields) == {one.name for one in fields(Changes)}
-    wanted = From(
+    changes = set(requests._Changes.model_fields)
+    assert changes | {"point", "accept_duplicates"} == {one.name for one in fields(RestoreRequest)}
+    wanted = RestoreRequest(
         "chk-41",
         True,
-        Changes(("a/b=c",), True, 8, "hashmap", {"q/s": "latest"}, claim=True, forked_from="other"),
+        maps=("a/b=c",),
+        allow_dropped=True,
+        parallelism=8,
+        backend="hashmap",
+        offsets={"q/s": "latest"},
+        claim=True,
+        forked_from="other",
     )
     body = {"verb": "restore", "session": "s", "arguments": wanted.to_wire()}
-    assert From.from_wire(read("id", json.dumps(body).encode()).arguments) == wanted
+    assert RestoreRequest.from_wire(read("id", json.dumps(body).encode()).arguments) == wanted
 
 
 @pytest.mark.parametrize("error", [RuntimeError("bug"), SystemExit(3), KeyError("x")])

@@ -11,14 +11,15 @@ from typing import Any, cast
 import pytest
 
 from tests.planned import CONF, aggregation, dedup, shape
-from weir.driver import about, replan
-from weir.driver.about import JobSource, source_of
-from weir.driver.replan import Shapes
 from weir.errors import ChangedQueryError
 from weir.ids import Attempt, BatchId, QueryName
-from weir.protocol.shapes import Shape
-from weir.savepoint import shapes
-from weir.savepoint.planning import Before
+from weir.protocol.shape import Shape
+from weir.restore import plan as replan
+from weir.restore.plan import Shapes
+from weir.savepoint import about, shapes
+from weir.savepoint.about import JobSource, source_of
+from weir.savepoint.verdicts import Before
+from weir.spark.checkpoint_files import QueryFiles
 
 SMALL, LARGE = ("where (v < 8)", "reads json /in"), ("where (v >= 8)", "reads json /in")
 
@@ -64,7 +65,7 @@ def test_a_module_of_the_job_is_its_code(project: Project) -> None:
 def test_installed_modules_are_not_the_jobs_code() -> None:
     names = {name for name, _ in about._modules()}
     assert __name__ in names
-    assert not {"json", "pytest", "pydantic", "weir.driver.about"} & names
+    assert not {"json", "pytest", "pydantic", "weir.savepoint.about"} & names
 
 
 def test_the_arguments_of_a_job_file_are_its_code(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,9 +89,8 @@ def start(monkeypatch: pytest.MonkeyPatch, old: Shape, new: Shape, kept: JobSour
     monkeypatch.setattr(replan, "of_live_files", lambda *_: Before(old, CONF, ("5",) * len(old.sources)))
     monkeypatch.setattr(replan, "plan_query", lambda *_: SimpleNamespace(shape=new))
     files = SimpleNamespace(last_committed=lambda: BatchId(3))
-    live: Any = SimpleNamespace(
-        files=lambda _: files, query=lambda _: "/q", store=None, job="job", generation=1
-    )
+    monkeypatch.setattr(QueryFiles, "of", lambda *_: files)
+    live: Any = SimpleNamespace(query=lambda _: "/q", store=None, job="job", generation=1)
     spec: Any = SimpleNamespace(name=QueryName("counts"))
     Shapes(live, Attempt(2), now).settle([spec], None)
     return told[0]

@@ -17,12 +17,13 @@ from weir.checkpoint.manifest import Manifest
 from weir.clock import Clock
 from weir.config import resolve
 from weir.ids import Attempt, CheckpointId, Generation, JobName
-from weir.protocol.checkpoints import Alignment
-from weir.storage import generations, paths, scratch
+from weir.protocol.checkpoint import Alignment
+from weir.storage import generation as generations
+from weir.storage import paths, scratch
 from weir.storage.attempts import AttemptLock
 from weir.storage.local import LocalStore
+from weir.supervisor.inbox import Requests
 from weir.supervisor.leftovers import delete, leftovers
-from weir.supervisor.requests import Requests
 
 
 @pytest.fixture(autouse=True)

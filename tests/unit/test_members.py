@@ -14,20 +14,22 @@ import pytest
 
 from tests.kept_job import KeptJob, tree
 from weir.checkpoint import manifest as mf
-from weir.checkpoint import restore
 from weir.checkpoint.copies import Copies
 from weir.checkpoint.kept import KeptFiles
 from weir.checkpoint.manifest import File, Manifest
 from weir.clock import ManualClock
 from weir.errors import DamagedSavepointError, NoSuchCheckpointError, OutsideError, StorageError
 from weir.ids import BatchId, CheckpointId, Generation
+from weir.restore.fetch import fetch, fetch_savepoint
+from weir.restore.intent import intend
+from weir.restore.point import candidates, resolve, verify, verify_id
+from weir.restore.request import RestoreRequest
 from weir.savepoint.place import Place
-from weir.savepoint.restoring import bring_back
 from weir.savepoint.take import Facts, take
 from weir.spark.closure import closure
 from weir.spark.zips import members
 from weir.storage import open_store
-from weir.storage.generations import FIRST
+from weir.storage.generation import FIRST
 from weir.storage.members import below, check_members
 
 FACTS = Facts("request", "ada@engine", since=0.0)
@@ -94,8 +96,12 @@ def test_a_hostile_copy_writes_nothing(job: KeptJob, tmp_path: Path) -> None:
     copied.write_bytes(with_path(manifest, UP))
     before = tree(tmp_path)
     with pytest.raises(NoSuchCheckpointError, match="can't be read"):
-        restore.intend(
-            job.store, job.job, str(copied), accept_duplicates=True, clock=ManualClock(), why="a test"
+        intend(
+            job.store,
+            job.job,
+            RestoreRequest(str(copied), accept_duplicates=True),
+            clock=ManualClock(),
+            why="a test",
         )
     assert tree(tmp_path) == before
 
@@ -113,13 +119,17 @@ def test_where_files_are_written_it_is_checked_once_more(
     job: KeptJob, tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest = job.take(41, job.pins(), job.batch(0), 0)
-    number = restore.intend(
-        job.store, job.job, "chk-41", accept_duplicates=True, clock=ManualClock(), why="a test"
+    number = intend(
+        job.store,
+        job.job,
+        RestoreRequest("chk-41", accept_duplicates=True),
+        clock=ManualClock(),
+        why="a test",
     )
-    monkeypatch.setattr(restore, "named", lambda *_: unchecked(manifest, path))
+    monkeypatch.setattr("weir.restore.fetch.named", lambda *_: unchecked(manifest, path))
     before = tree(tmp_path)
     with pytest.raises(OutsideError, match="outside of"):
-        restore.open_generation(job.store, job.job, number)
+        fetch(job.store, job.job, number)
     assert tree(tmp_path) == before
 
 
@@ -134,7 +144,7 @@ def test_so_it_is_for_a_savepoint_and_for_where_a_plan_lays_its_files(job: KeptJ
     before = tree(tmp_path)
     for target in (tmp_path / "evil", root, root / ".." / "evil", root.with_name("0002x")):
         with pytest.raises(OutsideError):
-            bring_back(place, root, partial(to, target))
+            fetch_savepoint(place, root, partial(to, target))
         with pytest.raises(OutsideError):
             below(root, target)
     assert tree(tmp_path) == before
@@ -194,7 +204,7 @@ def test_what_is_no_regular_file_of_its_size_is_damage_in_a_savepoint(
     wrong = "instead of" if strange is grown else "is not a regular file"
     assert wrong in str(place.damage(file))
     with pytest.raises(DamagedSavepointError, match=wrong):
-        bring_back(place, job.root(2), lambda path: job.root(2) / path)
+        fetch_savepoint(place, job.root(2), lambda path: job.root(2) / path)
 
 
 @pytest.mark.parametrize("strange", STRANGE)
@@ -203,9 +213,7 @@ def test_and_among_copies_and_pins(job: KeptJob, tmp_path: Path, strange: Callab
     name = "generations/0001/pins/queries/counts/state/0/0/1.delta"
     for place in (job.folder, tmp_path / "copies"):
         strange(place / job.job / name)
-    assert [text.split()[0] for text in restore.verify(job.store, manifest)] == [
-        "queries/counts/state/0/0/1.delta"
-    ]
+    assert [text.split()[0] for text in verify(job.store, manifest)] == ["queries/counts/state/0/0/1.delta"]
     kept, target = KeptFiles(job.store, manifest), tmp_path / "target"
     file = next(one for one in manifest.files() if one.path.endswith("1.delta"))
     with pytest.raises(Exception, match="is damaged"):
@@ -268,7 +276,7 @@ def test_a_checkpoint_that_was_left_with_a_strange_path_is_passed_over(job: Kept
     path = job.folder / job.job / "checkpoints/chk-41.json"
     shutil.copy(path, path.with_name("before"))
     path.write_bytes(with_path(manifest, UP))
-    assert restore.verify_id(job.store, job.job, CheckpointId(41)) == ["chk-41.json can't be read"]
-    assert restore.find(job.store, job.job, "latest").manifest.id == 40
-    assert restore.candidates(job.store, job.job) == [41, 40]
+    assert verify_id(job.store, job.job, CheckpointId(41)) == ["chk-41.json can't be read"]
+    assert resolve(job.store, job.job, "latest").manifest.id == 40
+    assert candidates(job.store, job.job) == [41, 40]
     assert Generation(1) == FIRST

@@ -13,29 +13,31 @@ import weir
 from weir.clock import Clock
 from weir.config import resolve
 from weir.driver import notebook
+from weir.driver.context import JobContext
 from weir.errors import FencedError, RunFailedError, StorageError, WeirError
 from weir.ids import job_name
+from weir.monitor.job import look
 from weir.protocol import messages as m
 from weir.spark.failure import from_exception
 from weir.storage import open_store
 from weir.storage.attempts import AttemptLock
-from weir.supervisor.view import look
 
 LIMIT = 30.0
 
 
 class Engine:
-    """Remembers what it was failed with."""
+    """Remembers what its queries were failed with."""
 
-    def __init__(self, *given: Any) -> None:
-        self.report = given[5]
+    def __init__(self, context: JobContext, wanted: object) -> None:
+        self.report = context.report
         self.lost = threading.Event()
-        self.over = threading.Event()
+        self.over = context.end.over
+        self.end = context.end
         self.error: WeirError | None = None
-        self.failed: WeirError | None = None
         self.cancelled: bool | None = None
-
-    def start(self, wanted: object) -> None: ...
+        played: Any = SimpleNamespace(name="counts", spec=SimpleNamespace(bounded=False), fail=self.fail)
+        context.queries.begin([played], {played.name: ()})
+        assert context.queries.starts(played.name) and context.queries.take(played)
 
     def stop(self, seconds: float, *, cancelled: bool = False) -> None:
         self.cancelled = cancelled
@@ -53,7 +55,7 @@ class Engine:
 
 @pytest.fixture
 def engines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notebook, "Engine", Engine)
+    monkeypatch.setattr(notebook, "start_engine", Engine)
 
 
 def started(folder: Path, timeout: str) -> tuple[notebook.Run, Engine]:
@@ -129,9 +131,9 @@ def test_a_job_that_has_ended_or_failed_or_was_taken_over_is_not_cancelled(
         if end == "ended":
             engine.over.set()
         elif end == "failed":
-            engine.failed = StorageError(verb="write", path="offsets", reason="gone", root="/")
+            engine.end.failed = StorageError(verb="write", path="offsets", reason="gone", root="/")
         else:
-            run._lease.end()
+            run._attempt.lease.end()
         run.stop()
         assert engine.cancelled is False, end
 

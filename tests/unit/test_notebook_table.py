@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir.driver.table import run_table
+from weir.driver.notebook import run_table
 from weir.protocol.messages import BatchCommitted, CheckpointCompleted, Failure, QueryFailed
 
 

@@ -11,52 +11,61 @@ import pytest
 
 from tests.kept_job import KeptJob
 from weir.channel.position import Mode
-from weir.checkpoint import restore
-from weir.checkpoint.restore import Changes, From
 from weir.clock import ManualClock
-from weir.driver import replan
-from weir.driver.opening import Opened, Opening
-from weir.driver.replan import Replan
-from weir.driver.restoring import Restoring
+from weir.config import resolve
 from weir.errors import DatabaseError, FencedError, SinkMismatchError, SurgeryError, WeirError
 from weir.ids import Attempt, BatchId, Generation, QueryName
-from weir.job.live import Live
-from weir.lease import Lease
-from weir.savepoint.points import Point
-from weir.storage import generations, paths
+from weir.job.graph import Graph, QuerySpec
+from weir.protocol import messages as m
+from weir.restore.convert import Conversion
+from weir.restore.fetch import Opened
+from weir.restore.intent import intend
+from weir.restore.plan import Replan
+from weir.restore.point import Point
+from weir.restore.request import RestoreRequest
+from weir.restore.walk import Restoring
+from weir.storage import generation as generations
+from weir.storage import paths
+from weir.storage.lease import Lease
+from weir.storage.live import Live
 
 MISMATCH = SinkMismatchError(query="counts", path="out", reason="it is another's", todo="take another")
 UNREACHABLE = DatabaseError(verb="connect", place="db", reason="no answer")
 SURGERY = SurgeryError(query="counts", batch=1, reason="it can't")
 
 
-class Code:
+class Code(Restoring):
     """One version of a job: what it makes of a point's files, and how it fails at that."""
 
     def __init__(self, job: KeptJob, version: str, fails: WeirError | None = None) -> None:
-        self._job, self._version, self._fails = job, version, fails
+        self._kept, self._version, self._fails = job, version, fails
         self.notes: list[str] = []
+        clock, given = ManualClock(), cast(Any, SimpleNamespace(name=job.job))
+        config = resolve(file=None, job_options={"state.backend.type": "hashmap"}, environ={})
+        lease = Lease(Attempt(2), 1e9, clock)
+        super().__init__(given, given, config, job.store, Mode.ALIGNED, lease, self._hear, clock)
+
+    def _hear(self, message: m.Message) -> None:
+        if isinstance(message, m.Noted):
+            self.notes.append(message.text)
 
     def start(self, point: str | None = None, then: Callable[[], None] = lambda: None) -> Opened:
         """Open the files, and go on with `then` until they would be live."""
-        opening = Opening(
-            self._job.store, self._job.job, ManualClock(), self.notes.append, self._plan, self._carry_out
-        )
-        opened = opening.open(From(point) if point else None)
+        opened = self.open(RestoreRequest(point) if point else None)
         if opened.origin is not None:
-            with opening.underway(opened.live.generation, opened.origin):
+            with self.underway(opened):
                 then()
         return opened
 
-    def _plan(self, point: Point, _changes: Changes, _live: Live, _asked: bool) -> Replan:
+    def _plan(self, point: Point, request: RestoreRequest, live: Live, asked: bool) -> Replan:
         def target(root: Path) -> Callable[[str], Path]:
             return lambda path: root / path
 
         return cast(Replan, SimpleNamespace(point=point, layout=self._version, target=target))
 
-    def _carry_out(self, _made: Replan, live: Live) -> None:
-        made = self._job.root(live.generation) / "made-by"
-        made.write_text(self._version)
+    def _carry_out(self, made: Replan, live: Live) -> None:
+        written = self._kept.root(live.generation) / "made-by"
+        written.write_text(self._version)
         if self._fails is not None:
             raise self._fails
 
@@ -151,7 +160,7 @@ def test_a_job_that_was_never_live_may_try_its_savepoint_again(tmp_path: Path) -
     assert Code(job, "v1").start("chk-41").live.generation == 5
 
 
-class Work(replan._Work):
+class Work(Conversion):
     """A change of the one query's files that needs no Spark."""
 
     operates, rewrites = True, False
@@ -164,7 +173,7 @@ class Played(Replan):
     layout = "played"
     changed = frozenset({QueryName("counts")})
 
-    def _work(self, name: QueryName) -> Work:
+    def _conversion(self, name: QueryName) -> Work:
         given: Any = SimpleNamespace(name=name, plan=None, output_mode="append", writer=None, base=name)
         return Work(given, given, {}, cast(Any, 0), {}, given, given, {})
 
@@ -178,7 +187,7 @@ class Driver(Restoring):
         given: Any = SimpleNamespace(name=job.job, settings=place)
         super().__init__(given, given, given, job.store, Mode.ALIGNED, self.lease, lambda _: None, clock)
 
-    def _plan(self, point: Point, changes: Changes, live: Live, asked: bool) -> Replan:
+    def _plan(self, point: Point, request: RestoreRequest, live: Live, asked: bool) -> Replan:
         query: Any = SimpleNamespace(name="counts", wanted=True, was="")
         return Played(point, cast(Any, SimpleNamespace(queries=[query])), {}, {QueryName("counts"): query})
 
@@ -191,8 +200,8 @@ class Driver(Restoring):
 def test_a_driver_that_wakes_in_a_restore_leaves_alone_what_another_made_live(
     job: KeptJob, monkeypatch: pytest.MonkeyPatch, lease: str
 ) -> None:
-    monkeypatch.setattr(replan, "refusal", lambda *_: None)
-    restore.intend(job.store, job.job, "chk-41", accept_duplicates=False, clock=ManualClock(), why="")
+    monkeypatch.setattr("weir.restore.convert.refusal", lambda *_: None)
+    intend(job.store, job.job, RestoreRequest("chk-41"), clock=ManualClock(), why="")
     running = job.root(2) / "queries/counts/commits/2"
 
     def overtaken() -> None:
@@ -210,9 +219,22 @@ def test_a_driver_that_wakes_in_a_restore_leaves_alone_what_another_made_live(
 
 
 def test_a_driver_whose_lease_is_over_writes_nothing_of_a_restore(job: KeptJob) -> None:
-    restore.intend(job.store, job.job, "chk-41", accept_duplicates=False, clock=ManualClock(), why="")
+    intend(job.store, job.job, RestoreRequest("chk-41"), clock=ManualClock(), why="")
     woken = Driver(job)
     woken.lease.end()
     with pytest.raises(FencedError):
         woken.open(None)
     assert not (job.root(2) / "queries").exists() and not (job.root(2) / "aside").exists()
+
+
+@pytest.mark.parametrize("planned_for", [2, 3])
+def test_a_start_takes_what_the_plan_has_made_of_the_pipeline_for_its_own_generation(
+    job: KeptJob, planned_for: int
+) -> None:
+    graph, query = Graph([QueryName("counts")], [], {}), QuerySpec(QueryName("counts"), None)
+    planned_in = Live(job.store, job.job, Generation(planned_for))
+    made = Replan(cast(Any, None), cast(Any, None), {query.name: query}, {}, live=planned_in, learnt=graph)
+    opened = Opened(Live(job.store, job.job, Generation(2)), replan=made)
+    same = planned_for == 2
+    assert (opened.learnt, opened.spec(query.name)) == ((graph, query) if same else (None, None))
+    assert Opened(opened.live).spec(query.name) is None

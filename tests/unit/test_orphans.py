@@ -13,8 +13,8 @@ from weir.checkpoint import manifest as mf
 from weir.checkpoint.pins import Pins
 from weir.checkpoint.retention import drop, sweep
 from weir.ids import CheckpointId
-from weir.supervisor import orphans as module
-from weir.supervisor.orphans import Orphans, orphans
+from weir.monitor import checkpoints as module
+from weir.monitor.checkpoints import Orphans, orphans
 
 QUERY = "queries/counts"
 

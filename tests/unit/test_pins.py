@@ -15,7 +15,7 @@ import pytest
 
 from tests.kept_job import KeptJob, changes, tree, write
 from weir.checkpoint import copies as copies_module
-from weir.checkpoint import restore, retention
+from weir.checkpoint import retention
 from weir.checkpoint.copies import Copies
 from weir.checkpoint.kept import KeptFiles
 from weir.checkpoint.manifest import encode
@@ -23,10 +23,11 @@ from weir.checkpoint.pins import MEMORY_LIMIT, Pins
 from weir.config import CheckpointStorage
 from weir.errors import BadValueError, CheckpointTooLargeError, CopiesMismatchError, StorageError
 from weir.ids import BatchId, CheckpointId
+from weir.restore.point import verify
 from weir.spark.closure import GoneError, closure
 from weir.storage import files
-from weir.storage.generations import FIRST
-from weir.storage.objects import ObjectStore
+from weir.storage.generation import FIRST
+from weir.storage.object_store import ObjectStore
 
 ONE, TWO, THREE = CheckpointId(1), CheckpointId(2), CheckpointId(3)
 QUERY = "queries/counts"
@@ -372,7 +373,7 @@ def test_small_files_are_in_the_manifest_and_have_no_pin(job: KeptJob, tmp_path:
     assert list(tree(pinned(job))) == list(manifest.kept()) == [f"{QUERY}/{large(job)}"]
     assert tree(second / "job/generations/0001/pins") == tree(pinned(job))
     assert manifest.new_bytes == manifest.full_bytes > 1001
-    assert restore.verify(job.store, manifest) == []
+    assert verify(job.store, manifest) == []
     small = [file for file in manifest.files() if file.within]
     kept = KeptFiles(job.store, manifest)
     assert {file.path: kept.content(file) for file in small} == {
@@ -389,7 +390,7 @@ def test_a_small_file_is_read_once_and_new_once(job: KeptJob) -> None:
     second = job.take(2, again, names, 1)
     new = {file.path for file in second.files()} - {file.path for file in first.files()}
     assert second.new_bytes == sum(file.bytes for file in second.files() if file.path in new)
-    assert restore.verify(job.store, second) == []
+    assert verify(job.store, second) == []
 
 
 def test_a_start_with_a_lower_limit_links_what_was_in_the_manifest(job: KeptJob) -> None:

@@ -15,15 +15,15 @@ from weir.clock import Clock, Deadline
 from weir.errors import FencedError, StorageError
 from weir.ids import NO_BATCH, Attempt, BatchId, QueryName, Run, Token
 from weir.job import query as module
-from weir.job.committer import Committer
 from weir.job.graph import QuerySpec
 from weir.job.query import QueryRun
-from weir.job.sinks import Outcome
-from weir.job.sinks.fence import Knows, anyone
-from weir.job.together import HeldCommitter
-from weir.lease import Lease
 from weir.protocol.ledger import Ledger, Staged
-from weir.spark.layout import QueryFiles
+from weir.sinks import Outcome
+from weir.sinks.committer import Committer
+from weir.sinks.fence import Knows, anyone
+from weir.sinks.held_commit import HeldCommitter
+from weir.spark.checkpoint_files import QueryFiles
+from weir.storage.lease import Lease
 from weir.storage.local import LocalStore
 
 LIMIT = 30.0
@@ -98,6 +98,9 @@ class SlowSink:
     def describe(self) -> str:
         return "slow"
 
+    def look(self, owner: str, lineage: str, token: Token, knows: Knows = anyone) -> Ledger:
+        return Ledger()
+
     def open(self, owner: str, lineage: str, token: Token, knows: Knows = anyone) -> Ledger:
         return Ledger()
 
@@ -125,6 +128,17 @@ class SlowSink:
         return Outcome.DONE_NOW
 
 
+class NoHost:
+    """A run without a job around it: no batch waits, and nobody is told."""
+
+    def hold(self, spec: QuerySpec, batch: BatchId, over: Callable[[], bool]) -> None: ...
+
+    def oldest_cut(self, query: QueryName) -> BatchId | None:
+        return None
+
+    def delivered(self) -> None: ...
+
+
 class Played:
     """A run that was started."""
 
@@ -136,8 +150,8 @@ class Played:
         spec = QuerySpec(QueryName("q"), self.sink, frame=cast(Any, self.spark))
         token, clock = Token(Attempt(1), Run(1)), Clock()
         files = QueryFiles(LocalStore(folder), "query")
-        self.run = QueryRun(spec, files, token, Lease(Attempt(1), 3600, clock), 100, lambda batch, over: None)
-        self.run.start(lambda run_id: None, self._over)
+        self.run = QueryRun(spec, files, token, Lease(Attempt(1), 3600, clock), 100)
+        self.run.start(NoHost(), lambda run_id: None, self._over)
 
     def _over(self, run: QueryRun, error: Exception | None) -> None:
         self.error = error
@@ -261,10 +275,10 @@ def test_an_end_that_was_asked_for_before_the_query_had_begun_holds(tmp_path: Pa
     files = QueryFiles(LocalStore(tmp_path), "query")
     spec = QuerySpec(QueryName("q"), SlowSink(), frame=cast(Any, spark))
     token, lease = Token(Attempt(1), Run(1)), Lease(Attempt(1), 3600, Clock())
-    run = QueryRun(spec, files, token, lease, 100, lambda batch, over: None)
+    run = QueryRun(spec, files, token, lease, 100)
     ended = threading.Event()
     run.ask_to_end()
-    run.start(lambda run_id: None, lambda run, error: ended.set())
+    run.start(NoHost(), lambda run_id: None, lambda run, error: ended.set())
     with pytest.raises(module.StoppingError):
         spark.batch(0)
     spark.end()

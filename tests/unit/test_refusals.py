@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from weir.protocol.operators import Family, Operator, StateStore
-from weir.spark.layout import HASHMAP, ROCKSDB
-from weir.spark.refusals import CODEC, PARTITIONS, PROVIDER, ROW_CHECKSUM, partition_columns, refusals
+from weir.spark.checkpoint_files import HASHMAP, ROCKSDB
+from weir.spark.logs import PARTITIONS, PROVIDER
+from weir.spark.reshape import CODEC, ROW_CHECKSUM, partition_columns, refusals
 
 PROVIDERS = {"rocksdb": ROCKSDB, "hashmap": HASHMAP}
 KEY = ("string",)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,16 +18,13 @@ import pytest
 import weir
 from tests.kept_job import KeptJob, write
 from tests.played_files import PlayedFiles, WholeStore
-from weir.checkpoint import repair, restore
 from weir.checkpoint.manifest import Manifest, QueryCut
-from weir.checkpoint.restore import Changes, From
 from weir.clock import ManualClock
 from weir.config import resolve
-from weir.driver import engine as module
-from weir.driver.engine import Engine
-from weir.driver.opening import Opened
-from weir.driver.replan import Replan
-from weir.driver.restoring import Restoring
+from weir.driver import start as module
+from weir.driver.context import JobContext, JobEnd
+from weir.driver.queries import Queries
+from weir.driver.runs import LearntJob, RunFactory
 from weir.errors import (
     DatabaseError,
     FencedError,
@@ -41,18 +38,26 @@ from weir.errors import (
 )
 from weir.ids import NO_BATCH, Attempt, BatchId, CheckpointId, Generation, QueryName, Run, SourceName, Token
 from weir.job.graph import Graph, QuerySpec, Receiving
-from weir.job.live import Live
 from weir.job.query import QueryRun
-from weir.job.sinks import Outcome
-from weir.job.sinks.function import FunctionSink
-from weir.job.sources import journal, socket
-from weir.lease import Lease
 from weir.protocol import ledger
 from weir.protocol import messages as m
 from weir.protocol.ledger import Staged
-from weir.savepoint.points import Point
-from weir.storage import generations, paths
-from weir.storage.objects import ObjectStore
+from weir.restore import intent, repair
+from weir.restore.fetch import Opened
+from weir.restore.plan import Replan
+from weir.restore.point import Point
+from weir.restore.request import RestoreRequest
+from weir.restore.walk import Restoring
+from weir.sinks import Outcome
+from weir.sinks.function import FunctionSink
+from weir.sources import journal, socket
+from weir.spark.checkpoint_files import QueryFiles
+from weir.spark.file_sink import FileSinkLog
+from weir.storage import generation as generations
+from weir.storage import paths, sums
+from weir.storage.lease import Lease
+from weir.storage.live import Live
+from weir.storage.object_store import ObjectStore
 
 COUNTS, OTHER = QueryName("counts"), QueryName("other")
 DOWN = DatabaseError(verb="rewind", place="db", reason="no answer")
@@ -66,7 +71,7 @@ class RunsError(Exception):
 class PlayedRestoring(Restoring):
     """Every point fits the job, as it is."""
 
-    def _plan(self, point: Point, changes: Changes, live: Live, asked: bool) -> Replan:
+    def _plan(self, point: Point, request: RestoreRequest, live: Live, asked: bool) -> Replan:
         queries = point.manifest.queries
         made = SimpleNamespace(
             point=point,
@@ -116,7 +121,7 @@ class Outputs:
         return functools.reduce(ledger.apply, self._stores[name].history, ledger.Ledger()).last
 
 
-class Start(Engine):
+class Start:
     """One start of the job, up to where its queries would run."""
 
     def __init__(
@@ -134,28 +139,36 @@ class Start(Engine):
         clock = ManualClock()
         spark: Any = SimpleNamespace(version="4.3.0")
         lease = Lease(Attempt(attempt), 1e9, clock)
-        super().__init__(described, spark, config, job.store, lease, self.told.append, clock)
+        self._context = JobContext(
+            described, spark, config, job.store, lease, clock, self.told.append, Queries(), JobEnd()
+        )
 
     @property
     def notes(self) -> list[str]:
         return [one.text for one in self.told if isinstance(one, m.Noted)]
 
-    def _make_runs(self, opened: Opened) -> list[QueryRun]:
-        origin = generations.read_origin(self._store, self._name, self._live.generation)
-        assert origin is not None
-        self._origin = origin
-        self._graph = Graph(list(self._sinks), self._receiving, {})
-        frame: Any = SimpleNamespace(schema=None)
-        self._specs = {name: QuerySpec(name, sink, frame=frame) for name, sink in self._sinks.items()}
-        token = Token(self._lease.attempt, Run(1))
-        return [
-            QueryRun(spec, self._live.files(name), token, self._lease, 4, lambda _batch, _over: None)
-            for name, spec in self._specs.items()
-        ]
+    def start(self, wanted: RestoreRequest | None = None) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "learn", self._learn)
+            patch.setattr(module, "_coordinate", self._coordinate)
+            module.start(self._context, wanted)
 
-    def _coordinate(self, runs: list[QueryRun]) -> Any:
-        self._receivers.ask_to_end()
-        self._receivers.end_within(30.0)
+    def _learn(self, context: JobContext, opened: Opened, groups: object, together: object) -> LearntJob:
+        live, lease = opened.live, context.lease
+        origin = generations.read_origin(context.store, context.name, live.generation)
+        assert origin is not None
+        factory = RunFactory(
+            context, live, Graph(list(self._sinks), self._receiving, {}), cast(Any, groups), None
+        )
+        frame: Any = SimpleNamespace(schema=None)
+        factory.specs = {name: QuerySpec(name, sink, frame=frame) for name, sink in self._sinks.items()}
+        token = Token(lease.attempt, Run(1))
+        runs = [
+            QueryRun(spec, QueryFiles.of(live, name), token, lease, 4) for name, spec in factory.specs.items()
+        ]
+        return LearntJob(factory, runs, origin, cast(Any, None))
+
+    def _coordinate(self, *_: object) -> Any:
         raise RunsError
 
 
@@ -187,9 +200,20 @@ def checkpoint(job: KeptJob, id: int, cuts: Mapping[QueryName, int], *offsets: s
     return job.complete(job.manifest(id, queries))
 
 
+def file_sink_log(
+    folder: Path, newest: int, monkeypatch: pytest.MonkeyPatch, kind: type[FileSinkLog] = FileSinkLog
+) -> FileSinkLog:
+    """Every query writes with Spark's own file sink, whose log has batches up to the newest."""
+    for number in range(newest + 1):
+        write(folder / f"_spark_metadata/{number}", "v1")
+    log = kind(folder, COUNTS)
+    monkeypatch.setattr(QueryRun, "_file_sink_log", lambda _run: log)
+    return log
+
+
 def intend(job: KeptJob, point: str, **given: Any) -> Generation:
-    wanted = {"accept_duplicates": False, "clock": ManualClock(), "why": "a test", **given}
-    return restore.intend(job.store, job.job, point, **wanted)
+    request = RestoreRequest(point, **given)
+    return intent.intend(job.store, job.job, request, clock=ManualClock(), why="a test")
 
 
 def pending(job: KeptJob) -> Generation | None:
@@ -249,7 +273,7 @@ def test_a_point_whose_lines_are_gone_is_refused_when_it_is_asked_for(socket_job
 def test_a_journal_that_has_moved_on_is_found_before_any_sink_is_rewound(
     socket_job: KeptJob, outputs: Outputs, allow_dropped: bool
 ) -> None:
-    intend(socket_job, "chk-41", changes=Changes(allow_dropped=allow_dropped))
+    intend(socket_job, "chk-41", allow_dropped=allow_dropped)
     lines(socket_job, range(4900, 5001))
     start = Start(socket_job, {COUNTS: outputs.sink(COUNTS)}, receiving=receiving())
     with pytest.raises(LostInputError if allow_dropped else InputGoneError):
@@ -294,7 +318,7 @@ def test_a_ledger_that_was_rewound_to_nothing_is_not_one_that_was_lost() -> None
     def run() -> QueryRun:
         made = FunctionSink(lambda _frame, _batch: None, "job/sinks/counts", store=store)
         lease = Lease(Attempt(1), 1e9, ManualClock())
-        found = QueryRun(QuerySpec(COUNTS, made), files, token, lease, 4, lambda _batch, _over: None)
+        found = QueryRun(QuerySpec(COUNTS, made), files, token, lease, 4)
         found.open("job/counts", "lineage")
         return found
 
@@ -377,6 +401,23 @@ def test_a_point_that_another_restore_went_past_meanwhile_is_dropped(
     assert pending(begun) is None
 
 
+def test_a_rewind_of_the_log_of_sparks_file_sink_alone_is_recorded_as_begun(
+    job: KeptJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commits of its later batches are lost, so only the log itself knows of them."""
+
+    class UnreachableLog(FileSinkLog):
+        def rewind(self, to: BatchId, check: Callable[[], None] = lambda: None) -> None:
+            raise DOWN
+
+    checkpoint(job, 41, {COUNTS: 3})
+    file_sink_log(tmp_path / "out", 5, monkeypatch, UnreachableLog)
+    intend(job, "chk-41")
+    with pytest.raises(DatabaseError):
+        Start(job, {COUNTS: None}).start()
+    assert generations.rewinding(job.store, job.job) == {2: {COUNTS: 3}}
+
+
 # a query that the point does not know
 
 
@@ -387,7 +428,7 @@ def test_the_output_of_a_query_that_the_point_does_not_know_is_not_rewound(
     checkpoint(job, 41, {COUNTS: 3})
     outputs.deliver(COUNTS, 3)
     outputs.deliver(OTHER, 20)
-    wanted = From("chk-41") if asked else None
+    wanted = RestoreRequest("chk-41") if asked else None
     with pytest.raises(SinkMismatchError, match="it holds batches up to 20"):
         Start(job, {COUNTS: outputs.sink(COUNTS), OTHER: outputs.sink(OTHER)}).start(wanted)
     assert outputs.last(OTHER) == 20 and is_untouched(job) and pending(job) is None
@@ -399,7 +440,7 @@ def test_a_query_that_is_new_and_has_delivered_nothing_begins_with_the_point(
     checkpoint(job, 41, {COUNTS: 3})
     outputs.deliver(COUNTS, 3)
     with pytest.raises(RunsError):
-        Start(job, {COUNTS: outputs.sink(COUNTS), OTHER: outputs.sink(OTHER)}).start(From("chk-41"))
+        Start(job, {COUNTS: outputs.sink(COUNTS), OTHER: outputs.sink(OTHER)}).start(RestoreRequest("chk-41"))
     assert generations.live(job.store, job.job) == 2
 
 
@@ -440,6 +481,26 @@ def test_an_old_copy_of_the_directory_rewinds_nothing_until_a_person_says_so(
     assert outputs.last(COUNTS) == 3 and generations.live(job.store, job.job) > 1
 
 
+def test_a_repair_rewinds_no_more_of_the_log_of_sparks_file_sink_until_a_person_says_so(
+    job: KeptJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint(job, 41, {COUNTS: 3})
+    newest = 4 + MAX_AHEAD
+    log = file_sink_log(tmp_path / "out", newest, monkeypatch)
+    write(job.root() / "queries/counts/commits/3", "")
+    with pytest.raises(OutputAheadError, match=f"delivered batches up to {newest}"):
+        Start(job, {COUNTS: None}).start()
+    assert log.newest() == newest and is_untouched(job) and pending(job) is None
+    found = repair.plan(job.store, job.job)
+    assert found is not None
+    repair.carry_out(
+        job.store, job.job, found, accept_duplicates=False, clock=ManualClock(), still=lambda: None
+    )
+    with pytest.raises(RunsError):
+        Start(job, {COUNTS: None}, 3).start()
+    assert log.newest() == 3 and generations.live(job.store, job.job) > 1
+
+
 def test_sinks_that_fit_again_are_no_damage_any_more(job: KeptJob, outputs: Outputs) -> None:
     checkpoint(job, 41, {COUNTS: 3})
     outputs.deliver(COUNTS, 4 + MAX_AHEAD)
@@ -463,6 +524,7 @@ def test_a_point_of_a_higher_attempt_is_left_for_one_that_is_above_it(job: KeptJ
     assert origin is not None
     body = json.dumps({**vars(origin), "attempt": 500}).encode()
     job.store.put(paths.origin(job.job, generation), body)
+    job.store.put(paths.origin_sum(job.job, generation), sums.of(body))
     assert generations.awaited_attempt(job.store, job.job) == 500
     with pytest.raises(FencedError, match="attempt 500"):
         Start(job, {COUNTS: outputs.sink(COUNTS)}, 500).start()

@@ -11,15 +11,17 @@ import pytest
 
 from tests.fake_job import FakeJob, Weir
 from tests.kept_job import KeptJob, changes, tree, write
-from weir.checkpoint import restore
-from weir.checkpoint.damage import look
 from weir.checkpoint.manifest import encode
 from weir.checkpoint.pins import Pins
-from weir.checkpoint.repair import carry_out, plan
 from weir.errors import DamagedError, NotRewindableError
 from weir.ids import CheckpointId, Generation
+from weir.restore.damage import look
+from weir.restore.fetch import fetch
+from weir.restore.point import resolve
+from weir.restore.repair import carry_out, plan
 from weir.savepoint.take import Facts, take
-from weir.storage import generations, paths
+from weir.storage import generation as generations
+from weir.storage import paths
 
 QUERY = "queries/counts"
 
@@ -47,7 +49,7 @@ def opened(job: KeptJob, **facts: Any) -> Generation:
     assert found is not None
     given = {"accept_duplicates": False, "clock": job.clock, "still": lambda: None, **facts}
     number = carry_out(job.store, job.job, found, **given)
-    restore.open_generation(job.store, job.job, number)
+    fetch(job.store, job.job, number)
     return number
 
 
@@ -167,7 +169,7 @@ def weir(weir: Weir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Weir:
 
 def test_the_command_shows_asks_and_writes_down(job: KeptJob, weir: Weir, tmp_path: Path) -> None:
     FakeJob(tmp_path / "weir", "job").state("RUNNING").state("FAILED").end()
-    assert weir("repair", "job").out == "the live files of job are whole\n"
+    assert weir("repair", "job").out == "the live files of job are intact\n"
     empty(live(job) / "commits/2")
     before = tree(tmp_path / "weir")
     answer = weir("repair", "job")
@@ -181,7 +183,7 @@ def test_the_command_shows_asks_and_writes_down(job: KeptJob, weir: Weir, tmp_pa
     body = weir("repair", "job", "--to-last-good", "--yes", "--json").json
     assert body["generation"] == 2 and body["queries"][0]["back_to"] == 1
     assert body["damage"] == ["commits/2 of query counts is empty"]
-    assert "goes on from chk-1 at its next start" in weir("repair", "job").out
+    assert "resumes from chk-1 at its next start" in weir("repair", "job").out
 
 
 def test_a_job_that_runs_is_left_alone(job: KeptJob, weir: Weir, tmp_path: Path) -> None:
@@ -225,10 +227,11 @@ def test_a_job_that_was_started_meanwhile_is_left_alone(
         return both
 
     if when == "kept":  # the last thing that takes its time: to keep the batches, or to verify the checkpoint
-        target = "weir.checkpoint.restore.find" if checkpoint else "weir.checkpoint.repair.Pins.keep"
-        monkeypatch.setattr(target, behind(restore.find if checkpoint else Pins.keep))
+        target = "weir.restore.intent.resolve" if checkpoint else "weir.restore.repair.Pins.keep"
+        monkeypatch.setattr(target, behind(resolve if checkpoint else Pins.keep))
     else:
-        monkeypatch.setattr(f"weir.cli.repair.{when}", behind(plan) if when == "plan" else starts)
+        target = "weir.restore.repair.plan" if when == "plan" else "weir.cli.repair._confirm"
+        monkeypatch.setattr(target, behind(plan) if when == "plan" else starts)
     answer = weir("repair", "job", "--to-last-good", "--yes")
     assert answer.code == (1 if ended else 5)
     words = "its newest attempt was 1 and is 2" if ended else "attempt 2 is held by process"

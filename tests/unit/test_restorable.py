@@ -11,19 +11,21 @@ import pytest
 from tests.fake_job import FakeJob
 from tests.kept_job import KeptJob, write
 from tests.planned import CONF, COUNT, SUM, aggregation, dedup, shape
-from weir.checkpoint import restore
 from weir.clock import Clock, ManualClock
 from weir.ids import Attempt, QueryName
-from weir.protocol.shapes import Shape
+from weir.monitor.savepoints import known
+from weir.protocol.shape import Shape
+from weir.restore.intent import intend
+from weir.restore.request import RestoreRequest
 from weir.savepoint import shapes
-from weir.savepoint.manifest import FORMAT, SavedQuery, Savepoint
+from weir.savepoint.manifest import SavedQuery, Savepoint
 from weir.savepoint.place import Place
 from weir.savepoint.records import record
 from weir.savepoint.restorable import Answer, Present, Restorable, judge
 from weir.savepoint.take import Facts, take
 from weir.savepoint.verify import verify
-from weir.storage.generations import FIRST, mark_live
-from weir.supervisor.savepoints import known
+from weir.storage.generation import FIRST, mark_live
+from weir.storage.manifest import FORMAT
 
 
 def savepoint(was: Shape | None, conf: dict[str, str] = CONF, **more: Any) -> Savepoint:
@@ -122,7 +124,7 @@ def test_the_code_is_known_as_long_as_its_job_file_is_the_same(told: Told) -> No
 
 def test_a_savepoint_that_is_damaged_or_left_behind_is_not_restorable(told: Told) -> None:
     store, job = told.kept.store, told.kept.job
-    number = restore.intend(store, job, "chk-1", accept_duplicates=False, clock=ManualClock(), why="")
+    number = intend(store, job, RestoreRequest("chk-1"), clock=ManualClock(), why="")
     mark_live(store, job, number)
     assert told.answer()[0] == "no" and "rewound past it" in told.answer()[1]
     next(Path(told.place).rglob("metadata")).unlink()

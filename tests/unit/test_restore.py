@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,18 +14,24 @@ import pytest
 
 from tests.kept_job import KeptJob, changes, tree, write
 from weir.channel.position import Position
-from weir.checkpoint import edits, restore, retention
+from weir.checkpoint import edits, retention
 from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
 from weir.checkpoint.pins import Pins
 from weir.clock import ManualClock
 from weir.config import CheckpointStorage
 from weir.errors import DamagedCheckpointError, JobRunningError, NoSuchCheckpointError
 from weir.ids import BatchId, CheckpointId, Generation, QueryName
+from weir.restore import intent
+from weir.restore.fetch import fetch
+from weir.restore.point import attempt_of, attempt_of_latest, candidates, resolve, verify, verify_id
+from weir.restore.request import RestoreRequest
 from weir.savepoint.manifest import MANIFEST, decode, encode
 from weir.savepoint.records import record
 from weir.savepoint.take import Facts, take
-from weir.storage import Store, files, generations, paths
-from weir.storage.generations import FIRST, mark_live, read_origin
+from weir.storage import Store, files, paths
+from weir.storage import generation as generations
+from weir.storage.generation import FIRST, mark_live, read_origin
+from weir.storage.sealed import seal
 
 ONE, TWO = CheckpointId(1), CheckpointId(2)
 QUERY = "queries/counts"
@@ -36,14 +43,18 @@ def job(tmp_path: Path) -> KeptJob:
 
 
 def intend(job: KeptJob, point: str = "latest", accept_duplicates: bool = False) -> Generation:
-    return restore.intend(
-        job.store, job.job, point, accept_duplicates=accept_duplicates, clock=ManualClock(), why="a test"
+    return intent.intend(
+        job.store,
+        job.job,
+        RestoreRequest(point, accept_duplicates=accept_duplicates),
+        clock=ManualClock(),
+        why="a test",
     )
 
 
 def opened(job: KeptJob, point: str = "latest", accept_duplicates: bool = False) -> Generation:
     number = intend(job, point, accept_duplicates)
-    restore.open_generation(job.store, job.job, number)
+    fetch(job.store, job.job, number)
     return number
 
 
@@ -66,24 +77,24 @@ def closure_of(job: KeptJob, manifest: Manifest) -> dict[str, bytes]:
 @pytest.mark.parametrize(("point", "id"), [("latest", 43), ("chk-41", 41), ("42", 42)])
 def test_a_checkpoint_is_found_by_what_users_call_it(job: KeptJob, point: str, id: int) -> None:
     three(job)
-    assert restore.find(job.store, job.job, point).manifest.id == id
+    assert resolve(job.store, job.job, point).manifest.id == id
 
 
 @pytest.mark.parametrize("point", ["chk-7", "7", "newest", "chk-"])
 def test_one_that_is_not_there_is_answered_with_those_that_are(job: KeptJob, point: str) -> None:
     with pytest.raises(NoSuchCheckpointError, match="are: none"):
-        restore.find(job.store, job.job, point)
+        resolve(job.store, job.job, point)
     three(job)
     job.abort(42)
     with pytest.raises(NoSuchCheckpointError, match="are: chk-41, chk-43"):
-        restore.find(job.store, job.job, point)
+        resolve(job.store, job.job, point)
     with pytest.raises(NoSuchCheckpointError, match="chk-42"):
-        restore.find(job.store, job.job, "chk-42")
+        resolve(job.store, job.job, "chk-42")
 
 
 def test_latest_needs_a_checkpoint(job: KeptJob) -> None:
     with pytest.raises(NoSuchCheckpointError, match="it has no completed checkpoint"):
-        restore.find(job.store, job.job, "latest")
+        resolve(job.store, job.job, "latest")
 
 
 def damage_content(path: Path) -> None:
@@ -105,13 +116,13 @@ def test_a_damaged_file_is_found_and_the_one_before_is_taken(
     manifests = three(job)
     damage(job.root() / "pins" / QUERY / "state/0/0/3.delta")
     problem = f"{QUERY}/state/0/0/3.delta {words}"
-    assert restore.verify(job.store, manifests[2]) == [problem]
-    assert restore.verify_id(job.store, job.job, CheckpointId(43)) == [problem]
+    assert verify(job.store, manifests[2]) == [problem]
+    assert verify_id(job.store, job.job, CheckpointId(43)) == [problem]
     with pytest.raises(DamagedCheckpointError, match=rf"3\.delta {words}"):
         intend(job, "chk-43")
     told: list[tuple[str, str]] = []
-    found = restore.find(job.store, job.job, "latest", lambda name, what: told.append((name, what)))
-    assert (found.point, found.manifest.id, told) == ("chk-42", 42, [("chk-43", problem)])
+    found = resolve(job.store, job.job, "latest", lambda name, what: told.append((name, what)))
+    assert (found.name, found.manifest.id, told) == ("chk-42", 42, [("chk-43", problem)])
 
 
 def test_when_all_are_damaged_it_says_so(job: KeptJob) -> None:
@@ -125,21 +136,42 @@ def test_when_all_are_damaged_it_says_so(job: KeptJob) -> None:
 def test_a_manifest_that_can_not_be_read_is_damage(job: KeptJob) -> None:
     three(job)
     job.store.put(paths.completed(job.job, CheckpointId(43)), b'{"id": 43')
-    assert restore.find(job.store, job.job, "latest").manifest.id == 42
-    assert restore.verify_id(job.store, job.job, CheckpointId(43)) == ["chk-43.json can't be read"]
+    assert resolve(job.store, job.job, "latest").manifest.id == 42
+    assert verify_id(job.store, job.job, CheckpointId(43)) == ["chk-43.json can't be read"]
     with pytest.raises(DamagedCheckpointError, match=r"chk-43\.json"):
         intend(job, "43")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ((b'"format":2', b'"format":3'), "it has format 3"),
+        ((b'"id":43', b'"id":43,"added":1'), "it has added, which this weir does not know"),
+    ],
+)
+def test_a_manifest_of_a_newer_weir_is_not_called_damaged(
+    job: KeptJob, change: tuple[bytes, bytes], words: str
+) -> None:
+    three(job)
+    key = paths.completed(job.job, CheckpointId(43))
+    data = re.sub(rb'"checksum":"[0-9a-f]*"', b'"checksum":""', job.store.get(key) or b"", count=1)
+    job.store.put(key, seal(data.replace(*change, 1)))
+    (found,) = verify_id(job.store, job.job, CheckpointId(43))
+    assert words in found and found.endswith("a newer weir wrote it")
+    with pytest.raises(NoSuchCheckpointError, match="a newer weir wrote it"):
+        intend(job, "43")
+    assert resolve(job.store, job.job, "latest").manifest.id == 42
 
 
 def test_latest_is_on_the_way_to_the_live_files(job: KeptJob) -> None:
     three(job)
     second = opened(job, "chk-42")
-    assert restore.candidates(job.store, job.job) == [43, 42, 41]
+    assert candidates(job.store, job.job) == [43, 42, 41]
     mark_live(job.store, job.job, second)
-    assert restore.candidates(job.store, job.job) == [42, 41]
+    assert candidates(job.store, job.job) == [42, 41]
     job.take(44, job.pins(second), job.batch(2, generation=second), 2, generation=second)
-    assert restore.candidates(job.store, job.job) == [44, 42, 41]
-    assert restore.find(job.store, job.job, "chk-43").manifest.id == 43
+    assert candidates(job.store, job.job) == [44, 42, 41]
+    assert resolve(job.store, job.job, "chk-43").manifest.id == 43
 
 
 def saved(job: KeptJob, manifest: Manifest, folder: Path) -> str:
@@ -150,7 +182,7 @@ def saved(job: KeptJob, manifest: Manifest, folder: Path) -> str:
 
 def latest(job: KeptJob, savepoint_dir: Path | None = None) -> str:
     given = str(savepoint_dir) if savepoint_dir else ""
-    return restore.find(job.store, job.job, "latest", savepoint_dir=given).point
+    return resolve(job.store, job.job, "latest", savepoint_dir=given).name
 
 
 def test_latest_is_a_checkpoint_before_its_copy_and_the_copy_when_the_checkpoint_is_gone(
@@ -204,12 +236,12 @@ def test_latest_passes_over_a_savepoint_that_can_not_be_reached(
         latest(job)
     three(job)
     told: list[tuple[str, str]] = []
-    found = restore.find(job.store, job.job, "latest", lambda name, what: told.append((name, what)))
-    assert found.point == "chk-43" and [name for name, _ in told] == [place]
+    found = resolve(job.store, job.job, "latest", lambda name, what: told.append((name, what)))
+    assert found.name == "chk-43" and [name for name, _ in told] == [place]
     assert latest(job, Path(place)) == "chk-43", "nor does a savepoint-dir that can't be reached stop it"
     lost = KeptJob(tmp_path / "lost", lineage=False)
     lost.store.put(paths.saved(job.job, CheckpointId(99)), body)
-    assert restore.attempt_of_latest(lost.store, lost.job, "") == 0
+    assert attempt_of_latest(lost.store, lost.job, "") == 0
 
 
 def test_no_checkpoint_of_another_life_is_on_the_way(job: KeptJob, tmp_path: Path) -> None:
@@ -218,9 +250,9 @@ def test_no_checkpoint_of_another_life_is_on_the_way(job: KeptJob, tmp_path: Pat
     other = KeptJob(tmp_path / "other life")
     place = saved(other, three(other)[1], tmp_path / "saved")
     mark_live(job.store, job.job, opened(job, place, accept_duplicates=True))
-    assert restore.candidates(job.store, job.job) == []
+    assert candidates(job.store, job.job) == []
     shutil.rmtree(job.folder / paths.generations(job.job))
-    assert restore.candidates(job.store, job.job) == [43, 42, 41], "without live files any will do"
+    assert candidates(job.store, job.job) == [43, 42, 41], "without live files any will do"
 
 
 def test_a_fork_goes_back_to_no_point_of_its_own_that_it_was_taken_back_behind(
@@ -230,17 +262,9 @@ def test_a_fork_goes_back_to_no_point_of_its_own_that_it_was_taken_back_behind(
     fork = KeptJob(tmp_path / "weir", "test", lineage=False)
 
     def forked(point: str) -> Generation:
-        changes = restore.Changes(forked_from=job.job)
-        number = restore.intend(
-            fork.store,
-            fork.job,
-            point,
-            accept_duplicates=False,
-            clock=ManualClock(),
-            why="a test",
-            changes=changes,
-        )
-        restore.open_generation(fork.store, fork.job, number)
+        request = RestoreRequest(point, forked_from=job.job)
+        number = intent.intend(fork.store, fork.job, request, clock=ManualClock(), why="a test")
+        fetch(fork.store, fork.job, number)
         return number
 
     begun = forked(first)
@@ -274,7 +298,7 @@ def test_latest_is_no_savepoint_that_was_made_of_another_one(
         shutil.rmtree(place)
     with pytest.raises(NoSuchCheckpointError):
         latest(lost, tmp_path / "saved")
-    assert restore.find(lost.store, lost.job, str(made)).point == str(made), "by its name it is found"
+    assert resolve(lost.store, lost.job, str(made)).name == str(made), "by its name it is found"
 
 
 def test_a_job_that_lost_its_directory_comes_back_from_the_savepoint_that_was_taken_last(
@@ -286,8 +310,8 @@ def test_a_job_that_lost_its_directory_comes_back_from_the_savepoint_that_was_ta
         newest = saved(life, taken, tmp_path / "saved")
     lost = KeptJob(tmp_path / "weir", lineage=False)
     assert latest(lost, tmp_path / "saved") == newest, "though the number of the other is higher"
-    assert restore.attempt_of_latest(lost.store, lost.job, str(tmp_path / "saved")) == 1
-    assert restore.attempt_of_latest(life.store, life.job, str(tmp_path / "saved")) == 0
+    assert attempt_of_latest(lost.store, lost.job, str(tmp_path / "saved")) == 1
+    assert attempt_of_latest(life.store, life.job, str(tmp_path / "saved")) == 0
 
 
 # the intention
@@ -304,7 +328,7 @@ def test_an_intention_keeps_what_may_not_change(job: KeptJob) -> None:
     )
     assert (origin.lineage, origin.backend, origin.parallelism) == (job.origin.lineage, "hashmap", 1)
     assert generations.opening(job.store, job.job) == number
-    assert [path.name for path in job.root(number).iterdir()] == ["origin.json"]
+    assert sorted(path.name for path in job.root(number).iterdir()) == ["origin.crc32", "origin.json"]
 
 
 def test_to_intend_the_same_again_changes_nothing(job: KeptJob) -> None:
@@ -322,7 +346,7 @@ def test_a_checkpoint_that_is_dropped_while_it_is_verified_is_not_intended(
         return []
 
     three(job)
-    monkeypatch.setattr(restore, "verify", slow)
+    monkeypatch.setattr("weir.restore.point.verify", slow)
     with pytest.raises(NoSuchCheckpointError, match="are: chk-42, chk-43"):
         intend(job, "chk-41")
     assert generations.opening(job.store, job.job) is None
@@ -349,7 +373,7 @@ def test_a_checkpoint_that_is_let_go_and_asked_for_at_one_time_is_there_or_refus
         assert retention.drop(job.store, job.job, [CheckpointId(41), CheckpointId(42)]) == [42]
         opened(job, "chk-41")
     else:
-        monkeypatch.setattr(restore, "create_origin", drop_meanwhile)
+        monkeypatch.setattr("weir.restore.intent.create_origin", drop_meanwhile)
         with pytest.raises(NoSuchCheckpointError, match="deleted meanwhile"):
             intend(job, "chk-41")
         assert generations.opening(job.store, job.job) is None
@@ -394,14 +418,8 @@ def test_an_intention_of_a_job_that_was_started_meanwhile_never_counts(job: Kept
             raise JobRunningError(job=job.job, pid=1, host="here", user="me", since="now", attempt=2)
 
     with pytest.raises(JobRunningError):
-        restore.intend(
-            job.store,
-            job.job,
-            "chk-41",
-            accept_duplicates=False,
-            clock=ManualClock(),
-            why="a test",
-            still=still,
+        intent.intend(
+            job.store, job.job, RestoreRequest("chk-41"), clock=ManualClock(), why="a test", still=still
         )
     assert calls == [1, 1, 2][:started]
     assert generations.opening(job.store, job.job) is None
@@ -426,7 +444,8 @@ def test_the_new_generation_has_the_files_and_the_old_one_is_untouched(job: Kept
 def test_a_query_before_its_first_batch_gets_no_files(job: KeptJob) -> None:
     job.complete(job.manifest(1, {"counts": QueryCut(batch=-1)}))
     number = opened(job)
-    assert sorted(path.name for path in job.root(number).iterdir()) == ["copied.json", "origin.json"]
+    names = sorted(path.name for path in job.root(number).iterdir())
+    assert names == ["copied.json", "origin.crc32", "origin.json"]
 
 
 def test_a_channel_comes_back_with_its_numbers(job: KeptJob) -> None:
@@ -455,7 +474,7 @@ def test_what_was_in_memory_is_written(job: KeptJob) -> None:
     file = manifest.queries["counts"].files[0]
     torn = file.model_copy(update={"inline": "AAAA"})
     cut = manifest.queries["counts"].model_copy(update={"files": (torn,)})
-    assert restore.verify(job.store, manifest.model_copy(update={"queries": {"counts": cut}})) == [
+    assert verify(job.store, manifest.model_copy(update={"queries": {"counts": cut}})) == [
         f"{file.path} has 3 bytes instead of {file.bytes}"
     ]
 
@@ -486,14 +505,14 @@ def test_it_may_be_killed_at_any_file(job: KeptJob, monkeypatch: pytest.MonkeyPa
 
         monkeypatch.setattr(files, "link", dying)
         with pytest.raises(Killed):
-            restore.open_generation(job.store, job.job, number)
+            fetch(job.store, job.job, number)
         assert not job.store.exists(paths.copied(job.job, number))
         assert files_of(job, number).items() <= (closure_of(job, manifests[2]) | halves(job, number)).items()
         shutil.rmtree(job.root(number) / "queries")
     with pytest.raises(Killed):
-        restore.open_generation(job.store, job.job, number)
+        fetch(job.store, job.job, number)
     monkeypatch.undo()
-    assert restore.open_generation(job.store, job.job, number) == manifests[2]
+    assert fetch(job.store, job.job, number) == manifests[2]
     assert files_of(job, number) == closure_of(job, manifests[2])
 
 
@@ -506,14 +525,14 @@ def test_when_it_is_done_it_is_not_done_again(job: KeptJob) -> None:
     manifests = three(job)
     number = opened(job)
     shutil.rmtree(job.root() / "pins")
-    assert restore.open_generation(job.store, job.job, number) == manifests[2]
+    assert fetch(job.store, job.job, number) == manifests[2]
 
 
 def test_what_a_killed_try_left_wrong_is_made_right(job: KeptJob) -> None:
     manifests = three(job)
     number = intend(job)
     write(job.root(number) / QUERY / "metadata", "half")
-    restore.open_generation(job.store, job.job, number)
+    fetch(job.store, job.job, number)
     assert files_of(job, number) == closure_of(job, manifests[2])
 
 
@@ -522,7 +541,7 @@ def test_what_is_damaged_since_is_not_restored(job: KeptJob) -> None:
     number = intend(job)
     write(job.root() / "pins" / QUERY / "metadata", '{"id": "1"}')
     with pytest.raises(DamagedCheckpointError, match="metadata has changed"):
-        restore.open_generation(job.store, job.job, number)
+        fetch(job.store, job.job, number)
     assert not job.store.exists(paths.copied(job.job, number))
 
 
@@ -531,7 +550,7 @@ def test_what_was_dropped_since_is_not_restored(job: KeptJob) -> None:
     number = intend(job, "chk-41")
     job.store.delete(paths.completed(job.job, CheckpointId(41)))
     with pytest.raises(NoSuchCheckpointError, match="are: chk-42, chk-43"):
-        restore.open_generation(job.store, job.job, number)
+        fetch(job.store, job.job, number)
 
 
 # from the copies
@@ -544,12 +563,12 @@ def test_a_damaged_pin_is_replaced_by_its_copy(job: KeptJob, tmp_path: Path) -> 
     (pins / "metadata").unlink()
     damage_content(pins / "state/0/0/3.delta")
     write(pins / "offsets/2", "")
-    assert restore.verify(job.store, manifests[2]) == []
+    assert verify(job.store, manifests[2]) == []
     number = opened(job)
     assert files_of(job, number) == expected
     copies = tmp_path / "second/job/generations/0001/pins" / QUERY
     (copies / "metadata").unlink()
-    assert restore.verify(job.store, manifests[2]) == [f"{QUERY}/metadata is gone, and its copy is gone"]
+    assert verify(job.store, manifests[2]) == [f"{QUERY}/metadata is gone, and its copy is gone"]
 
 
 def test_a_lost_directory_comes_back_from_the_copies_alone(job: KeptJob, tmp_path: Path) -> None:
@@ -561,18 +580,18 @@ def test_a_lost_directory_comes_back_from_the_copies_alone(job: KeptJob, tmp_pat
     second.rename(moved)
     new = KeptJob(tmp_path / "new", lineage=False)
     point = f"{moved}/job/checkpoints/chk-42.json"
-    assert restore.attempt_of(point) == 1, "the fences in its channels and sinks are of that attempt"
+    assert attempt_of(point) == 1, "the fences in its channels and sinks are of that attempt"
     assert intend(new, point) == intend(new, point) == 2
     number = opened(new, point)
     assert files_of(new, number) == expected
     origin = read_origin(new.store, new.job, number)
     assert origin is not None and (origin.lineage, origin.parent) == (job.origin.lineage, 1)
     mark_live(new.store, new.job, number)
-    assert restore.candidates(new.store, new.job) == [42]
+    assert candidates(new.store, new.job) == [42]
     pins = new.pins(number, copy_dir=moved)
     new.origin = origin
     new.take(43, pins, new.batch(2, generation=number), 2, generation=number)
-    assert restore.verify_id(new.store, new.job, CheckpointId(42)) == []
+    assert verify_id(new.store, new.job, CheckpointId(42)) == []
 
 
 def test_a_manifest_elsewhere_must_be_there_and_of_this_job(job: KeptJob, tmp_path: Path) -> None:

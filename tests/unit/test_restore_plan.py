@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.planned import AVERAGE, CONF, COUNT, SUM, aggregation, dedup, operator, shape, unknown
 from weir.errors import BadMapError, BadOffsetsError
 from weir.protocol.offsets import FIRST, Position
-from weir.protocol.shapes import Computed, PlannedSource, Shape
-from weir.savepoint.plan import Overall, Part, Refused, RestorePlan, Verdict
-from weir.savepoint.plan_text import text
-from weir.savepoint.planning import Before, Options, plan
+from weir.protocol.plan_text import text
+from weir.protocol.restore_plan import Overall, Part, Refused, RestorePlan, Verdict
+from weir.protocol.shape import Computed, PlannedSource, Shape
+from weir.savepoint.verdicts import Before, Options, plan
 
 SMALL, LARGE = ("where (v < 8)", "reads json /in"), ("where (v >= 8)", "reads json /in")
 HASHMAP = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"

@@ -10,12 +10,16 @@ import pytest
 from tests.kept_job import KeptJob, tree, write
 from weir.channel.facts import Checkpoints
 from weir.channel.position import Status
-from weir.checkpoint import restore
 from weir.checkpoint.retention import ABORTED_KEPT, drop, drop_copied, sweep
 from weir.clock import ManualClock
 from weir.ids import CheckpointId, Generation
-from weir.storage import Store, generations, paths
-from weir.storage.generations import mark_live
+from weir.restore.fetch import fetch
+from weir.restore.intent import intend
+from weir.restore.point import verify
+from weir.restore.request import RestoreRequest
+from weir.storage import Store, paths
+from weir.storage import generation as generations
+from weir.storage.generation import mark_live
 from weir.storage.local import LocalStore
 
 QUERY = "queries/counts"
@@ -73,8 +77,8 @@ def test_what_no_checkpoint_needs_is_swept_and_live_files_are_not(job: KeptJob) 
     assert tree(job.folder) == {path: data for path, data in before.items() if path not in foretold}
     assert tree(job.root() / "queries") == live
     assert not (job.root() / "pins/full-2").exists()
-    assert restore.verify(job.store, new) == []
-    assert restore.verify(job.store, old) == [f"{QUERY}/commits/0 is gone"]
+    assert verify(job.store, new) == []
+    assert verify(job.store, old) == [f"{QUERY}/commits/0 is gone"]
     assert sweep(job.store, job.job, [new]) == []
 
 
@@ -102,14 +106,14 @@ def test_what_an_aborted_checkpoint_made_is_swept_unless_another_one_is_pending_
 def test_a_checkpoint_that_the_caller_left_out_keeps_its_files(job: KeptJob) -> None:
     manifest = job.take(1, job.pins(), job.batch(0), 0)
     assert sweep(job.store, job.job, []) == []
-    assert restore.verify(job.store, manifest) == []
+    assert verify(job.store, manifest) == []
 
 
 def test_nothing_is_swept_while_a_manifest_can_not_be_read(job: KeptJob) -> None:
     manifest = job.take(1, job.pins(), job.batch(0), 0)
     job.store.put(paths.completed(job.job, CheckpointId(1)), b"{half")
     assert sweep(job.store, job.job, []) == []
-    assert restore.verify(job.store, manifest) == []
+    assert verify(job.store, manifest) == []
 
 
 def test_it_may_be_killed_anywhere_and_goes_on(job: KeptJob) -> None:
@@ -125,10 +129,10 @@ def test_it_may_be_killed_anywhere_and_goes_on(job: KeptJob) -> None:
             drop(store, job.job, [CheckpointId(1)])
             sweep(store, job.job, [new])
         except Killed:
-            assert restore.verify(job.store, new) == []
+            assert verify(job.store, new) == []
         else:
             break
-    assert restore.verify(job.store, new) == []
+    assert verify(job.store, new) == []
     assert {*tree(job.root() / "pins")} == {file.path for file in new.files()}
 
 
@@ -158,15 +162,15 @@ def test_pins_of_a_generation_stay_as_long_as_a_checkpoint_of_it_is_retained(job
     drop(job.store, job.job, [CheckpointId(1)])
     assert len(sweep(job.store, job.job, [new])) == len(list(first.files()))
     assert tree(job.root(1) / "queries")
-    assert restore.verify(job.store, new) == []
+    assert verify(job.store, new) == []
 
 
 def test_a_restore_that_was_never_finished_leaves_only_its_origin(job: KeptJob) -> None:
     manifest = job.take(1, job.pins(), job.batch(0), 0)
     dead = intended(job.store, job, 1)
-    restore.open_generation(job.store, job.job, dead)
+    fetch(job.store, job.job, dead)
     again = intended(job.store, job, 1, accept_duplicates=True)
-    restore.open_generation(job.store, job.job, again)
+    fetch(job.store, job.job, again)
     assert sweep(job.store, job.job, [manifest]) == []
     mark_live(job.store, job.job, again)
     sweep(job.store, job.job, [manifest])
@@ -177,7 +181,7 @@ def test_a_restore_that_was_never_finished_leaves_only_its_origin(job: KeptJob) 
 def test_a_restore_that_was_dropped_leaves_only_that(job: KeptJob) -> None:
     manifest = job.take(1, job.pins(), job.batch(0), 0)
     dead = intended(job.store, job, 1)
-    restore.open_generation(job.store, job.job, dead)
+    fetch(job.store, job.job, dead)
     assert sweep(job.store, job.job, [manifest]) == [], "it may be taken up again"
     assert generations.drop(job.store, job.job, dead, "a test")
     assert sweep(job.store, job.job, [manifest], dry_run=True)
@@ -229,13 +233,17 @@ def test_copies_of_a_lost_job_are_never_swept(job: KeptJob, tmp_path: Path, anew
 
 
 def intended(store: Store, job: KeptJob, id: int, accept_duplicates: bool = False) -> Generation:
-    return restore.intend(
-        store, job.job, f"chk-{id}", accept_duplicates=accept_duplicates, clock=ManualClock(), why="a test"
+    return intend(
+        store,
+        job.job,
+        RestoreRequest(f"chk-{id}", accept_duplicates=accept_duplicates),
+        clock=ManualClock(),
+        why="a test",
     )
 
 
 def restored(store: Store, job: KeptJob, id: int) -> Generation:
     number = intended(store, job, id)
-    restore.open_generation(store, job.job, number)
+    fetch(store, job.job, number)
     mark_live(store, job.job, number)
     return number

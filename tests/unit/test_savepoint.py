@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,7 +19,6 @@ import pytest
 
 from tests.kept_job import KeptJob, tree, write
 from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
-from weir.checkpoint.restore import intend
 from weir.clock import Clock
 from weir.config import Keep
 from weir.errors import (
@@ -31,18 +31,22 @@ from weir.errors import (
     WeirError,
 )
 from weir.ids import Attempt, CheckpointId, Run, Token
-from weir.job.sources import journal
+from weir.restore.fetch import fetch_savepoint
+from weir.restore.intent import intend
+from weir.restore.request import RestoreRequest
 from weir.savepoint import writing
 from weir.savepoint.catalogue import entries, scheduled, superfluous
-from weir.savepoint.copying import copy, dispose
-from weir.savepoint.manifest import FORMAT, MANIFEST, SavedSink, decode, encode
+from weir.savepoint.copy import copy, dispose
+from weir.savepoint.manifest import MANIFEST, SavedSink, decode, encode
 from weir.savepoint.place import Place
-from weir.savepoint.restoring import bring_back
 from weir.savepoint.take import Facts, HaltedError, QueryFacts, Taken, take, unread_entries
 from weir.savepoint.verify import last_verified, verify
 from weir.savepoint.writing import HIDDEN
-from weir.storage.generations import read_origin
+from weir.sources import journal
+from weir.storage.generation import read_origin
 from weir.storage.local import LocalStore
+from weir.storage.manifest import FORMAT
+from weir.storage.sealed import seal
 
 FACTS = Facts("request", "ada@engine", since=0.0, job_file="wordcount.py", job_version="1f3c9a2b0d4e")
 SCHEMA = {"type": "struct", "fields": [{"name": "k", "type": "string", "nullable": True, "metadata": {}}]}
@@ -281,7 +285,7 @@ def test_a_sweep_that_comes_before_the_lock_is_tried_again(
 def test_that_the_name_of_a_new_one_is_taken_is_said_before_spark_is_asked(
     job: KeptJob, tmp_path: Path, word: str
 ) -> None:
-    from weir.driver.converting import convert
+    from weir.restore.convert_savepoint import convert
     from weir.state.edit import edit
 
     done, target, no_spark = taken(job, tmp_path / "saved"), str(tmp_path / "made"), cast("Any", None)
@@ -342,6 +346,10 @@ def test_what_is_no_manifest_or_not_for_this_weir_is_refused_by_name(job: KeptJo
         "can't be read" in refused("{") and "can't be read" in refused("[]") and "can't be" in refused("{}")
     )
     assert refused({**whole, "format": FORMAT + 1}).endswith("a newer weir wrote it")
+    later = encode(done.savepoint).replace(b'"job":', b'"added": 1, "job":', 1)
+    assert "is not what its checksum says" in refused(later.decode())
+    resealed = seal(re.sub(rb'"checksum": "[0-9a-f]*"', b'"checksum": ""', later, count=1))
+    assert refused(resealed.decode()) == "it has added, which this weir does not know: a newer weir wrote it"
     lost = {key: value for key, value in whole.items() if key != "lineage"}
     assert refused(lost) == "its manifest.json is not whole: lineage: Field required"
     assert "can't be the name of a job" in refused({**whole, "job": "../up"})
@@ -416,7 +424,13 @@ def test_a_bad_savepoint_is_refused_when_a_restore_is_asked_for_and_nothing_is_w
         (folder / MANIFEST).write_text(json.dumps(manifest))
     before = tree(tmp_path)
     with pytest.raises(error) as refusal:
-        intend(job.store, job.job, str(folder), accept_duplicates=True, clock=job.clock, why="a test")
+        intend(
+            job.store,
+            job.job,
+            RestoreRequest(str(folder), accept_duplicates=True),
+            clock=job.clock,
+            why="a test",
+        )
     assert words in refusal.value.text and str(folder) in refusal.value.text
     assert tree(tmp_path) == before
 
@@ -491,7 +505,7 @@ def test_what_was_received_and_not_read_goes_with_it_and_comes_back(job: KeptJob
     fresh = tmp_path / "fresh" / "wordcount"
     write(fresh / unread[2], "lines 5")
     generation = fresh / "generations" / "0001"
-    bring_back(Place(done.place), generation, lambda path: generation / path)
+    fetch_savepoint(Place(done.place), generation, lambda path: generation / path)
     assert [(fresh / path).read_text() for path in unread] == ["lines 3", "lines 4", "lines 5"]
     assert (fresh / "generations/0001/user-state/counts/1.json").exists()
     assert not (fresh / "generations/0001/sources").exists()
@@ -510,15 +524,27 @@ def test_what_another_life_has_received_in_place_of_its_lines_refuses_it(
     there = write(other.folder / "wordcount" / entry, "lines x")
     before = tree(other.folder)
     with pytest.raises(OtherInputError) as refusal:
-        intend(other.store, other.job, done.place, accept_duplicates=True, clock=job.clock, why="a test")
+        intend(
+            other.store,
+            other.job,
+            RestoreRequest(done.place, accept_duplicates=True),
+            clock=job.clock,
+            why="a test",
+        )
     assert str(there.parent.parent) in refusal.value.hint and "'lines'" in refusal.value.what
     generation = other.root(2)
     with pytest.raises(OtherInputError, match=r"000000003\.json"):
-        bring_back(Place(done.place), generation, lambda path: generation / path)
+        fetch_savepoint(Place(done.place), generation, lambda path: generation / path)
     assert tree(other.folder) == before, "nothing was brought"
     there.parent.parent.rename(tmp_path / "away")
-    intend(other.store, other.job, done.place, accept_duplicates=True, clock=job.clock, why="a test")
-    bring_back(Place(done.place), generation, lambda path: generation / path)
+    intend(
+        other.store,
+        other.job,
+        RestoreRequest(done.place, accept_duplicates=True),
+        clock=job.clock,
+        why="a test",
+    )
+    fetch_savepoint(Place(done.place), generation, lambda path: generation / path)
     assert there.read_text() == "lines 3"
 
 
@@ -535,12 +561,13 @@ def test_a_savepoint_whose_lines_would_cut_off_what_a_source_has_received_is_ref
     manifest = manifest.model_copy(update={"queries": {"counts": cut}, "attempt": 57})
     done = take(job.store, manifest, str(tmp_path / "saved"), FACTS, job.clock)
     other = KeptJob(tmp_path / "other", "wordcount")
-    given: dict[str, Any] = {"accept_duplicates": True, "clock": job.clock, "why": "a test"}
+    given: dict[str, Any] = {"clock": job.clock, "why": "a test"}
+    request = RestoreRequest(done.place, accept_duplicates=True)
     received = write(other.folder / "wordcount/sources/lines/log/000000005.json", entry(5))
     with pytest.raises(OtherInputError, match="up to 5, and the savepoint's begin with 300"):
-        intend(other.store, other.job, done.place, **given)
+        intend(other.store, other.job, request, **given)
     write(received, json.dumps(journal.fence(Token(Attempt(1), Run(1)), 0)))  # nothing was received
-    generation = intend(other.store, other.job, done.place, **given)
+    generation = intend(other.store, other.job, request, **given)
     origin = read_origin(other.store, other.job, generation)
     assert origin is not None and origin.attempt == 57, "the restore needs an attempt above it"
 

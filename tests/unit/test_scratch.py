@@ -99,6 +99,17 @@ def test_what_a_killed_supervisor_left_is_found_and_that_of_a_living_one_is_not(
     assert list(scratch.root().iterdir()) == []
 
 
+def test_a_living_one_from_which_a_cleaner_has_deleted_files_is_left_alone(temporary: Path) -> None:
+    held = Scratch.make()
+    for file in [path for path in held.path.iterdir() if path.is_file()]:
+        file.unlink()
+    long_ago = time.time() - 3600
+    os.utime(held.path, (long_ago, long_ago))
+    assert list(scratch.leftovers()) == []
+    os.close(held.handle)
+    assert [one.path for one in scratch.leftovers()] == [held.path]
+
+
 def test_a_group_that_lives_without_the_lock_keeps_its_directory(temporary: Path) -> None:
     """As a JVM does for moments, whose Python was killed."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)

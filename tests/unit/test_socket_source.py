@@ -18,15 +18,15 @@ from tests.line_server import LineServer, until
 from weir.clock import Clock, Deadline
 from weir.errors import FencedError, LostInputError
 from weir.ids import Attempt, QueryName, Run, SourceName, Token
-from weir.job.sources import Place, ReadingQuery
-from weir.job.sources import journal as entries
-from weir.job.sources.journal import KEPT, SMALLEST, Journal, dense_tail
-from weir.job.sources.lines import LONGEST, Lines
-from weir.job.sources.reader import JournalDataSource, JournalReader, Numbered, Share, share_out
-from weir.job.sources.socket import GROUP_BYTES, MAX_BYTES, SocketReceiver, SocketSource
-from weir.lease import Lease
-from weir.spark.layout import QueryFiles
+from weir.sources import Place, ReadingQuery
+from weir.sources import journal as entries
+from weir.sources.journal import KEPT, SMALLEST, Journal, dense_tail
+from weir.sources.lines import LONGEST, Lines
+from weir.sources.reader import JournalDataSource, JournalReader, Numbered, Share, share_out
+from weir.sources.socket import GROUP_BYTES, MAX_BYTES, SocketReceiver, SocketSource
+from weir.spark.checkpoint_files import QueryFiles
 from weir.storage import Store
+from weir.storage.lease import Lease
 from weir.storage.local import LocalStore
 from weir.storage.unreliable import UnreliableStore
 

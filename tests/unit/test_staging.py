@@ -9,10 +9,10 @@ import pytest
 from tests.played_files import PlayedFiles
 from weir.errors import LostStagingError, StorageError
 from weir.ids import Attempt, BatchId, Run, Token
-from weir.job.sinks import Outcome
-from weir.job.sinks.function import FunctionSink
-from weir.job.sinks.staging import StagedFiles
 from weir.protocol.ledger import Staged
+from weir.sinks import Outcome
+from weir.sinks.function import FunctionSink
+from weir.sinks.staging import StagedFiles
 from weir.storage.local import LocalStore
 
 TOKEN = Token(Attempt(1), Run(1))

@@ -14,10 +14,10 @@ from weir.ids import job_name
 from weir.link import Link
 from weir.protocol import messages as m
 from weir.storage.local import LocalStore
+from weir.supervisor.inbox import Requests
 from weir.supervisor.journal import History, Journal
 from weir.supervisor.process import DriverProcess, OutputFile
 from weir.supervisor.recovery import PARTS, Recovery, timeline
-from weir.supervisor.requests import Requests
 
 
 def committed(batch: int, **fields: object) -> m.BatchCommitted:

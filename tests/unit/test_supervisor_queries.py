@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -215,6 +216,42 @@ def test_a_committed_batch_ends_a_crash_loop(drivers: list[Driver], tmp_path: Pa
     Driver.scripts = [*[goes_on] * 6, ends]
     run = Run(tmp_path, {**SOON, "restart-strategy.crash-loop.attempts": "2"})
     assert run.alone()[0] is JobState.FINISHED and len(drivers) == 7
+
+
+BUG = m.Failure("the author's code failed", domain=Domain.USER, error="ValueError", exit_code=2)
+
+
+@pytest.mark.parametrize("failure", [INSIDE, BUG])
+@pytest.mark.parametrize("idle", [True, False])
+def test_failures_that_a_quiet_time_separates_are_no_crash_loop(
+    drivers: list[Driver], tmp_path: Path, failure: m.Failure, idle: bool
+) -> None:
+    """A query that waits for input commits nothing: its batch stays the same, however well it runs."""
+    runs = iter(range(6))
+
+    def fails_later(driver: Driver) -> None:
+        threading.Event().wait(0.1)
+        driver.heard(m.QueryFailed("counts", 1, 7, failure))
+
+    def script(driver: Driver, message: m.Message) -> None:
+        if isinstance(message, m.Start):
+            starts(driver, "counts")
+        elif isinstance(message, m.RestartQuery):
+            driver.heard(m.QueryStarted("counts", 1, 6))
+        if isinstance(message, m.Start | m.RestartQuery) and next(runs, None) is None:
+            driver.heard(m.QueryEnded("counts", 1, 7))
+            driver.heard(m.Ended(False))
+            driver.heard(None)
+        elif isinstance(message, m.Start | m.RestartQuery):
+            if idle:
+                driver.heard(m.QueryIdle("counts"))
+            threading.Thread(target=fails_later, args=(driver,)).start()
+
+    Driver.scripts = [script]
+    quiet = {"restart-strategy.exponential-delay.reset-backoff-threshold": "50 ms"}
+    run = Run(tmp_path, {**SOON, **quiet, "restart-strategy.crash-loop.attempts": "2"})
+    assert run.alone()[0] is (JobState.FINISHED if idle else JobState.FAILED)
+    assert len(run.events("failure")) == (6 if idle else 2)
 
 
 def test_what_fails_at_the_first_start_of_a_new_job_is_not_tried_again(

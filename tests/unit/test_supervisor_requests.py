@@ -34,14 +34,15 @@ from weir.config import Config
 from weir.errors import StorageError
 from weir.ids import Attempt
 from weir.protocol import messages as m
-from weir.protocol.checkpoints import AbortReason
+from weir.protocol.checkpoint import AbortReason
 from weir.protocol.states import JobState
 from weir.storage import paths
 from weir.storage.attempts import AttemptLock
 from weir.storage.local import LocalStore
-from weir.supervisor import loop, planning
+from weir.supervisor import loop
+from weir.supervisor import preview as planning
 from weir.supervisor.desk import Desk
-from weir.supervisor.requests import Requests
+from weir.supervisor.inbox import Requests
 
 INTERVAL = "execution.checkpointing.interval"
 COMPLETED = m.CheckpointCompleted(7, "aligned", "request", False, 0.5, 100, 900, subsumed=[4])

@@ -20,19 +20,19 @@ from tests.played_driver import (
     plays_along,
     restores,
 )
-from weir.checkpoint.restore import Changes, From
 from weir.clock import Clock
 from weir.config import Config, resolve
 from weir.ids import Generation
 from weir.protocol import messages as m
 from weir.protocol.states import JobState
-from weir.storage import generations
+from weir.restore.request import RestoreRequest
+from weir.storage import generation as generations
 from weir.storage.local import LocalStore
-from weir.supervisor import restoring
+from weir.supervisor import restore as restoring
 from weir.supervisor.home import Home
 
 MISFIT = m.Failure("it can't go on from there", "an operator is gone", "say what becomes of it", retry=False)
-RESHAPED = From("latest", changes=Changes(parallelism=8)).to_wire()
+RESHAPED = RestoreRequest("latest", parallelism=8).to_wire()
 GENERATION = Generation(2)
 """The one that the restore opens."""
 
@@ -71,20 +71,20 @@ def test_a_restore_into_another_shape_gives_the_next_driver_its_settings(
     run: Run, drivers: list[Driver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Driver.scripts = [plays_along, restores]
-    intended: list[dict[str, Any]] = []
+    intended: list[RestoreRequest] = []
 
-    def intend(*_: object, **given: Any) -> Generation:
-        intended.append(given)
+    def intend(store: object, job: object, request: RestoreRequest, **_: object) -> Generation:
+        intended.append(request)
         return GENERATION
 
     monkeypatch.setattr(restoring, "intend", intend)
-    wanted = From("latest", changes=Changes(parallelism=8, allow_dropped=True))
+    wanted = RestoreRequest("latest", parallelism=8, allow_dropped=True)
 
     def steps(client: Client) -> None:
         assert client.call("restore", **wanted.to_wire())["done"]
 
     assert run(steps) is JobState.CANCELED
-    assert intended[0]["changes"] == Changes(parallelism=8, allow_dropped=True, backend="rocksdb")
+    assert intended[0] == replace(wanted, backend="rocksdb")
     before, after = (Config.from_wire(one.heard_of(m.Prepare)[0].config) for one in drivers)
     assert (before.settings.parallelism_default, after.settings.parallelism_default) == (None, 8)
     assert not after.explicit("state.backend.type")
@@ -327,7 +327,7 @@ def test_a_driver_that_was_made_ready_with_other_settings_does_not_carry_out_the
 def test_a_restore_goes_before_the_point_that_the_job_was_started_from_and_has_not_reached(
     tmp_path: Path, drivers: list[Driver], points: list[tuple[str, bool]]
 ) -> None:
-    run = Run(tmp_path, {}, wanted=From("/saved/wordcount-12"))
+    run = Run(tmp_path, {}, wanted=RestoreRequest("/saved/wordcount-12"))
     Driver.scripts = [plays_along, fails(MISFIT), plays_along]
 
     def steps(client: Client) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from weir.checkpoint.triggers import Triggers, alignment_of
+from weir.checkpoint.trigger import alignment_of, rules_of
 from weir.config import Settings, changed
-from weir.protocol.checkpoints import Alignment
+from weir.protocol.checkpoint import Alignment
+from weir.protocol.pending import Rules, Triggers
 
 KEY = "execution.checkpointing"
 
@@ -15,26 +16,30 @@ def settings(**values: str) -> Settings:
     return Settings.model_validate({f"{KEY}.{key.replace('_', '-')}": value for key, value in values.items()})
 
 
+def rules(**values: str) -> Rules:
+    return rules_of(settings(**values))
+
+
 def test_an_interval_makes_it_due_again_and_again() -> None:
-    triggers, every = Triggers(100.0), settings(interval="10 s")
+    triggers, every = Triggers(100.0), rules(interval="10 s")
     assert (triggers.due(every, 109.9), triggers.left(every, 109.0)) == (None, 1.0)
     assert triggers.due(every, 110.0) == "interval"
-    triggers.triggered(112.0)
+    triggers = triggers.triggered(112.0)
     assert (triggers.due(every, 121.9), triggers.due(every, 122.0)) == (None, "interval")
 
 
 def test_records_make_it_due_and_are_counted_anew() -> None:
-    triggers, every = Triggers(0.0), settings(interval="off", interval_records="1000")
-    triggers.records += 999
+    triggers, every = Triggers(0.0), rules(interval="off", interval_records="1000")
+    triggers = triggers.plus(999)
     assert (triggers.due(every, 10**6), triggers.left(every, 10**6)) == (None, None)
-    triggers.records += 1
+    triggers = triggers.plus(1)
     assert triggers.due(every, 0.0) == "records"
-    triggers.triggered(0.0)
+    triggers = triggers.triggered(0.0)
     assert triggers.due(every, 0.0) is None
 
 
 def test_without_interval_and_records_none_is_due() -> None:
-    assert Triggers(0.0, records=10**9).due(settings(interval="off"), 10**9) is None
+    assert Triggers(0.0, records=10**9).due(rules(interval="off"), 10**9) is None
 
 
 @pytest.mark.parametrize(
@@ -55,4 +60,4 @@ def test_how_a_checkpoint_begins(mode: str, unaligned: str, patience: str, align
 def test_an_interval_that_was_changed_counts_from_the_last_trigger() -> None:
     triggers, every = Triggers(0.0), settings(interval="10 s")
     shorter = changed(every, {f"{KEY}.interval": "2 s"})
-    assert (triggers.due(every, 3.0), triggers.due(shorter, 3.0)) == (None, "interval")
+    assert (triggers.due(rules_of(every), 3.0), triggers.due(rules_of(shorter), 3.0)) == (None, "interval")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.spark.rows import Struct, UnknownTypeError, check, place_of, splice, struct_type
+from weir.spark.unsafe_row import Struct, UnknownTypeError, check, place_of, splice, struct_type
 
 
 def schema(*types: Any) -> dict[str, Any]:

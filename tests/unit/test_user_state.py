@@ -18,15 +18,15 @@ from typing import Any
 import pytest
 
 from weir import sinks
-from weir.checkpoint.flight import words_of
+from weir.checkpoint.vertex import words_of
 from weir.errors import ExternalError, FencedError, OutcomeUnknownError, StorageError, UserStateError
 from weir.ids import NO_BATCH, Attempt, BatchId, QueryName, Run, Token
-from weir.job.sinks import Outcome, StagingSink
-from weir.job.sinks.function import FunctionSink
-from weir.job.state import KEPT, LIMIT, State, States, UserStateSink, Values
 from weir.protocol.ledger import Staged, plan_start
+from weir.sinks import Outcome, StagingSink
+from weir.sinks.function import FunctionSink
+from weir.sinks.user_state import KEPT, LIMIT, State, States, UserStateSink, Values
+from weir.spark.checkpoint_files import QueryFiles
 from weir.spark.closure import GoneError
-from weir.spark.layout import QueryFiles
 from weir.storage.local import LocalStore
 from weir.storage.store import Created, Store
 from weir.storage.unreliable import UnreliableStore
@@ -504,3 +504,23 @@ def test_declarations_that_can_not_work_are_refused(tmp_path: Path) -> None:
 def test_a_query_without_states_keeps_its_sink(tmp_path: Path) -> None:
     sink = sinks.function(print).at(str(tmp_path), QueryFiles(LocalStore(tmp_path), "query"))
     assert States(TRAIN).around(TRAIN, sink, Values(LocalStore(tmp_path), TRAIN)) is sink
+
+
+def test_lost_values_are_found_though_a_later_batch_was_staged_and_never_decided(tmp_path: Path) -> None:
+    driver = Driver(LocalStore(tmp_path), 1, lambda state, batch: setattr(state, "value", batch))
+    driver.run(upto=3)
+    driver.stage(4)
+    assert driver.values.problems(BatchId(3)) == {}
+    driver.store.delete("generation/user-state/train/values/000000003-1-1.json")
+    assert driver.values.problems(BatchId(3)) == {"user-state/train/values/000000003": "is gone"}
+
+
+def test_a_staging_that_is_discarded_is_not_missed(tmp_path: Path) -> None:
+    """Its batch ran again without the state, which came back later."""
+    driver = Driver(LocalStore(tmp_path), 1, lambda state, batch: setattr(state, "value", batch))
+    driver.run(upto=3)
+    driver.stage(4)
+    driver.values.discard(BatchId(4), [])
+    assert driver.values.problems(BatchId(5)) == {}
+    driver.values.rewind(BatchId(2))
+    assert driver.values.problems(BatchId(3)) == {}

@@ -21,11 +21,14 @@ from starlette.testclient import TestClient
 from tests.fake_job import FakeJob, Weir
 from tests.unit.test_cli_savepoints import saved
 from tests.web_site import ASKS, Answering, checkpointed, client, described, failed, site
-from weir.checkpoint.restore import Changes, From
+from weir.monitor import logs
+from weir.monitor.checkpoints import lengths
+from weir.monitor.figures import HISTOGRAMS, MEANINGS
 from weir.protocol.messages import BatchCommitted
-from weir.supervisor.checkpoints import lengths
-from weir.web import doing, sampling
-from weir.web.metrics import MEANINGS
+from weir.restore.request import RestoreRequest
+from weir.storage import paths
+from weir.supervisor.journal import Journal
+from weir.web import sample as sampling
 
 API = "/api/v1"
 INTERVAL = "execution.checkpointing.interval"
@@ -258,7 +261,7 @@ def test_an_operation_that_failed_is_a_failure(api: TestClient, job: FakeJob) ->
     assert answer.json()["error"]["why"] == "its files could not be kept"
     (kept,) = data(api.get(f"{API}/jobs/wordcount/operations"))
     assert (kept["status"], kept["result"]) == ("failed", None)
-    assert kept["error"]["what"] == "job 'wordcount' has not completed a checkpoint"
+    assert kept["error"]["what"] == "checkpoint 8 of wordcount was aborted"
 
 
 def test_two_browsers_that_press_savepoint_at_once_get_one(api: TestClient, job: FakeJob) -> None:
@@ -325,7 +328,7 @@ def test_savepoints_are_listed_looked_into_verified_and_disposed_of(
     assert (listed["path"], listed["verified"]) == (taken.place, None)
     assert listed["restorable"] == {
         "answer": "unknown",
-        "why": "no start has told so far what its queries are",
+        "why": "no start has recorded yet what its queries are",
     }
     page = api.get("/jobs/wordcount/savepoints").text
     assert f"weir plan FILE -s {taken.place}" in page
@@ -362,8 +365,9 @@ def test_a_restore_goes_to_the_supervisor_or_is_written_down(api: TestClient, jo
     done = data(api.post(f"{API}/jobs/wordcount/restore?wait=20", json=said, headers=ASKS))
     supervisor.end()
     verb, heard = supervisor.heard[0]
-    changes = Changes(("counts/0=1",), True, 5, "hashmap", {"counts/@0": "earliest"}, claim=True)
-    assert (verb, From.from_wire(heard)) == ("restore", From("/saved/wordcount-41", changes=changes))
+    given: Any = {"maps": ("counts/0=1",), "allow_dropped": True, "parallelism": 5, "backend": "hashmap"}
+    wanted = RestoreRequest("/saved/wordcount-41", **given, offsets={"counts/@0": "earliest"}, claim=True)
+    assert (verb, RestoreRequest.from_wire(heard)) == ("restore", wanted)
     assert (done["result"]["checkpoint"], done["result"]["live"]) == (41, True)
     no_place = {"point": "41", "offsets": {"counts/@0": "somewhere"}}
     refused = api.post(f"{API}/jobs/wordcount/restore", json=no_place, headers=ASKS)
@@ -430,7 +434,7 @@ def test_a_sample_of_state_is_read_by_one_process_at_a_time_with_a_limit(
     began = tmp_path / "began"
     # Its child, as Spark has a JVM, would keep the pipe open and outlive it.
     script = f"import os, time; os.fork(); open({str(began)!r}, 'a').write('.'); time.sleep(600)"
-    monkeypatch.setattr(doing, "WEIR", (sys.executable, "-c", script))
+    monkeypatch.setattr(sampling, "WEIR", (sys.executable, "-c", script))
     monkeypatch.setattr(sampling, "LIMIT", 5.0)
     first = api.post(f"{API}/jobs/wordcount/state/sample", json={"query": "counts"}, headers=ASKS)
     assert first.status_code == 202
@@ -442,7 +446,7 @@ def test_a_sample_of_state_is_read_by_one_process_at_a_time_with_a_limit(
     ended = data(api.get(f"{API}/operations/{first.json()['data']['id']}?wait=30"))
     assert ended["error"]["what"] == "the state was not read within 5 s"
     secret = "import sys; sys.exit('could not connect to postgresql://ada:hunter2@db')"
-    monkeypatch.setattr(doing, "WEIR", (sys.executable, "-c", secret))
+    monkeypatch.setattr(sampling, "WEIR", (sys.executable, "-c", secret))
     broken = api.post(ask, json={"query": "counts"}, headers=ASKS)
     assert broken.status_code == 409 and "ada:***@db" in broken.json()["error"]["why"]
 
@@ -468,7 +472,7 @@ def test_metrics_are_prometheus_and_their_counters_only_grow(
     )
     assert found["weir_recovery_part_seconds", (("part", "wait"), label)] == 1.0
     assert found["weir_rows_total", (("query", "counts"), label)] == 1500
-    assert {name for name, _ in found} <= set(MEANINGS)
+    assert {_figure_of(name) for name, _ in found} <= set(MEANINGS)
     as_json = {one["name"] for one in data(api.get(f"{API}/jobs/wordcount/metrics"))}
     assert as_json == {name for name, _ in found} - {"weir_build_info"}
     assert not [labels for _, labels in found if "job" in dict(labels)]  # Prometheus' own label
@@ -476,6 +480,72 @@ def test_metrics_are_prometheus_and_their_counters_only_grow(
     job.journal.flush()
     again = api.get("/metrics").text
     assert 'weir_checkpoints_total{outcome="completed",weir_job="wordcount"} 18.0' in again
+
+
+def test_the_end_of_a_log_is_read_over_files_that_were_turned(
+    api: TestClient, job: FakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"{API}/jobs/wordcount/log"
+    nothing: dict[str, Any] = {"attempt": None, "attempts": [], "lines": [], "cut": False}
+    assert data(api.get(path)) == nothing
+    job.log(1, "first\n\x1b[1msecond\x1b[0m\n", turned=1)
+    job.log(1, "third\n")
+    whole = {"attempt": 1, "attempts": [1], "lines": ["first", "second", "third"], "cut": False}
+    assert data(api.get(path)) == whole
+    assert data(api.get(f"{path}?lines=2")) == whole | {"lines": ["second", "third"], "cut": True}
+    monkeypatch.setattr(logs, "_MOST", 8)  # "ond" of the second line, and the third
+    assert data(api.get(path)) == whole | {"lines": ["third"], "cut": True}
+    job.restart().log(2, "fourth\n")
+    assert data(api.get(path)) == {"attempt": 2, "attempts": [2, 1], "lines": ["fourth"], "cut": False}
+    assert data(api.get(f"{path}?attempt=7"))["lines"] == []
+    assert api.get(f"{API}/jobs/nobody/log").status_code == 404
+
+
+def _figure_of(name: str) -> str:
+    figure = re.sub("_(bucket|count|sum)$", "", name)
+    return figure if figure in HISTOGRAMS else name
+
+
+def _histogram(api: TestClient, name: str) -> tuple[dict[str, float], float, float]:
+    """Of the histogram of this name its cumulative buckets, its count and its sum."""
+    (family,) = [one for one in text_string_to_metric_families(api.get("/metrics").text) if one.name == name]
+    assert family.type == "histogram"
+    buckets = {one.labels["le"]: one.value for one in family.samples if one.name == f"{name}_bucket"}
+    ends = {one.name: one.value for one in family.samples}
+    return buckets, ends[f"{name}_count"], ends[f"{name}_sum"]
+
+
+def test_durations_are_histograms_that_only_grow(api: TestClient, job: FakeJob, tmp_path: Path) -> None:
+    checkpointed(failed(job), 1, 20)  # 0.01 s to 0.19 s; 10 and 20 were aborted
+    buckets, count, total = _histogram(api, "weir_checkpoint_duration_seconds")
+    assert (buckets["0.01"], buckets["0.025"], buckets["0.1"], buckets["0.25"]) == (1, 2, 9, 18)
+    assert (buckets["+Inf"], count, round(total, 6)) == (18, 18, 1.8)
+    assert list(buckets.values()) == sorted(buckets.values())
+    assert _histogram(api, "weir_recovery_duration_seconds")[0]["1.0"] == 0
+    assert _histogram(api, "weir_recovery_duration_seconds")[1:] == (1, 1.5)
+    assert _histogram(api, "weir_batch_duration_seconds")[1:] == (1, 0.5)
+    job.journal._db.execute("delete from events where kind like 'checkpoint %'")  # as pruning does
+    job.journal._db.execute("delete from batches")
+    job.journal.close()  # the supervisor restarts
+    job.journal = Journal(tmp_path / paths.journal(job.name), job.clock)
+    checkpointed(job, 21, 21)
+    job.batch(42)
+    assert _histogram(api, "weir_checkpoint_duration_seconds")[1] == 19
+    assert _histogram(api, "weir_batch_duration_seconds")[1:] == (2, 1.0)
+
+
+def test_a_journal_of_an_earlier_weir_gets_histograms_of_what_it_keeps(
+    api: TestClient, job: FakeJob, tmp_path: Path
+) -> None:
+    checkpointed(failed(job), 1, 9)
+    job.batch(42)
+    before = [_histogram(api, name) for name in HISTOGRAMS]
+    job.journal._db.execute("drop table histograms")
+    job.journal.close()
+    assert "_duration_seconds" not in api.get("/metrics").text
+    for _ in range(2):  # the second start adds nothing
+        Journal(tmp_path / paths.journal(job.name), job.clock).close()
+        assert [_histogram(api, name) for name in HISTOGRAMS] == before
 
 
 def test_versions_are_in_metrics_and_rest(api: TestClient) -> None:

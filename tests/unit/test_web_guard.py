@@ -23,7 +23,7 @@ from weir.storage.attempts import AttemptLock
 from weir.storage.local import LocalStore
 from weir.web.app import application, guarded
 from weir.web.guard import SESSION_SECONDS, Sessions
-from weir.web.serving import Server, bind
+from weir.web.server import Server, bind
 from weir.web.token import Token, own_file, read_token, token_for
 
 COOKIE = "weir-session-8081"

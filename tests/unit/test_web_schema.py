@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.fake_job import FakeJob
 from tests.web_site import ASKS, HERE, Answering, checkpointed, described, failed, site
-from weir.web import doing
+from weir.web import sample as sampling
 from weir.web.app import application, guarded
 
 CHECKS = [
@@ -43,7 +43,7 @@ def schema(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     loaded = schemathesis.openapi.from_asgi("/api/v1/openapi.json", app)
     loaded.app = guarded(app, None, "127.0.0.1")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(doing, "WEIR", ("false",))  # no process with Spark for each call
+        patch.setattr(sampling, "WEIR", ("false",))  # no process with Spark for each call
         yield loaded
     supervisor.end()
 

@@ -11,7 +11,7 @@ from weir.clock import Clock
 from weir.errors import ExternalError, NoTokenError, UserCodeError
 from weir.spark.failure import from_exception
 from weir.supervisor.journal import History, Journal
-from weir.words import (
+from weir.text import (
     Scrubber,
     body_without_secrets,
     counted,

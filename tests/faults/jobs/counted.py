@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 import weir
 from weir.ids import BatchId, Token
-from weir.job.sinks.files import FilesSink
+from weir.sinks.files import FilesSink
 
 KEYS, ROWS = 10, 50
 

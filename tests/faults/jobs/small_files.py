@@ -6,8 +6,8 @@ Arguments: the input folder, the output folder.
 import sys
 
 import weir
-from weir.job.sinks import files_ledger
-from weir.protocol import merging
+from weir.protocol import compaction as merging
+from weir.sinks import files_ledger
 
 files_ledger.EVERY = 5
 merging.FAN = 4
