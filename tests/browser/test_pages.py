@@ -394,8 +394,8 @@ def test_every_part_of_a_recovery_has_a_colour_of_its_own(job: FakeJob, url: str
     page = opened(f"{url}/recoveries")
     expect(page.locator(".legend i")).not_to_have_count(0)
     # One look at the page: it redraws itself, and an element that was replaced has no style any more.
-    seen = "() => [...document.querySelectorAll('.legend i')].map(mark => getComputedStyle(mark).backgroundColor)"
-    colours = page.evaluate(seen)
+    marks = "[...document.querySelectorAll('.legend i')]"
+    colours = page.evaluate(f"() => {marks}.map(mark => getComputedStyle(mark).backgroundColor)")
     assert len(colours) == len(set(colours)) == 11
 
 
