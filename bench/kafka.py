@@ -31,9 +31,8 @@ from tests.kafka_server import KafkaServer
 from weir.ids import Attempt, BatchId, Run, Token
 from weir.protocol.ledger import Staged
 from weir.sinks.kafka import KafkaSink
-from weir.sinks.kafka_broker import KafkaBroker
+from weir.sinks.kafka_broker import PRODUCER, KafkaBroker
 from weir.sinks.kafka_records import Columns
-from weir.sinks.kafka_sending import PRODUCER
 from weir.sinks.staging import folder_of
 from weir.storage.local import LocalStore
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from weir.ids import BatchId
 from weir.spark.defaults import Backend, state_defaults
-from weir.spark.operator_metadata import operators
+from weir.spark.state_schema import operators
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,8 +22,7 @@ import weir
 from tests.faults.jobs.diamond import build, left, right
 from weir.channel.log import Tail, read_entry, segments, tail_behind
 from weir.checkpoint import manifest as mf
-from weir.checkpoint.edits import edit_of
-from weir.checkpoint.kept import KeptFiles
+from weir.checkpoint.kept import KeptFiles, edit_of
 from weir.checkpoint.manifest import Manifest
 from weir.clock import Clock
 from weir.ids import CheckpointId, QueryName, job_name

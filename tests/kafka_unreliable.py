@@ -6,8 +6,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 
 from weir.errors import BrokerError, OutcomeUnknownError
-from weir.sinks.kafka_broker import Broker, Entry
-from weir.sinks.kafka_sending import Record
+from weir.sinks.kafka_broker import Broker, Entry, Record
 
 
 class UnreliableBroker:

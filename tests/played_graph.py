@@ -16,9 +16,9 @@ from tests.kept_job import CONF, write
 from weir.channel.position import Position
 from weir.channel.writer import ChannelWriter
 from weir.checkpoint import manifest as mf
+from weir.checkpoint.complete import Outside
 from weir.checkpoint.coordinator import Coordinator
 from weir.checkpoint.copies import Copies
-from weir.checkpoint.notify import Outside
 from weir.checkpoint.vertex import Vertex
 from weir.clock import ManualClock
 from weir.config import Settings
@@ -28,8 +28,8 @@ from weir.protocol import messages as m
 from weir.protocol.ledger import Staged
 from weir.spark.checkpoint_files import QueryFiles
 from weir.storage import Created
+from weir.storage.attempts import Lease
 from weir.storage.generation import FIRST, open_origin
-from weir.storage.lease import Lease
 from weir.storage.live import Live
 from weir.storage.local import LocalStore
 

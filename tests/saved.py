@@ -10,7 +10,7 @@ from weir.savepoint.writing import begin
 from weir.spark.closure import closure
 from weir.spark.cut import conf_of, is_operator
 from weir.spark.logs import OperatorEntry
-from weir.spark.operator_metadata import operators
+from weir.spark.state_schema import operators
 from weir.storage import files
 from weir.storage.manifest import FORMAT
 

@@ -36,8 +36,8 @@ from weir.sources.journal import Journal
 from weir.spark.checkpoint_files import ROCKSDB
 from weir.spark.closure import closure
 from weir.storage import open_store, paths, sums
+from weir.storage.attempts import Lease
 from weir.storage.generation import FIRST
-from weir.storage.lease import Lease
 from weir.storage.local import LocalStore
 
 LAST = BatchId(2)

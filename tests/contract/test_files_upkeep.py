@@ -34,7 +34,7 @@ WITHIN = range(30)
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files_ledger, "EVERY", EVERY)
-    monkeypatch.setattr("weir.protocol.compaction.FAN", 4)
+    monkeypatch.setattr("weir.sinks.compaction.FAN", 4)
 
 
 def token(attempt: int) -> Token:

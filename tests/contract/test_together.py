@@ -25,12 +25,11 @@ from weir.sinks import Outcome, StagingSink
 from weir.sinks.files_ledger import ABOUT
 from weir.sinks.held_commit import HeldCommitter, Permit, Together
 from weir.sinks.kafka import KafkaSink
-from weir.sinks.kafka_broker import Entry
+from weir.sinks.kafka_broker import Entry, Record
 from weir.sinks.kafka_records import Columns
-from weir.sinks.kafka_sending import Record
 from weir.sinks.postgres.sink import PostgresSink
 from weir.spark.checkpoint_files import QueryFiles
-from weir.storage.lease import Lease
+from weir.storage.attempts import Lease
 from weir.storage.local import LocalStore
 
 SCHEMA = T.StructType([T.StructField("value", T.LongType())])

@@ -134,7 +134,7 @@ def test_merged_files_hold_the_same_rows_for_all_readers(
     partition_by: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("weir.protocol.compaction.FAN", FAN)
+    monkeypatch.setattr("weir.sinks.compaction.FAN", FAN)
     sink = weir.sinks.files(str(tmp_path), format, partition_by=partition_by, compact="1 mb")
     sink.open("job/query", "lineage", TOKEN)
     older = spark.createDataFrame([row[:4] for row in ROWS], SCHEMA.rpartition(",")[0]).coalesce(1)
@@ -167,7 +167,7 @@ def test_files_whose_types_do_not_fit_are_not_merged(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("weir.protocol.compaction.FAN", FAN)
+    monkeypatch.setattr("weir.sinks.compaction.FAN", FAN)
     sink = weir.sinks.files(str(tmp_path), compact="1 mb")
     sink.open("job/query", "lineage", TOKEN)
     for batch in range(FAN):

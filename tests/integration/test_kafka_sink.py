@@ -40,9 +40,8 @@ from weir.ids import Attempt, BatchId, Run, Token
 from weir.protocol.ledger import Staged
 from weir.sinks import Outcome
 from weir.sinks.kafka import KafkaSink
-from weir.sinks.kafka_broker import Broker, Entry, KafkaBroker
+from weir.sinks.kafka_broker import Broker, Entry, KafkaBroker, Record
 from weir.sinks.kafka_records import Columns
-from weir.sinks.kafka_sending import Record
 from weir.sinks.staging import folder_of
 from weir.storage.local import LocalStore
 

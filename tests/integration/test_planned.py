@@ -15,9 +15,9 @@ from weir.protocol.shape import PlannedOperator
 from weir.sources import socket
 from weir.sources.contract import Place
 from weir.spark.defaults import state_defaults
-from weir.spark.operator_metadata import operators
+from weir.spark.frame_plan import Planned, planned
 from weir.spark.planner import output_mode_of
-from weir.spark.query_shape import Planned, planned
+from weir.spark.state_schema import operators
 from weir.storage import open_store
 from weir.storage.live import Live
 

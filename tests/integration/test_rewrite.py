@@ -19,8 +19,8 @@ from weir.spark.closure import closure
 from weir.spark.cut import conf_of
 from weir.spark.defaults import Backend
 from weir.spark.logs import PARTITIONS
-from weir.spark.operator_metadata import operators
 from weir.spark.reshape import backend_of, conversion_refusal
+from weir.spark.state_schema import operators
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -161,7 +161,7 @@ def test_what_cannot_be_done_is_refused_before_anything_is_written(
 def test_a_difference_is_told_and_leaves_nothing(
     backend: Backend, spark: SparkSession, input: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from weir.spark import hashmap_tasks, rewriter
+    from weir.spark import hashmap, rewriter
 
     query(spark, KINDS["global aggregation"], input, Shape(2, backend)).run(tmp_path / "it")
     before = {name: (tmp_path / "it" / name).read_bytes() for name in closure(tmp_path / "it", CUT).files}
@@ -175,8 +175,8 @@ def test_a_difference_is_told_and_leaves_nothing(
 
     monkeypatch.setattr(rewriter, "rewrite", losing)
 
-    def losing_task(*given: Any) -> hashmap_tasks.Task:
-        task = hashmap_tasks.writing(*given)
+    def losing_task(*given: Any) -> hashmap.Task:
+        task = hashmap.writing(*given)
         return lambda batches: task(batch.slice(0, 0) for batch in batches)
 
     monkeypatch.setattr("weir.spark.rewrite.writing", losing_task)

@@ -27,7 +27,7 @@ from weir.sinks import Outcome
 from weir.sinks.files import FilesSink
 from weir.spark.checkpoint_files import QueryFiles
 from weir.spark.closure import closure
-from weir.spark.operator_metadata import operators
+from weir.spark.state_schema import operators
 from weir.storage import Store, open_store
 from weir.storage.generation import FIRST
 from weir.storage.live import Live

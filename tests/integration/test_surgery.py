@@ -23,10 +23,10 @@ from weir.protocol.restore_plan import Overall, QueryPlan, RestorePlan
 from weir.savepoint.verdicts import Before, Options, plan
 from weir.spark import cut
 from weir.spark.defaults import Backend, state_defaults
-from weir.spark.operator_metadata import operators
+from weir.spark.frame_plan import planned
 from weir.spark.planner import refusal
-from weir.spark.query_shape import planned
 from weir.spark.relocate import operate
+from weir.spark.state_schema import operators
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

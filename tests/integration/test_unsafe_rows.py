@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from weir.ids import BatchId
-from weir.spark.operator_metadata import operators
+from weir.spark.state_schema import operators
 from weir.spark.unsafe_row import place_of
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def value(kind: str, draw: random.Random) -> Any:
 def test_rows_of_every_type_are_packed_and_placed_as_spark_does(spark: SparkSession) -> None:
     from pyspark.sql import functions as F
 
-    from weir.state.pack import PACKED, packing
+    from weir.state.changes import PACKED, packing
 
     draw = random.Random(7)
     schema = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
@@ -109,7 +109,7 @@ def test_packed_keys_are_the_bytes_that_spark_keeps(spark: SparkSession, tmp_pat
     from weir.spark import content
     from weir.spark.cut import lay_out
     from weir.spark.defaults import state_defaults
-    from weir.state.pack import PACKED, packing
+    from weir.state.changes import PACKED, packing
 
     draw = random.Random(8)
     names = [name for name in COLUMNS if name != "span"]  # Parquet has no intervals

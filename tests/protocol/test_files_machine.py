@@ -70,7 +70,7 @@ class Files(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         mock.patch("weir.sinks.files_ledger.EVERY", 3).start()
-        mock.patch("weir.protocol.compaction.FAN", 3).start()
+        mock.patch("weir.sinks.compaction.FAN", 3).start()
         self.store = WholeStore()
         self.clock = ManualClock()
         self.runs: list[_RunModel] = []

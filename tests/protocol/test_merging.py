@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weir.protocol.compaction import FAN, MOST, next_merge, partition_of
+from weir.sinks.compaction import FAN, MOST, next_merge, partition_of
 
 TARGET = 1 << 27
 

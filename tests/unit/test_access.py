@@ -8,7 +8,8 @@ import pytest
 
 from tests.played_driver import JOB, Driver, Run, plays_along
 from weir.protocol.states import JobState
-from weir.storage import access, paths
+from weir.storage import paths
+from weir.storage.open import close_to_others
 
 
 def mode(path: Path) -> int:
@@ -24,10 +25,10 @@ def test_the_directory_of_a_new_job_is_its_owners_alone(run: Run, drivers: list[
 def test_one_that_was_open_is_closed_and_that_is_told_once(tmp_path: Path) -> None:
     (tmp_path / JOB).mkdir(mode=0o755)
     (tmp_path / JOB).chmod(0o755)
-    told = access.close(str(tmp_path), JOB)
+    told = close_to_others(str(tmp_path), JOB)
     assert "mode 0755" in told and "dir-access=umask" in told
     assert mode(tmp_path / JOB) == 0o700
-    assert access.close(str(tmp_path), JOB) == ""
+    assert close_to_others(str(tmp_path), JOB) == ""
 
 
 def test_a_start_notes_it(run: Run, drivers: list[Driver]) -> None:
@@ -53,7 +54,7 @@ def test_what_is_kept_here_of_a_job_in_an_object_store_is_closed_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert access.close("s3://bucket/jobs", JOB) == ""
+    assert close_to_others("s3://bucket/jobs", JOB) == ""
     state = tmp_path / ".local/state/weir"
     (folder,) = state.glob(f"*/{paths.job(JOB)}")
     assert mode(state) == 0o700 and mode(folder) == 0o700
@@ -61,4 +62,4 @@ def test_what_is_kept_here_of_a_job_in_an_object_store_is_closed_too(
 
 def test_a_place_that_refuses_is_told_and_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert "other users may be able to read" in access.close(str(tmp_path / "file"), JOB)
+    assert "other users may be able to read" in close_to_others(str(tmp_path / "file"), JOB)

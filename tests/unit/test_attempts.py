@@ -17,8 +17,7 @@ from weir.clock import Clock, ManualClock
 from weir.errors import FencedError, JobRunningError, OutcomeUnknownError
 from weir.ids import Attempt, Run, Token, job_name
 from weir.storage import paths
-from weir.storage.attempts import AttemptLock, AttemptRecord, Beat, KnownAttempts, gone
-from weir.storage.lease import Lease
+from weir.storage.attempts import AttemptLock, AttemptRecord, Beat, KnownAttempts, Lease, gone
 from weir.storage.local import LocalStore
 from weir.storage.store import Created
 

@@ -23,7 +23,7 @@ from weir.config import Config, resolve
 from weir.errors import PreflightError
 from weir.protocol.messages import BatchCommitted, CheckpointCompleted, Failure
 from weir.protocol.states import JobState
-from weir.supervisor.inputs import Inputs
+from weir.supervisor.home import Inputs
 from weir.supervisor.reports import Watcher
 
 FAILURE = Failure("the job failed", "of a reason", "mend it", exit_code=3)

@@ -322,7 +322,7 @@ def test_a_copy_that_is_read_and_not_yet_on_the_disk_shows_no_time(
 def test_what_is_left_of_a_savepoint_in_an_object_store_is_disposed_of(
     weir: Weir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weir.savepoint.copy.clear", lambda _place: True)
+    monkeypatch.setattr("weir.savepoint.verify.clear", lambda _place: True)
     url = "s3://bucket/wordcount-7"
     assert weir("savepoint", "dispose", url).out == f"deleted what was left in {url}\n"
     gone = weir("savepoint", "dispose", url, "--json").json

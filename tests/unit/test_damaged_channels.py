@@ -25,7 +25,7 @@ from weir.protocol.ledger import Staged
 from weir.protocol.shape import Shape
 from weir.restore import repair
 from weir.restore.damage import check_returned, look
-from weir.savepoint import shapes
+from weir.savepoint import about
 from weir.sinks.staging import folder_of
 from weir.storage import open_store, sums
 from weir.storage.generation import FIRST, create_origin, note_elsewhere
@@ -109,13 +109,13 @@ def test_rows_that_the_slowest_reader_has_before_it_must_be_whole(
 
 def test_a_reader_that_was_taken_out_of_the_job_needs_nothing_any_more(chain: Chain) -> None:
     job = chain.job
-    shapes.keep(job.store, job.job, FIRST, Attempt(1), QueryName("slow"), Shape())
+    about.keep(job.store, job.job, FIRST, Attempt(1), QueryName("slow"), Shape())
     for name in ("all", "fast"):
-        shapes.keep(job.store, job.job, FIRST, Attempt(2), QueryName(name), Shape())
+        about.keep(job.store, job.job, FIRST, Attempt(2), QueryName(name), Shape())
     trim(open_store(str(chain.channel)), chain.writer.end)
     empty(chain.queries / "slow/commits/0")
     assert chain.found() == []
-    shapes.keep(job.store, job.job, FIRST, Attempt(3), QueryName("slow"), Shape())
+    about.keep(job.store, job.job, FIRST, Attempt(3), QueryName("slow"), Shape())
     assert chain.found() != [], "it is back, and can't go on"
 
 
@@ -123,7 +123,7 @@ def test_a_reader_that_comes_back_and_has_lost_its_place_is_named(chain: Chain) 
     job, queries = chain.job, [QueryName(name) for name in ("all", "fast", "slow", "new")]
     check_returned(job.store, job.job, FIRST, queries)
     for name in ("all", "fast"):
-        shapes.keep(job.store, job.job, FIRST, Attempt(2), QueryName(name), Shape())
+        about.keep(job.store, job.job, FIRST, Attempt(2), QueryName(name), Shape())
     check_returned(job.store, job.job, FIRST, queries)
     trim(open_store(str(chain.channel)), chain.writer.end)
     with pytest.raises(LostInputError, match="query 'slow' resumes with entry") as refusal:
@@ -135,7 +135,7 @@ def test_a_reader_that_comes_back_and_has_lost_its_place_is_named(chain: Chain) 
 def test_a_reader_that_the_newest_checkpoint_has_counts(chain: Chain) -> None:
     job = chain.job
     for name in ("all", "fast"):
-        shapes.keep(job.store, job.job, FIRST, Attempt(2), QueryName(name), Shape())
+        about.keep(job.store, job.job, FIRST, Attempt(2), QueryName(name), Shape())
     job.complete(job.manifest(7, {name: QueryCut(batch=0) for name in ("all", "fast", "slow")}))
     chain.rows(1).unlink()
     assert chain.found() == ["data/000000001-1-1/part-0.parquet of channel all is gone"]
@@ -152,7 +152,7 @@ def test_a_query_that_a_restore_has_left_out_is_not_missed(chain: Chain) -> None
     shutil.copytree(chain.job.root() / "channels", job.root(2) / "channels")
     assert [one.query for one in look(job.store, job.job, second)] == ["gone"], "nothing tells more"
     for name in ("all", "fast", "slow"):
-        shapes.keep(job.store, job.job, second, Attempt(2), QueryName(name), Shape())
+        about.keep(job.store, job.job, second, Attempt(2), QueryName(name), Shape())
     assert look(job.store, job.job, second) == []
 
 

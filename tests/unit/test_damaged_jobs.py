@@ -17,7 +17,7 @@ from weir.protocol.contents import Contents
 from weir.sinks.files_ledger import log_of
 from weir.storage import BoundedLog
 from weir.supervisor.journal import History, Journal
-from weir.web.metrics import exposed
+from weir.web.app import exposed
 from weir.web.site import Site
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.kept_job import KeptJob
+from weir.checkpoint.complete import Held
 from weir.checkpoint.manifest import Manifest
-from weir.checkpoint.notify import Held
 from weir.clock import Clock, ManualClock
 from weir.config import resolve
 from weir.driver import savepoints as module

@@ -26,7 +26,7 @@ from weir.job import graph
 from weir.protocol import messages as m
 from weir.storage import generation as generations
 from weir.storage import open_store
-from weir.storage.lease import Lease
+from weir.storage.attempts import Lease
 
 RETENTION = "execution.checkpointing.externalized-checkpoint-retention"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.spark.file_source import count, modified_before, up_to
+from weir.spark.source_positions import count, modified_before, up_to
 
 
 def log(*files: tuple[str, int, int]) -> bytes:

@@ -16,7 +16,7 @@ from weir.ids import Attempt, BatchId, QueryName
 from weir.protocol.shape import Shape
 from weir.restore import plan as replan
 from weir.restore.plan import Shapes
-from weir.savepoint import about, shapes
+from weir.savepoint import about
 from weir.savepoint.about import JobSource, source_of
 from weir.savepoint.verdicts import Before
 from weir.spark.checkpoint_files import QueryFiles
@@ -83,8 +83,8 @@ def start(monkeypatch: pytest.MonkeyPatch, old: Shape, new: Shape, kept: JobSour
     """What a plain start says of a query that has run; the shape that it would keep."""
     told: list[Shape] = []
     old = old.model_copy(update={"job": kept.version, "code": kept.code})
-    monkeypatch.setattr(shapes, "newest", lambda *_: old)
-    monkeypatch.setattr(shapes, "keep", lambda *given: told.append(given[-1]))
+    monkeypatch.setattr(about, "newest", lambda *_: old)
+    monkeypatch.setattr(about, "keep", lambda *given: told.append(given[-1]))
     monkeypatch.setattr(replan, "local_path", lambda url: url)
     monkeypatch.setattr(replan, "of_live_files", lambda *_: Before(old, CONF, ("5",) * len(old.sources)))
     monkeypatch.setattr(replan, "plan_query", lambda *_: SimpleNamespace(shape=new))

@@ -7,8 +7,7 @@ import threading
 import pytest
 
 from weir.ids import CheckpointId
-from weir.job.job import Job
-from weir.job.listeners import Listeners
+from weir.job.job import Job, Listeners
 
 SOON = 10.0
 

@@ -8,9 +8,8 @@ import pytest
 
 from weir import sources
 from weir.driver.progress import lag
-from weir.spark import kafka_lost
-from weir.spark.kafka_client import KafkaStream
-from weir.spark.kafka_groups import Group, GroupCommits, group_of
+from weir.spark import kafka_offsets
+from weir.spark.kafka_client import Group, GroupCommits, KafkaStream, group_of
 
 
 @pytest.mark.parametrize(
@@ -109,9 +108,9 @@ def test_who_goes_on_without_lost_records_may_spell_it_as_spark_lets_him(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     stream = KafkaStream({name: value, "subscribe": "t"}, None)
-    monkeypatch.setattr(kafka_lost, "kafka_streams", lambda frame: [stream])
+    monkeypatch.setattr(kafka_offsets, "kafka_streams", lambda frame: [stream])
     frame: Any = None  # nobody asks it
-    kafka_lost.check_records(frame, [{"t": {"0": 5}}])
+    kafka_offsets.check_records(frame, [{"t": {"0": 5}}])
 
 
 def test_a_group_is_told_of_its_source_however_its_options_are_written() -> None:

@@ -26,7 +26,7 @@ from weir.restore.request import RestoreRequest
 from weir.restore.walk import Restoring
 from weir.storage import generation as generations
 from weir.storage import paths
-from weir.storage.lease import Lease
+from weir.storage.attempts import Lease
 from weir.storage.live import Live
 
 MISMATCH = SinkMismatchError(query="counts", path="out", reason="it is another's", todo="take another")

@@ -13,8 +13,7 @@ import pytest
 from tests.kept_job import CONF, KeptJob, write
 from weir.ids import BatchId
 from weir.spark.closure import GoneError
-from weir.spark.operator_metadata import operators
-from weir.spark.state_schema import read_schemas
+from weir.spark.state_schema import operators, read_schemas
 
 OF_SPARK = zlib.decompress(
     base64.b64decode(

@@ -23,7 +23,7 @@ from weir.sinks.committer import Committer
 from weir.sinks.fence import Knows, anyone
 from weir.sinks.held_commit import HeldCommitter
 from weir.spark.checkpoint_files import QueryFiles
-from weir.storage.lease import Lease
+from weir.storage.attempts import Lease
 from weir.storage.local import LocalStore
 
 LIMIT = 30.0

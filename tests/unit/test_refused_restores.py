@@ -55,7 +55,7 @@ from weir.spark.checkpoint_files import QueryFiles
 from weir.spark.file_sink import FileSinkLog
 from weir.storage import generation as generations
 from weir.storage import paths, sums
-from weir.storage.lease import Lease
+from weir.storage.attempts import Lease
 from weir.storage.live import Live
 from weir.storage.object_store import ObjectStore
 

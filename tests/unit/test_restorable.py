@@ -17,10 +17,10 @@ from weir.monitor.savepoints import known
 from weir.protocol.shape import Shape
 from weir.restore.intent import intend
 from weir.restore.request import RestoreRequest
-from weir.savepoint import shapes
+from weir.savepoint import about
+from weir.savepoint.catalogue import record
 from weir.savepoint.manifest import SavedQuery, Savepoint
 from weir.savepoint.place import Place
-from weir.savepoint.records import record
 from weir.savepoint.restorable import Answer, Present, Restorable, judge
 from weir.savepoint.take import Facts, take
 from weir.savepoint.verify import verify
@@ -94,7 +94,7 @@ class Told:
         self.place = taken.place
 
     def start(self, told: Shape) -> None:
-        shapes.keep(self.kept.store, self.kept.job, FIRST, Attempt(1), QueryName("counts"), told)
+        about.keep(self.kept.store, self.kept.job, FIRST, Attempt(1), QueryName("counts"), told)
 
     def answer(self) -> tuple[str, str]:
         (entry,) = known(str(self.folder / "weir"), "wordcount", None)

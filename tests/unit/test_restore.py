@@ -14,7 +14,8 @@ import pytest
 
 from tests.kept_job import KeptJob, changes, tree, write
 from weir.channel.position import Position
-from weir.checkpoint import edits, retention
+from weir.checkpoint import kept as kept_module
+from weir.checkpoint import retention
 from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
 from weir.checkpoint.pins import Pins
 from weir.clock import ManualClock
@@ -25,13 +26,13 @@ from weir.restore import intent
 from weir.restore.fetch import fetch
 from weir.restore.point import attempt_of, attempt_of_latest, candidates, resolve, verify, verify_id
 from weir.restore.request import RestoreRequest
+from weir.savepoint.catalogue import record
 from weir.savepoint.manifest import MANIFEST, decode, encode
-from weir.savepoint.records import record
 from weir.savepoint.take import Facts, take
 from weir.storage import Store, files, paths
 from weir.storage import generation as generations
 from weir.storage.generation import FIRST, mark_live, read_origin
-from weir.storage.sealed import seal
+from weir.storage.sums import seal
 
 ONE, TWO = CheckpointId(1), CheckpointId(2)
 QUERY = "queries/counts"
@@ -646,7 +647,7 @@ def test_at_least_once_readers_are_set_back_in_the_new_generation_only(job: Kept
 
 def test_named_sources_are_set_back_too() -> None:
     text = "\n".join(["v2", "{}", f"a:{offset(9, 3, 'left')}", 'b:{"logOffset":4}'])
-    back = edits.set_back(text, {"left": Position(6, TWO)})
+    back = kept_module.set_back(text, {"left": Position(6, TWO)})
     assert back == "\n".join(["v2", "{}", f"a:{offset(6, 2, 'left')}", 'b:{"logOffset":4}'])
 
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tests.planned import AVERAGE, CONF, COUNT, SUM, aggregation, dedup, operator, shape, unknown
 from weir.errors import BadMapError, BadOffsetsError
 from weir.protocol.offsets import FIRST, Position
-from weir.protocol.plan_text import text
-from weir.protocol.restore_plan import Overall, Part, Refused, RestorePlan, Verdict
+from weir.protocol.restore_plan import Overall, Part, Refused, RestorePlan, Verdict, text
 from weir.protocol.shape import Computed, PlannedSource, Shape
 from weir.savepoint.verdicts import Before, Options, plan
 

@@ -36,17 +36,16 @@ from weir.restore.intent import intend
 from weir.restore.request import RestoreRequest
 from weir.savepoint import writing
 from weir.savepoint.catalogue import entries, scheduled, superfluous
-from weir.savepoint.copy import copy, dispose
 from weir.savepoint.manifest import MANIFEST, SavedSink, decode, encode
 from weir.savepoint.place import Place
 from weir.savepoint.take import Facts, HaltedError, QueryFacts, Taken, take, unread_entries
-from weir.savepoint.verify import last_verified, verify
+from weir.savepoint.verify import copy, dispose, last_verified, verify
 from weir.savepoint.writing import HIDDEN
 from weir.sources import journal
 from weir.storage.generation import read_origin
 from weir.storage.local import LocalStore
 from weir.storage.manifest import FORMAT
-from weir.storage.sealed import seal
+from weir.storage.sums import seal
 
 FACTS = Facts("request", "ada@engine", since=0.0, job_file="wordcount.py", job_version="1f3c9a2b0d4e")
 SCHEMA = {"type": "struct", "fields": [{"name": "k", "type": "string", "nullable": True, "metadata": {}}]}

@@ -8,8 +8,8 @@ from tests.kept_job import KeptJob
 from tests.planned import CONF, aggregation, dedup, shape
 from weir.ids import Attempt, BatchId, Generation, QueryName
 from weir.protocol.operators import Operator
+from weir.savepoint.about import before, keep, kept
 from weir.savepoint.manifest import SavedQuery, SavedSink, SavedSource
-from weir.savepoint.shapes import before, keep, kept
 from weir.savepoint.take import Facts, take
 from weir.storage import paths
 

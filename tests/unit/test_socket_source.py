@@ -26,7 +26,7 @@ from weir.sources.reader import JournalDataSource, JournalReader, Numbered, Shar
 from weir.sources.socket import GROUP_BYTES, MAX_BYTES, SocketReceiver, SocketSource
 from weir.spark.checkpoint_files import QueryFiles
 from weir.storage import Store
-from weir.storage.lease import Lease
+from weir.storage.attempts import Lease
 from weir.storage.local import LocalStore
 from weir.storage.unreliable import UnreliableStore
 

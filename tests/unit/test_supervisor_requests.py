@@ -40,8 +40,8 @@ from weir.storage import paths
 from weir.storage.attempts import AttemptLock
 from weir.storage.local import LocalStore
 from weir.supervisor import loop
-from weir.supervisor import preview as planning
-from weir.supervisor.desk import Desk
+from weir.supervisor import requests as planning
+from weir.supervisor.home import Desk
 from weir.supervisor.inbox import Requests
 
 INTERVAL = "execution.checkpointing.interval"

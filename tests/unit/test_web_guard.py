@@ -22,9 +22,8 @@ from weir.ids import job_name
 from weir.storage.attempts import AttemptLock
 from weir.storage.local import LocalStore
 from weir.web.app import application, guarded
-from weir.web.guard import SESSION_SECONDS, Sessions
+from weir.web.guard import SESSION_SECONDS, Sessions, Token, own_file, read_token, token_for
 from weir.web.server import Server, bind
-from weir.web.token import Token, own_file, read_token, token_for
 
 COOKIE = "weir-session-8081"
 TOKEN = "a-token-of-many-characters"

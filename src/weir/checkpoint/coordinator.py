@@ -12,16 +12,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from weir.checkpoint import manifest as mf
-from weir.checkpoint.actions import LEFT_BEHIND, Actions
-from weir.checkpoint.barrier import Cuts
+from weir.checkpoint.actions import LEFT_BEHIND, Actions, Workers
+from weir.checkpoint.complete import Held, Outside
 from weir.checkpoint.manifest import Manifest
-from weir.checkpoint.notify import Held, Outside
 from weir.checkpoint.records import Records
 from weir.checkpoint.retained import Retained
 from weir.checkpoint.snapshots import Snapshots
-from weir.checkpoint.trigger import rules_of
+from weir.checkpoint.trigger import Cuts, rules_of
 from weir.checkpoint.vertex import Vertex, words_of
-from weir.checkpoint.workers import Workers
 from weir.clock import Clock
 from weir.config import Settings, changed
 from weir.errors import ExternalError, FencedError, LostSegmentError
@@ -31,8 +29,8 @@ from weir.protocol import messages as m
 from weir.protocol.checkpoint import AbortReason
 from weir.protocol.coordination import pause, step
 from weir.protocol.pending import State, Triggers, Wish
+from weir.storage.attempts import Lease
 from weir.storage.generation import Origin
-from weir.storage.lease import Lease
 from weir.storage.live import Live
 
 _HOLD = 0.02

@@ -7,8 +7,8 @@ from contextlib import suppress
 from weir.checkpoint import manifest as mf
 from weir.checkpoint import retention
 from weir.checkpoint.manifest import Manifest
+from weir.checkpoint.records import is_left_behind
 from weir.checkpoint.snapshots import Dropped, Snapshots
-from weir.checkpoint.timeline import is_left_behind
 from weir.ids import NO_BATCH, BatchId, CheckpointId, QueryName
 from weir.protocol.checkpoint import subsumed
 from weir.storage.live import Live

@@ -22,7 +22,7 @@ from weir.ids import NO_BATCH, CheckpointId, Generation, QueryName
 from weir.protocol.checkpoint import Found, unreferenced
 from weir.spark.closure import GoneError, closure
 from weir.storage import files, open_store
-from weir.storage.lease import Lease
+from weir.storage.attempts import Lease
 from weir.storage.live import Live
 
 _TRIES = 3

@@ -28,7 +28,7 @@ from weir.protocol.states import JobState
 from weir.restore.request import RestoreRequest
 from weir.storage import paths
 from weir.storage.open import beside
-from weir.supervisor.inputs import Inputs
+from weir.supervisor.home import Inputs
 from weir.supervisor.loop import Supervisor
 from weir.supervisor.process import OutputFile
 from weir.supervisor.reports import Watcher

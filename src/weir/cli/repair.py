@@ -8,6 +8,7 @@ import typer
 
 from weir.cli import say
 from weir.cli.options import (
+    AcceptDuplicates,
     AsJson,
     Define,
     Directory,
@@ -17,7 +18,6 @@ from weir.cli.options import (
     directory,
     savepoint_dir,
 )
-from weir.cli.points import AcceptDuplicates
 from weir.client import repair as verbs
 from weir.client.ask import Caller
 from weir.client.repair import Examined

@@ -11,28 +11,26 @@ import typer
 from weir.cli import say
 from weir.cli.ask import Timeout, caller
 from weir.cli.options import (
+    AcceptDuplicates,
+    AllowDropped,
     AsJson,
+    Backend,
+    Claim,
     Define,
     Directory,
     JobOf,
-    SettingsFile,
-    command,
-    directory,
-    overrides,
-    savepoint_dir,
-    settings_file,
-)
-from weir.cli.points import (
-    AcceptDuplicates,
-    AllowDropped,
-    Backend,
-    Claim,
     Maps,
     Parallelism,
     SetOffsets,
+    SettingsFile,
     as_point,
     check_claim,
+    command,
+    directory,
     offsets_of,
+    overrides,
+    savepoint_dir,
+    settings_file,
     shape_of,
 )
 from weir.client import restore as verbs

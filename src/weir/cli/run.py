@@ -11,18 +11,24 @@ import typer
 
 from weir.cli import say
 from weir.cli.detach import Ready, start_detached
-from weir.cli.options import AsJson, Conf, Define, Directory, SettingsFile, overrides, settings_file
-from weir.cli.points import (
+from weir.cli.options import (
     AcceptDuplicates,
     AllowDropped,
+    AsJson,
     Backend,
     Claim,
+    Conf,
+    Define,
+    Directory,
     Maps,
     Parallelism,
     SetOffsets,
+    SettingsFile,
     as_point,
     check_claim,
     offsets_of,
+    overrides,
+    settings_file,
     shape_of,
 )
 from weir.cli.watch import Terminal, terminal
@@ -34,7 +40,7 @@ from weir.protocol.messages import Failure
 from weir.protocol.states import JobState
 from weir.restore.point import attempt_of
 from weir.restore.request import RestoreRequest
-from weir.supervisor.inputs import Inputs
+from weir.supervisor.home import Inputs
 from weir.supervisor.loop import Supervisor
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The job file.")]

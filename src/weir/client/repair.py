@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from weir.client.ask import Caller
-from weir.client.idle import Idle
+from weir.client.restore import Idle
 from weir.clock import Clock
+from weir.config import Settings
 from weir.ids import job_name
 from weir.monitor.savepoints import known
 from weir.restore import repair as repairs
@@ -17,6 +18,8 @@ from weir.restore.repair import Repair
 from weir.storage import generation as generations
 from weir.storage import open_store
 from weir.storage.generation import read_origin
+from weir.supervisor import leftovers
+from weir.supervisor.leftovers import Leftover
 
 
 @dataclass(frozen=True)
@@ -91,3 +94,28 @@ def carry_out(examined: Examined, *, accept_duplicates: bool) -> int:
         clock=Clock(),
         still=idle.check,
     )
+
+
+# What a job has left that nothing needs: show it, or delete it.
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """What was left; `deleted` when it no longer is."""
+
+    job: str
+    deleted: bool
+    leftovers: tuple[Leftover, ...]
+
+    def form(self) -> dict[str, Any]:
+        found = [asdict(one) for one in self.leftovers]
+        return {"job": self.job, "deleted": self.deleted, "leftovers": found}
+
+
+def clean(caller: Caller, settings: Settings, *, delete: bool) -> Cleaned:
+    """What `settings` do not keep of a job; deleted only with `delete`. Raises `NoSuchJobError`."""
+    caller.look()
+    found = leftovers.leftovers(caller.dir, job_name(caller.job), settings, Clock())
+    if delete:
+        leftovers.delete(caller.dir, found)
+    return Cleaned(caller.job, delete, tuple(found))

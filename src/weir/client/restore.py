@@ -12,17 +12,83 @@ from typing import Any
 
 from weir.client import running
 from weir.client.ask import Caller
-from weir.client.idle import Idle
 from weir.clock import Clock
-from weir.errors import NoSuchJobError, NotDoneError
-from weir.ids import job_name
-from weir.monitor.job import Standing
+from weir.errors import JobRunningError, NoSuchJobError, NotDoneError
+from weir.ids import Attempt, Generation, job_name
+from weir.monitor.job import Standing, look
 from weir.restore.intent import intend
 from weir.restore.request import RestoreRequest
 from weir.storage import generation as generations
-from weir.storage import open_store
+from weir.storage import open_store, paths
 from weir.storage.generation import read_origin
 from weir.supervisor.restore import WHY
+
+# A job that nobody runs, while something is found out of it that is then written for its next start.
+#
+# To verify files takes its time, and so does an answer at a prompt: somebody may start the job meanwhile.
+
+
+@dataclass(frozen=True)
+class Idle:
+    """A job that nobody ran when it was looked at."""
+
+    dir: str
+    job: str
+    attempt: int
+    """Its newest one; 0 for a job that has had none here."""
+    generation: Generation
+    """Its live one."""
+
+    @classmethod
+    def of(cls, dir: str, job: str, standing: Standing | None) -> Idle:
+        """The job as it stands; None for one that has never run here. Raises `JobRunningError`."""
+        if standing is not None and not standing.session:
+            raise _nobody_knows(dir, job, standing)
+        if standing is not None and not standing.over:
+            raise _runs(standing)
+        live = generations.live(open_store(dir), job_name(job))
+        return cls(dir, job, standing.attempt if standing else 0, live)
+
+    def check(self) -> None:
+        """Right before anything is written: raise unless all is as it was when it was looked at.
+
+        Raises `JobRunningError` for a job that runs by now, `NotDoneError` for one that has run since.
+        """
+        try:
+            standing = look(self.dir, self.job, Clock())
+        except NoSuchJobError:
+            standing = None
+        now = Idle.of(self.dir, self.job, standing)
+        if now != self:
+            raise NotDoneError(
+                what=f"nothing was recorded for job {self.job!r}",
+                why=f"it has run since it was looked at: its newest attempt was {self.attempt} and is"
+                f" {now.attempt}, its live generation was {self.generation} and is {now.generation}",
+                hint=f"'weir status {self.job}' shows how it stands; then ask again",
+            )
+
+
+def _nobody_knows(dir: str, job: str, standing: Standing) -> NotDoneError:
+    """The record of its newest attempt is damaged, so that only silence could tell that nobody runs it."""
+    record = paths.attempt(job_name(job), Attempt(standing.attempt))
+    return NotDoneError(
+        what=f"nothing was recorded for job {job!r}",
+        why=f"the record of attempt {standing.attempt}, {dir}/{record},"
+        " can't be read, so that nobody can tell whether it runs",
+        hint="start the job: 'weir run FILE' waits until its silence is certain, takes over, and resumes from"
+        " the newest checkpoint that is intact where files are damaged",
+    )
+
+
+def _runs(standing: Standing) -> JobRunningError:
+    return JobRunningError(
+        job=standing.name,
+        attempt=standing.attempt,
+        pid=standing.pid,
+        host=standing.host,
+        since=standing.started_at,
+    )
+
 
 Checking = Callable[[], AbstractContextManager[object]]
 """Entered while files are checked, which takes its time."""

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from weir.clock import Clock
-from weir.savepoint import copy as copies
+from weir.savepoint import verify as copies
 from weir.savepoint.place import Place
 from weir.savepoint.verify import Verified
 from weir.savepoint.verify import verify as verify_files

@@ -22,7 +22,7 @@ from weir.ids import CheckpointId, JobName, job_name
 from weir.monitor.savepoints import known
 from weir.restore import damage
 from weir.restore.point import verify_id
-from weir.savepoint import records
+from weir.savepoint import catalogue
 from weir.savepoint.catalogue import out_of_reach
 from weir.savepoint.place import Place
 from weir.savepoint.verify import Verified, leave
@@ -90,7 +90,7 @@ def of_job(caller: Caller, *, savepoint_dir: str | None, show: Show = _silent) -
             checked = _checkpoint(store, name, id, _state_of(dir, f"{job.name}/chk-{id}"))
         if not checked.damage or id in mf.completed(store, name):  # else it was deleted meanwhile
             yield checked
-    for key in records.damaged(store, name):
+    for key in catalogue.damaged(store, name):
         unread = "can't be read: where its savepoint is, nobody knows"
         yield Checked("record", key, None, None, (unread,))
     for entry in known(dir, job.name, savepoint_dir):

@@ -18,14 +18,12 @@ from weir.config import Retention
 from weir.driver.context import JobContext, as_weir
 from weir.driver.progress import ProgressReports
 from weir.driver.queries import Queries
-from weir.driver.receivers import Receivers
-from weir.driver.runs import BatchBrake, RunFactory
+from weir.driver.runs import BatchBrake, Receivers, RunFactory
 from weir.driver.savepoints import Savepoints, Wanted, words
-from weir.driver.sink_start import SinkStart
-from weir.driver.visible_output import VisibleOutput
+from weir.driver.sink_start import SinkStart, VisibleOutput
 from weir.errors import LiveFilesBehindError, NoSavepointError, NotDoneError, WeirError, error_form
 from weir.ids import NO_BATCH, QueryName, Run
-from weir.job.listeners import Listeners
+from weir.job.job import Listeners
 from weir.job.query import QueryRun
 from weir.protocol import messages as m
 from weir.protocol.states import QueryState

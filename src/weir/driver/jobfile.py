@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from weir.errors import JobFileError, WeirError
 from weir.job import job as jobs
-from weir.spark.stream_writer import none_started
+from weir.spark.frame_plan import none_started
 
 if TYPE_CHECKING:
     from weir.job.job import Job

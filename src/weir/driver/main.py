@@ -35,7 +35,7 @@ from weir.restore.request import RestoreRequest
 from weir.spark import session
 from weir.spark.failure import from_exception
 from weir.storage import open_store
-from weir.storage.lease import Lease
+from weir.storage.attempts import Lease
 
 
 def main() -> NoReturn:

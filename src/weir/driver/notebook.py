@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from weir.clock import Clock, Deadline
 from weir.config import Config, DirAccess, resolve
-from weir.driver.context import JobContext, JobEnd
-from weir.driver.own_attempt import OwnAttempt, attempt_before
+from weir.driver.context import JobContext, JobEnd, OwnAttempt, attempt_before
 from weir.driver.queries import Queries
 from weir.driver.start import start as start_engine
 from weir.errors import (
@@ -32,7 +31,8 @@ from weir.protocol import messages as m
 from weir.restore.request import RestoreRequest
 from weir.spark import session
 from weir.spark.failure import whole_stack
-from weir.storage import access, open_store
+from weir.storage import open_store
+from weir.storage.open import close_to_others
 from weir.text import number, size, took, without_secrets
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Run:
         settings, clock, queries = config.settings, Clock(), Queries()
         store = open_store(settings.execution_checkpointing_dir)
         if settings.execution_checkpointing_dir_access is DirAccess.OWNER:
-            closed = access.close(settings.execution_checkpointing_dir, job.name)
+            closed = close_to_others(settings.execution_checkpointing_dir, job.name)
             self.notes += filter(None, [closed])
         above = max(above, attempt_before(wanted, store, job.name, settings))
         self._attempt = OwnAttempt(store, job.name, settings, above, clock, queries.fail)

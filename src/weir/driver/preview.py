@@ -17,7 +17,7 @@ from weir.config import resolve
 from weir.driver import jobfile
 from weir.errors import error_form
 from weir.ids import job_name
-from weir.protocol import plan_text
+from weir.protocol import restore_plan
 from weir.restore.preview import preview
 from weir.restore.request import RestoreRequest
 from weir.spark import session
@@ -61,7 +61,7 @@ def _answer(request: dict[str, Any], file: Path) -> dict[str, Any]:
         "point": found.point.name,
         "checkpoint": found.point.manifest.id,
         "plan": found.plan.model_dump(mode="json"),
-        "text": plan_text.text(found.plan),
+        "text": restore_plan.text(found.plan),
         "code": found.plan.exit_code,
         "path": found.path,
     }

@@ -21,19 +21,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from weir.checkpoint.complete import Outside
 from weir.checkpoint.coordinator import Coordinator
-from weir.checkpoint.notify import Outside
 from weir.config import SinkCommit
 from weir.driver.context import JobContext
 from weir.driver.engine import Engine
 from weir.driver.progress import ProgressReports
-from weir.driver.receivers import Receivers
-from weir.driver.runs import LearntJob, learn
+from weir.driver.runs import LearntJob, Receivers, learn
 from weir.driver.savepoints import CutFacts, SavepointHost, Savepoints
-from weir.driver.sink_start import Isolation, SinkStart
-from weir.driver.visible_output import Refusals, VisibleOutput
+from weir.driver.sink_start import Isolation, Refusals, SinkStart, VisibleOutput
 from weir.ids import BatchId, CheckpointId, QueryName
-from weir.job.listeners import Listeners
+from weir.job.job import Listeners
 from weir.job.query import QueryRun
 from weir.restore.fetch import Opened
 from weir.restore.go_live import Claim
@@ -42,7 +40,7 @@ from weir.restore.request import RestoreRequest
 from weir.restore.walk import Restoring
 from weir.savepoint.delivered import Delivered
 from weir.sinks.held_commit import Together
-from weir.spark.kafka_groups import GroupCommits
+from weir.spark.kafka_client import GroupCommits
 from weir.storage import generation
 from weir.storage.live import Live
 

@@ -158,8 +158,10 @@ from weir.errors.job import (
     UserStateError,
 )
 from weir.errors.process import (
+    BadRequestError,
     DriverDiedError,
     FencedError,
+    ForeignRequestError,
     IllegalMoveError,
     JobRunningError,
     JvmDiedError,
@@ -167,13 +169,17 @@ from weir.errors.process import (
     NoAnswerError,
     NoOutputError,
     NoSuchJobError,
+    NoSuchOperationError,
     NoSupervisorError,
     NotDoneError,
+    NoTokenError,
     OutcomeUnknownError,
+    PortTakenError,
     PreflightError,
     SparkToolError,
     StorageError,
     SupervisorDiedError,
+    TokenFileError,
 )
 from weir.errors.restore import (
     BadMapError,
@@ -190,14 +196,6 @@ from weir.errors.restore import (
     StateRewriteError,
     SurgeryError,
     TakeOverError,
-)
-from weir.errors.web import (
-    BadRequestError,
-    ForeignRequestError,
-    NoSuchOperationError,
-    NoTokenError,
-    PortTakenError,
-    TokenFileError,
 )
 
 __all__ = [

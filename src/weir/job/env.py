@@ -14,7 +14,7 @@ from weir.sinks import CheckedSink, NativeSink, PlacedSink, StagingSink
 from weir.sinks.user_state import State, States
 from weir.sources import ReceivingSource, Source
 from weir.sources.contract import Place
-from weir.spark import stream_writer as writers
+from weir.spark import frame_plan as writers
 from weir.spark.checkpoint_files import QueryFiles
 from weir.storage.live import Live
 

@@ -22,9 +22,8 @@ from weir.sinks.user_state import UserStateSink, Values
 from weir.sources.contract import Place
 from weir.spark import failure
 from weir.spark import frame_plan as plan
+from weir.spark.frame_plan import is_bounded, none_started, planned
 from weir.spark.planner import output_mode_of
-from weir.spark.query_shape import planned
-from weir.spark.stream_writer import is_bounded, none_started
 from weir.storage import open_store
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from weir.sinks.held_commit import HeldCommitter, Together
 from weir.spark.checkpoint_files import QueryFiles
 from weir.spark.failure import is_late_worker
 from weir.spark.file_sink import FileSinkLog, log_of
-from weir.storage.lease import Lease
+from weir.storage.attempts import Lease
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -12,16 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from weir.checkpoint.timeline import is_left_behind
+from weir.checkpoint.records import is_left_behind
 from weir.clock import Clock
 from weir.errors import NoSuchJobError
 from weir.ids import JobName, job_name
 from weir.monitor.job import history_of, job_names, look
-from weir.savepoint import shapes
-from weir.savepoint.as_point import facts
-from weir.savepoint.catalogue import Entry, entries
-from weir.savepoint.manifest import Savepoint
-from weir.savepoint.records import recorded
+from weir.savepoint import about
+from weir.savepoint.catalogue import Entry, entries, recorded
+from weir.savepoint.manifest import Savepoint, facts
 from weir.savepoint.restorable import Answer, Present, Restorable, judge
 from weir.spark.checkpoint_files import QueryFiles
 from weir.storage import Store, open_store, paths
@@ -97,7 +95,7 @@ def present(dir: str, store: Store, job: JobName) -> Present | None:
     except NoSuchJobError:
         return None
     generation = generations.live(store, job)
-    attempt, recorded_shapes = shapes.last(store, job, generation)
+    attempt, recorded_shapes = about.last(store, job, generation)
     origin = known_origin(store, job, generation)
     files = {name: QueryFiles(store, paths.query(job, generation, name)) for name in recorded_shapes}
     confs = {str(name): _conf(one) for name, one in files.items()}

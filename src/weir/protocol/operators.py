@@ -1,6 +1,6 @@
 """The operators that keep state in a query: what they are, and which keys and values they have.
 
-As the files of a checkpointLocation tell of a query that ran (`weir.spark.operator_metadata`), and as
+As the files of a checkpointLocation tell of a query that ran (`weir.spark.state_schema`), and as
 Spark's planner tells of one that has not. Frozen, and written into savepoints as they are.
 """
 

@@ -20,11 +20,11 @@ from weir.protocol.offsets import Position
 from weir.protocol.restore_plan import Part, QueryPlan, RestorePlan
 from weir.protocol.shape import Shape
 from weir.savepoint.verdicts import Before
+from weir.spark.frame_plan import Planned
 from weir.spark.logs import PARTITIONS
-from weir.spark.operator_metadata import operators
 from weir.spark.planner import output_mode_of, refusal
-from weir.spark.query_shape import Planned
 from weir.spark.reshape import backend_of
+from weir.spark.state_schema import operators
 from weir.storage import files
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class Conversion:
 
     def _logs(self, read: Path) -> dict[int, bytes]:
         """What the sources that the user sets count as read, by folder, where they had read other things."""
-        from weir.spark.file_source import up_to  # noqa: PLC0415  only where something changes
+        from weir.spark.source_positions import up_to  # noqa: PLC0415  only where something changes
 
         folders = {
             part.new: part.new if part.folder is None else part.folder

@@ -12,19 +12,17 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weir.checkpoint.edits import edit_of
+from weir.checkpoint.kept import edit_of
 from weir.errors import RestorePlanError
 from weir.ids import BatchId, QueryName
 from weir.protocol.restore_plan import QueryPlan
 from weir.protocol.shape import Shape
 from weir.restore.plan import Replan
-from weir.savepoint.about import JobSource
-from weir.savepoint.as_point import facts
-from weir.savepoint.manifest import SavedFile, SavedQuery, Savepoint
+from weir.savepoint.about import JobSource, before
+from weir.savepoint.manifest import SavedFile, SavedQuery, Savepoint, facts
 from weir.savepoint.place import Place
-from weir.savepoint.remake import check_target, remake
-from weir.savepoint.shapes import before
 from weir.savepoint.take import with_files
+from weir.savepoint.writing import check_target, remake
 from weir.spark.closure import closure
 from weir.state.read import scratch
 from weir.storage import files

@@ -20,7 +20,7 @@ from weir.checkpoint.manifest import Manifest
 from weir.errors import DamagedOriginError, LostInputError, LostLedgerError
 from weir.ids import NO_BATCH, BatchId, Generation, JobName, QueryName
 from weir.restore.query_damage import GONE, OTHER, Contents, Damage, collect, judge, newest
-from weir.savepoint import shapes
+from weir.savepoint import about
 from weir.sinks.function import read_ledger, recorded_batches
 from weir.sinks.user_state import Values
 from weir.sources import journal
@@ -67,7 +67,7 @@ def expected(store: Store, job: JobName, generation: Generation) -> dict[str, Ba
     found = _newest_checkpoint(store, job, generation)
     if found is None:
         return {}
-    _, started = shapes.last(store, job, generation)
+    _, started = about.last(store, job, generation)
     own = found.generation == generation or not started
     return {
         name: BatchId(cut.batch) for name, cut in found.queries.items() if own or QueryName(name) in started
@@ -95,7 +95,7 @@ def _queries(store: Store, job: JobName, generation: Generation) -> set[str]:
     The folder of one that was taken out of the job stays, and its channels are trimmed without it. Nothing
     where no start has recorded its queries, as an earlier weir did not.
     """
-    started = shapes.queries(store, job, generation)
+    started = about.queries(store, job, generation)
     checkpoint = _newest_checkpoint(store, job, generation)
     of_generation = checkpoint is not None and checkpoint.generation == generation
     return {*started, *checkpoint.queries} if started and checkpoint and of_generation else {*started}

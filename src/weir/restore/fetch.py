@@ -12,20 +12,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weir.checkpoint.edits import edit_of
-from weir.checkpoint.kept import KeptFiles
+from weir.checkpoint.kept import KeptFiles, edit_of
 from weir.checkpoint.manifest import Manifest
 from weir.clock import Clock
 from weir.ids import Generation, JobName, QueryName
 from weir.restore.intent import check_lines, is_journal
 from weir.restore.point import named
-from weir.savepoint.as_point import facts
-from weir.savepoint.manifest import SavedFile
+from weir.savepoint.manifest import SavedFile, facts
 from weir.savepoint.place import Place
 from weir.storage import Store, files, paths
 from weir.storage import generation as generations
 from weir.storage.generation import Origin, create_origin, read_origin
-from weir.storage.members import JOURNALS, below
+from weir.storage.paths import JOURNALS, below
 
 if TYPE_CHECKING:
     from weir.job.graph import Graph, QuerySpec

@@ -24,10 +24,10 @@ from weir.job.query import QueryRun
 from weir.protocol import messages as m
 from weir.restore.fetch import Opened
 from weir.restore.plan import Replan
-from weir.savepoint import shapes
+from weir.savepoint import about
 from weir.savepoint.about import delivers, saved_sink
-from weir.savepoint.copy import dispose
 from weir.savepoint.place import Place
+from weir.savepoint.verify import dispose
 from weir.spark.checkpoint_files import QueryFiles
 from weir.storage import Store
 from weir.storage import generation as generations
@@ -49,7 +49,7 @@ def check_fork(store: Store, origin: Origin, specs: Iterable[QuerySpec]) -> None
     if not origin.forked_from:
         return
     other = job_name(origin.forked_from)
-    _, known = shapes.last(store, other, generations.live(store, other))
+    _, known = about.last(store, other, generations.live(store, other))
     taken = {shape.sink for shape in known.values()}
     for spec in specs:
         sink = saved_sink(spec).description

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from weir.checkpoint import manifest as mf
 from weir.checkpoint.manifest import Manifest
-from weir.checkpoint.timeline import check_timeline
+from weir.checkpoint.records import check_timeline
 from weir.clock import Clock
 from weir.errors import (
     DamagedCheckpointError,
@@ -42,15 +42,14 @@ from weir.ids import BatchId, CheckpointId, Generation, JobName, QueryName
 from weir.protocol.maps import renames
 from weir.restore.point import Point, named, resolve
 from weir.restore.request import RestoreRequest, in_copy_dir, is_place
-from weir.savepoint.as_point import facts
-from weir.savepoint.manifest import SavedFile
+from weir.savepoint.manifest import SavedFile, facts
 from weir.savepoint.place import Place
 from weir.sources import journal
 from weir.spark.checkpoint_files import QueryFiles
 from weir.storage import Created, Store, files, paths
 from weir.storage import generation as generations
 from weir.storage.generation import Origin, create_origin, known_origin, read_origin
-from weir.storage.members import JOURNALS
+from weir.storage.paths import JOURNALS
 
 _OUT_OF_REACH = (NotASavepointError, DamagedSavepointError, DamagedCheckpointError)
 """The point may be brought back."""

@@ -18,23 +18,23 @@ from weir.channel.position import Mode
 from weir.errors import ChangedQueryError, RestorePlanError
 from weir.ids import NO_BATCH, Attempt, BatchId, QueryName
 from weir.job import graph
-from weir.protocol import maps, offsets, plan_text
+from weir.protocol import maps, offsets, restore_plan
 from weir.protocol.offsets import Position
 from weir.protocol.restore_plan import Overall, QueryPlan, Refused, RestorePlan, Verdict
 from weir.protocol.shape import Shape
 from weir.restore.convert import Conversion, output_mode
 from weir.restore.point import Point
 from weir.restore.request import RestoreRequest
-from weir.savepoint import shapes
+from weir.savepoint import about
 from weir.savepoint.about import JobSource, delivers, saved_sink
 from weir.savepoint.verdicts import Before, Options, plan
 from weir.sinks.function import FunctionSink
 from weir.sinks.kafka import KafkaSink
 from weir.spark import cut
 from weir.spark.checkpoint_files import QueryFiles
-from weir.spark.operator_metadata import operators
-from weir.spark.query_shape import Planned, planned
+from weir.spark.frame_plan import Planned, planned
 from weir.spark.source_positions import position, streams
+from weir.spark.state_schema import operators
 from weir.storage.live import Live
 from weir.storage.open import local_path
 
@@ -87,7 +87,7 @@ class Replan:
         """Raise `RestorePlanError` when it does not fit; nothing was written so far."""
         if self.plan.overall is not Overall.FITS:
             refused = (part.why for part in self.plan.parts if part.what == "sink" and part.why)
-            reason = "; ".join([plan_text.summary(self.plan), *dict.fromkeys(refused)])
+            reason = "; ".join([restore_plan.summary(self.plan), *dict.fromkeys(refused)])
             raise RestorePlanError(job=job, point=self.point.name, reason=reason)
 
     @property
@@ -280,12 +280,12 @@ class Shapes:
         live = self._live
         for name, shape in found.items():
             told = shape.model_copy(update={"job": self._source.version, "code": self._source.code})
-            shapes.keep(live.store, live.job, live.generation, self._attempt, name, told)
+            about.keep(live.store, live.job, live.generation, self._attempt, name, told)
 
     def _checked(self, spec: graph.QuerySpec) -> Shape:
         files = QueryFiles.of(self._live, spec.name)
         last = files.last_committed()
-        kept = shapes.newest(self._live.store, self._live.job, self._live.generation, spec.name)
+        kept = about.newest(self._live.store, self._live.job, self._live.generation, spec.name)
         if last == NO_BATCH or kept is None:
             return plan_query(spec, None).shape
         before = of_live_files(Path(local_path(self._live.query(spec.name))), last, kept)

@@ -15,9 +15,8 @@ from functools import partial
 
 from weir.checkpoint import manifest as mf
 from weir.checkpoint.kept import KeptFiles
-from weir.checkpoint.manifest import File, Manifest, no_cut
-from weir.checkpoint.needs import left_out
-from weir.checkpoint.timeline import Timeline, is_of, is_on, timeline
+from weir.checkpoint.manifest import File, Manifest, left_out, no_cut
+from weir.checkpoint.records import Timeline, is_of, is_on, timeline
 from weir.errors import (
     DamagedCheckpointError,
     DamagedSavepointError,
@@ -29,13 +28,11 @@ from weir.errors import (
 )
 from weir.ids import CheckpointId, JobName
 from weir.restore.request import LATEST, in_copy_dir, is_place
-from weir.savepoint import shapes
-from weir.savepoint.as_point import facts
+from weir.savepoint import about
 from weir.savepoint.catalogue import below as savepoints_below
-from weir.savepoint.catalogue import out_of_reach
-from weir.savepoint.manifest import MANIFEST
+from weir.savepoint.catalogue import out_of_reach, recorded
+from weir.savepoint.manifest import MANIFEST, facts
 from weir.savepoint.place import Place, lacks
-from weir.savepoint.records import recorded
 from weir.savepoint.take import saved_queries
 from weir.savepoint.verdicts import Before
 from weir.storage import Store, files, open_store
@@ -336,7 +333,7 @@ def describe(store: Store, point: Point) -> Point:
     saved = saved_queries(store, point.manifest, {})
     kept = KeptFiles(store, point.manifest)
     contents = {file.path: partial(kept.content, file) for file in point.manifest.files()}
-    queries = {name: shapes.before(query) for name, query in saved.items()}
+    queries = {name: about.before(query) for name, query in saved.items()}
     return replace(point, queries=_readers(queries, point.manifest, contents))
 
 
@@ -352,7 +349,7 @@ def of_savepoint(place: str) -> Point:
     """The point that a savepoint is, described, and not verified."""
     where = Place(place)
     savepoint = where.read()
-    queries = {name: shapes.before(query) for name, query in savepoint.queries.items()}
+    queries = {name: about.before(query) for name, query in savepoint.queries.items()}
     contents = {file.path: partial(where.content, file) for file in savepoint.files}
     manifest = facts(savepoint)
     return Point(place, manifest, _readers(queries, manifest, contents))

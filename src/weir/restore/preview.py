@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weir.channel.position import Mode
-from weir.checkpoint.timeline import check_timeline
+from weir.checkpoint.records import check_timeline
 from weir.protocol.restore_plan import Refused, RestorePlan
 from weir.restore import intent
 from weir.restore import plan as replan

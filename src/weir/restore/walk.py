@@ -24,7 +24,7 @@ from weir.errors import FencedError
 from weir.ids import BatchId, Generation, QueryName
 from weir.job.query import QueryRun
 from weir.protocol import messages as m
-from weir.protocol import plan_text
+from weir.protocol import restore_plan
 from weir.restore import damage, go_live, intent, repair
 from weir.restore import plan as replan
 from weir.restore.fetch import Opened, fetch, lay_out
@@ -36,15 +36,18 @@ from weir.savepoint.about import source_of
 from weir.spark import session
 from weir.storage import Store, files, paths
 from weir.storage import generation as generations
-from weir.storage.lease import Lease
+from weir.storage.attempts import Lease
 from weir.storage.live import Live
 from weir.storage.open import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from weir.config import Config
     from weir.job.graph import QuerySpec
     from weir.job.job import Job
+    from weir.restore.request import RestoreRequest
+    from weir.storage import Store
     from weir.storage.generation import Origin
 
 
@@ -184,7 +187,7 @@ class Restoring:
         if not made.changes_nothing:
             if not asked and made.is_plain(source_of(self._job), request):
                 return replace(made, as_it_is=True)
-            self._report(m.Planned(plan_text.text(made.plan), made.plan.model_dump(mode="json")))
+            self._report(m.Planned(restore_plan.text(made.plan), made.plan.model_dump(mode="json")))
         made.check(self._job.name)
         return made
 

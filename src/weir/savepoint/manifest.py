@@ -16,12 +16,14 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
 from weir.errors import NotASavepointError
 from weir.ids import MAX_ATTEMPT
+from weir.protocol.checkpoint import Alignment
 from weir.protocol.operators import Operator
 from weir.protocol.shape import Shape
 from weir.storage import manifest
-from weir.storage.members import check_members
+from weir.storage.paths import check_members
 
 MANIFEST = "manifest.json"
 
@@ -180,3 +182,45 @@ def decode(data: bytes, place: str) -> Savepoint:
     except ValueError as error:
         why = ": somebody changed it, or the disk lost it" if str(error) == manifest.CHANGED else ""
         raise NotASavepointError(place=place, reason=f"its {MANIFEST} {error}{why}") from error
+
+
+# A savepoint as a checkpoint's manifest says it: what a restore, a plan and the pages read of it.
+
+
+def facts(savepoint: Savepoint) -> Manifest:
+    """What it consists of, as a checkpoint says it; its files are not among it."""
+    return Manifest(
+        id=savepoint.id,
+        job=savepoint.job,
+        generation=savepoint.generation,
+        attempt=savepoint.attempt,
+        alignment=Alignment(savepoint.alignment),
+        full=True,
+        trigger=savepoint.trigger,
+        begun_at=savepoint.taken_at,
+        completed_at=savepoint.taken_at,
+        seconds=savepoint.seconds,
+        lineage=savepoint.lineage,
+        owners=savepoint.owners,
+        backend=savepoint.backend,
+        parallelism=savepoint.parallelism,
+        spark=savepoint.spark,
+        weir=savepoint.weir,
+        queries={name: _cut(query) for name, query in savepoint.queries.items()},
+        channels={
+            name: ChannelCut(first=one.first, behind=one.behind, batch=one.batch)
+            for name, one in savepoint.channels.items()
+        },
+    )
+
+
+def _cut(query: SavedQuery) -> QueryCut:
+    return QueryCut(
+        batch=query.batch,
+        unaligned=query.unaligned,
+        offsets=query.offsets,
+        positions=query.positions,
+        set_back=query.set_back,
+        watermark_ms=query.watermark_ms,
+        rewindable=query.sink.rewindable if query.sink is not None else False,
+    )

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from weir.errors import WeirError
-from weir.protocol import plan_text
+from weir.protocol import restore_plan
 from weir.protocol.restore_plan import Overall, Verdict
 from weir.protocol.shape import Shape
+from weir.savepoint.about import before
 from weir.savepoint.manifest import Savepoint
-from weir.savepoint.shapes import before
 from weir.savepoint.verdicts import Options, plan
 from weir.spark.logs import PARTITIONS, PROVIDER
 
@@ -78,7 +78,7 @@ def judge(saved: Savepoint, present: Present) -> Restorable:
     wrong = {Overall.MISFITS: Verdict.INCOMPATIBLE, Overall.NEEDS_MAP: Verdict.AMBIGUOUS}.get(made.overall)
     parts = (part for part in made.parts if part.verdicts[0] is wrong)
     first = next((f": {part.what} {part.name}: {part.why}" for part in parts), "")
-    return Restorable(_ANSWERS[made.overall], f"{by}, {plan_text.summary(made)}{first}")
+    return Restorable(_ANSWERS[made.overall], f"{by}, {restore_plan.summary(made)}{first}")
 
 
 def _doubt(saved: Savepoint, present: Present) -> str:

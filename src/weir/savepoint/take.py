@@ -25,6 +25,7 @@ from weir.errors import SavepointPlaceError, StorageError
 from weir.ids import Attempt, Generation, JobName, QueryName
 from weir.protocol.operators import Operator
 from weir.protocol.shape import Shape
+from weir.savepoint.about import kept as kept_shape
 from weir.savepoint.manifest import (
     SavedChannel,
     SavedFile,
@@ -34,19 +35,17 @@ from weir.savepoint.manifest import (
     Savepoint,
 )
 from weir.savepoint.object_store import Holder
-from weir.savepoint.shapes import kept as kept_shape
-from weir.savepoint.writing import Writing, begin
+from weir.savepoint.writing import Writing, begin, relative
 from weir.sources import journal
-from weir.spark.logs import CommitEntry, OffsetEntry, OperatorEntry, parsed_offset
-from weir.spark.operator_metadata import described
+from weir.spark.logs import CommitEntry, OffsetEntry, parsed_offset
+from weir.spark.state_schema import described
 from weir.storage import Store, files, paths
 from weir.storage.files import Sum
 from weir.storage.manifest import FORMAT
-from weir.storage.members import JOURNALS
 from weir.storage.open import is_local, local_path
+from weir.storage.paths import JOURNALS
 
 _ENTRY = re.compile(r"sources/([^/]+)/log/(\d+)\.json")
-_OPERATOR = re.compile(r"(queries/[^/]+)/state/\d+/_metadata/v2/\d+")
 
 Item = TypeVar("Item")
 Progress = Callable[[int, int], None]
@@ -255,20 +254,6 @@ class _Read:
                 return
             self.sum = Sum(self.sum.bytes + len(piece), zlib.crc32(piece, self.sum.crc))
             yield piece
-
-
-def relative(path: str) -> Callable[[bytes], bytes] | None:
-    """What must become of a file of a savepoint: where Spark wrote a place in full, it is one below it.
-
-    None for most.
-    """
-    found = _OPERATOR.fullmatch(path)
-    if found is None:
-        return None
-    location = found[1]
-    return lambda data: (
-        OperatorEntry.parse(data).moved(location).data.replace(b'"file:queries/', b'"queries/')
-    )
 
 
 def _savepoint(

@@ -15,7 +15,7 @@ from itertools import zip_longest
 
 from weir.errors import BadOffsetsError
 from weir.protocol import maps as mapped
-from weir.protocol import replayed_sources as beginnings
+from weir.protocol import offsets as beginnings
 from weir.protocol.compatibility import Fit, Level, Reshape, bare, fit, is_reordered, reshape, same_functions
 from weir.protocol.maps import Maps, Target
 from weir.protocol.matching import OWN, Choice, Pair, match, match_sources

@@ -11,21 +11,29 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import secrets
 import shutil
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from weir import faults
+from weir.clock import Clock
+from weir.ids import BatchId
 from weir.savepoint import object_store as in_store
 from weir.savepoint.manifest import MANIFEST, SavedFile, Savepoint, encode
 from weir.savepoint.object_store import Holder, InStore, taken
+from weir.savepoint.place import Place
+from weir.spark.closure import closure
+from weir.spark.logs import OperatorEntry
 from weir.storage import files, open_store
 from weir.storage.local import make_folders, sync_folder
 from weir.storage.open import is_local, local_path
+from weir.storage.paths import JOURNALS
 
 HIDDEN = ".weir-savepoint-"
 
@@ -179,3 +187,75 @@ def _hidden(folder: Path, name: str) -> tuple[Path, int]:
 
 def _names(name: str, lineage: str) -> list[str]:
     return [name, f"{name}-{lineage[:8]}"]
+
+
+# A new savepoint of an old one, in which the files of some queries are others.
+#
+# The old savepoint stays as it is. What is not made anew is copied, and checked on the way.
+
+
+def check_target(old: Savepoint, target: str, name: str) -> None:
+    """Raise, in front of long work, when `remake` could not write there behind it, or the name is taken."""
+    begin(target, name, old.lineage).give_up()
+
+
+def remake(
+    place: Place, told: Savepoint, target: str, name: str, made: Mapping[str, Path], since: float
+) -> str:
+    """Write the savepoint that `told` describes, without its files, below `target`; gives its place.
+
+    `made` has for each query that was made anew its folder, like a checkpointLocation; all other files of
+    the queries and channels that `told` still has come from `place`. `since` is when it was asked for, on
+    the monotonic clock. When it raises, nothing of the new savepoint is left.
+    """
+    writing = begin(target, name, told.lineage)
+    try:
+        kept = [file for file in place.read().files if _stays(file, told, made)]
+        copied = files.parallel(lambda file: writing.add(file.path, place.chunks(file)), kept)
+        written = [
+            file for query, root in made.items() for file in _written(writing, told, query, root.absolute())
+        ]
+        whole = told.model_copy(
+            update={
+                "files": tuple(sorted((*copied, *written), key=lambda file: file.path)),
+                "taken_at": Clock().now().isoformat(),
+                "seconds": round(time.monotonic() - since, 3),
+            }
+        )
+        return writing.finish(whole)
+    finally:
+        writing.give_up()
+
+
+def _stays(file: SavedFile, told: Savepoint, made: Mapping[str, Path]) -> bool:
+    kind, name, *_ = file.path.split("/")
+    if kind == JOURNALS:
+        return True
+    return name in told.queries and not (kind == "queries" and name in made)
+
+
+def _written(writing: Writing, told: Savepoint, query: str, root: Path) -> list[SavedFile]:
+    def add(name: str) -> SavedFile:
+        path = f"queries/{query}/{name}"
+        edit = relative(path)
+        content = files.pieces(root / name) if edit is None else [edit((root / name).read_bytes())]
+        return writing.add(path, content)
+
+    return files.parallel(add, closure(root, BatchId(told.queries[query].batch)).files)
+
+
+_OPERATOR = re.compile(r"(queries/[^/]+)/state/\d+/_metadata/v2/\d+")
+
+
+def relative(path: str) -> Callable[[bytes], bytes] | None:
+    """What must become of a file of a savepoint: where Spark wrote a place in full, it is one below it.
+
+    None for most.
+    """
+    found = _OPERATOR.fullmatch(path)
+    if found is None:
+        return None
+    location = found[1]
+    return lambda data: (
+        OperatorEntry.parse(data).moved(location).data.replace(b'"file:queries/', b'"queries/')
+    )

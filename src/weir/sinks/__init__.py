@@ -3,8 +3,7 @@
 from weir.sinks.console import console, memory
 from weir.sinks.contract import CheckedSink, CountingSink, NativeSink, Outcome, PlacedSink, StagingSink
 from weir.sinks.files import committed_files, files
-from weir.sinks.function import Function, function
-from weir.sinks.function_ledger import BatchLedger
+from weir.sinks.function import BatchLedger, Function, function
 from weir.sinks.kafka import kafka
 from weir.sinks.postgres import postgres
 from weir.sinks.reading import CommittedFiles, read_files

@@ -21,7 +21,7 @@ from weir.protocol.ledger import Dense, Staged, decided_by
 from weir.sinks import Outcome, StagingSink
 from weir.sinks.contract import ForgettingSink, until_known
 from weir.spark.checkpoint_files import QueryFiles
-from weir.storage.lease import Lease
+from weir.storage.attempts import Lease
 
 _LOOK_FIRST, _LOOK_LAST = 0.002, 0.1
 """How often to look for the decision record: at first, and after a while."""

@@ -32,7 +32,7 @@ from weir.sinks.contract import (
     until_known,
 )
 from weir.spark.checkpoint_files import QueryFiles
-from weir.storage.lease import Lease
+from weir.storage.attempts import Lease
 
 _NO_ANSWER = "a sink gave no answer"
 

@@ -27,8 +27,7 @@ from weir.sinks import kafka_records
 from weir.sinks.contract import Outcome
 from weir.sinks.fence import Knows, SinkFence, anyone
 from weir.sinks.kafka_broker import OWN, Broker, Entry, KafkaBroker, ProducerFencedError, check_installed
-from weir.sinks.kafka_direct import Direct
-from weir.sinks.kafka_records import Columns, NotBytesError
+from weir.sinks.kafka_records import Columns, Direct, NotBytesError
 from weir.sinks.staging import StagedFiles, folder_of
 from weir.spark.checkpoint_files import QueryFiles
 from weir.storage import Store, open_store

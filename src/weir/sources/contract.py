@@ -16,7 +16,7 @@ from weir.clock import Deadline
 from weir.ids import QueryName, SourceName, Token
 from weir.spark.checkpoint_files import QueryFiles
 from weir.storage import Store, paths
-from weir.storage.lease import Lease
+from weir.storage.attempts import Lease
 from weir.storage.live import Live
 
 if TYPE_CHECKING:

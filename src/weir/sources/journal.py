@@ -22,7 +22,7 @@ from weir.ids import NOBODY, Token
 from weir.protocol.ledger import by, token_of
 from weir.sources.contract import Place, ReadingQuery
 from weir.storage import DenseLog, Store, sums
-from weir.storage.lease import Lease
+from weir.storage.attempts import Lease
 from weir.storage.log import lost, parse
 
 LOG = "log"

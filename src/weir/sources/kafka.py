@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from weir.sources.native import check_options
-from weir.spark.kafka_groups import GROUP
+from weir.spark.kafka_client import GROUP
 from weir.spark.packages import provide_kafka
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from weir.sources.contract import Place, ReadingQuery
 from weir.sources.journal import Journal
 from weir.sources.lines import Lines
 from weir.spark.data_sources import register
-from weir.storage.lease import Lease
+from weir.storage.attempts import Lease
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from weir.ids import BatchId
-from weir.spark.changelog import lineage
 from weir.spark.checkpoint_files import HASHMAP
 from weir.spark.logs import (
     NO_OFFSET,
@@ -36,8 +35,8 @@ from weir.spark.logs import (
     log_offset,
     schema_files,
 )
-from weir.spark.zips import members
-from weir.storage.members import is_safe
+from weir.spark.zips import lineage, members
+from weir.storage.paths import is_safe
 
 _READ_FILE = {"path", "timestamp", "batchId"}
 """What an entry of a file source's log has of each file."""

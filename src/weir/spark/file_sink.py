@@ -23,8 +23,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 from weir.errors import SinkMismatchError
 from weir.ids import NO_BATCH, BatchId
+from weir.spark.frame_plan import format_of, option_of
 from weir.spark.logs import FileEntry, file_entries, is_compaction
-from weir.spark.stream_writer import format_of, option_of
 from weir.storage import files
 from weir.storage.open import is_local, local_path
 

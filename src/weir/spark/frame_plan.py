@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from weir.protocol.operators import Operator
+from weir.protocol.shape import PlannedOperator, Shape
+from weir.spark import planner as operators
+from weir.spark.fingerprints import Fingerprint
+from weir.spark.logs import OperatorEntry
+from weir.spark.state_schema import described
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import DataStreamWriter
+
 
 _RELATION = "StreamingRelationV2"
 _OLDER_RELATION = "StreamingRelation"
@@ -89,3 +103,141 @@ def _cleans(options: Any) -> str:
             value = str(options.apply(key)).lower()
             return "" if value == "off" else value
     return ""
+
+
+# What weir reads of an unstarted writer of Spark's, and a guard against writers that are started past
+# weir.
+#
+# What is read are fields of the Java object that the writer wraps.
+
+
+ASYNC_PROGRESS = "asyncProgressTrackingEnabled"
+CHECKPOINT_LOCATION = "checkpointLocation"
+_BOUNDED = {"AvailableNowTrigger$", "OneTimeTrigger$"}
+_TRIGGERS = {"ContinuousTrigger": "continuous", "RealTimeTrigger": "realTime"}
+
+
+def format_of(writer: DataStreamWriter) -> str:
+    """The name of the sink's format; "" when none was given."""
+    return str(_field(writer, "source") or "")
+
+
+def option_of(writer: DataStreamWriter, name: str) -> str:
+    """One option of the sink, or ""."""
+    found = _field(writer, "extraOptions").get(name)
+    return str(found.get()) if found.isDefined() else ""
+
+
+def query_name_of(writer: DataStreamWriter) -> str:
+    """The name that `queryName` gave to the query, or ""."""
+    return option_of(writer, "queryName")
+
+
+@contextmanager
+def none_started(refusal: Callable[[str], Exception]) -> Iterator[None]:
+    """Inside, a writer that this thread starts raises what `refusal` makes of the method's name.
+
+    Nothing has been started then. Other threads, in which weir starts its queries, are not affected.
+    """
+    from pyspark.sql.streaming import DataStreamWriter  # noqa: PLC0415
+
+    thread = threading.get_ident()
+    methods = {name: getattr(DataStreamWriter, name) for name in ("start", "toTable")}
+
+    def guarded(name: str, method: Any) -> Any:
+        def call(writer: Any, *args: Any, **options: Any) -> Any:
+            if threading.get_ident() == thread:
+                raise refusal(name)
+            return method(writer, *args, **options)
+
+        return call
+
+    for name, method in methods.items():
+        setattr(DataStreamWriter, name, guarded(name, method))
+    try:
+        yield
+    finally:
+        for name, method in methods.items():
+            setattr(DataStreamWriter, name, method)
+
+
+def trigger_without_batches(writer: DataStreamWriter) -> str:
+    """`continuous` or `realTime`, when the writer has such a trigger; else ""."""
+    return _TRIGGERS.get(str(_field(writer, "trigger").getClass().getSimpleName()), "")
+
+
+def is_bounded(writer: DataStreamWriter) -> bool:
+    """Whether its query ends by itself, with what is there when it starts."""
+    return str(_field(writer, "trigger").getClass().getSimpleName()) in _BOUNDED
+
+
+def _field(writer: DataStreamWriter, name: str) -> Any:
+    made: Any = writer._jwrite
+    field = made.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    return field.get(made)
+
+
+# The shape of a query that has not started, as Spark plans it.
+#
+# Nothing of the user's data is read, and nothing is written but into a temporary folder, which is gone
+# afterwards. What Spark wrote there is what a new operator needs to be described with.
+
+
+_LIMIT = "globalLimit"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A query as Spark will run it."""
+
+    shape: Shape
+    files: Mapping[str, bytes]
+    """What Spark would write to describe its operators, by the path in the checkpointLocation."""
+
+
+def planned(
+    frame: DataFrame, output_mode: str, pinned: Mapping[str, str] | None = None, sink: str = ""
+) -> Planned:
+    """What Spark will run for a streaming frame.
+
+    `pinned` are the settings of the query's offset log, when it goes on from one.
+    """
+    with tempfile.TemporaryDirectory(prefix="weir-plan-") as name:
+        folder = Path(name)
+        answer = operators.ask(frame, output_mode, folder, pinned)
+        files = _descriptions(folder)
+    facts = {one.id: one for one in described(dict.fromkeys(files, 0), files.__getitem__)}
+    shape = Shape(
+        operators=tuple(_operator(facts[id], found, files) for id, found in answer.operators.items()),
+        sources=answer.sources,
+        sink=sink,
+        spark=frame.sparkSession.version,
+        older=dict(answer.older),
+    )
+    return Planned(shape, files)
+
+
+def _descriptions(folder: Path) -> dict[str, bytes]:
+    """All that Spark wrote but Hadoop's checksums, which are not needed and would name another place."""
+    files = [path for path in (folder / "state").rglob("*") if path.is_file() and path.suffix != ".crc"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(files)}
+
+
+def _operator(facts: Operator, found: Fingerprint, files: Mapping[str, bytes]) -> PlannedOperator:
+    description = next(path for path in files if path.startswith(f"state/{facts.id}/_metadata/"))
+    stores = OperatorEntry.parse(files[description]).stores
+    return PlannedOperator(
+        **facts.model_dump(exclude={"partitions", "bytes"}),
+        partitions=1 if _in_one_partition(facts) else int(stores[0]["numPartitions"]),
+        keys=found.keys,
+        computes=found.computes,
+        reads=found.reads,
+        sources=found.sources,
+    )
+
+
+def _in_one_partition(operator: Operator) -> bool:
+    """A limit and an aggregate without keys are never shuffled, whatever the parallelism."""
+    keys = [store.key_schema["fields"] for store in operator.stores if store.key_schema is not None]
+    return operator.kind == _LIMIT or (bool(keys) and not any(keys))

@@ -29,7 +29,7 @@ from weir.spark.checkpoint_files import HASHMAP, ROCKSDB
 from weir.spark.closure import closure
 from weir.spark.content import Content
 from weir.spark.defaults import Backend, state_defaults
-from weir.spark.hashmap_tasks import LOADED, WRITTEN, loading, writing
+from weir.spark.hashmap import LOADED, WRITTEN, loading, writing
 from weir.spark.logs import PARTITIONS, PROVIDER, OffsetEntry, OperatorEntry
 from weir.spark.reshape import (
     LIMIT,

@@ -7,17 +7,77 @@ in the plan; it is found by the very object that was loaded, which a plan keeps 
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weir.protocol.offsets import FIRST, Choice, Kind, Position, Source, Word, fixed_position, log_entry
-from weir.spark import file_source, kafka_offsets
+from weir.spark import kafka_offsets
 from weir.spark.fingerprints import is_stream, sequence, source
 from weir.spark.kafka_client import kafka_stream
+from weir.spark.logs import FileEntry, file_entries
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+
+# The log of Spark's file source, `sources/<n>`: which files count as read.
+#
+# <entry>, <entry>.compact     the files of one entry; of all entries up to it
+#
+# A file that is in the log is never read again. Another log is made for a query that goes on elsewhere:
+# always as one first entry, because Spark looks files of a batch up by the entry that they came with.
+
+
+def present(spark: SparkSession, relation: Any) -> bytes:
+    """The log of a source that has read all files that are there now; b"" when there are none.
+
+    Spark itself lists them, by the source's own options, and writes the log: into a temporary folder.
+    No file is opened.
+    """
+    jvm: Any = spark.sparkContext._jvm
+    everything = jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.allAvailable()
+    with tempfile.TemporaryDirectory(prefix="weir-files-") as folder:
+        source = relation.dataSource().createSource(f"file:{folder}/log")
+        try:
+            source.latestOffset(None, everything)
+        finally:
+            source.stop()
+        entry = Path(folder) / "log" / "0"
+        return entry.read_bytes() if entry.exists() else b""
+
+
+def modified_before(log: bytes, time_ms: int) -> bytes:
+    """Of a log only the files that were modified before a time."""
+    return _log([one for one in _files(log) if one["timestamp"] < time_ms])
+
+
+def up_to(folder: Path, entry: int) -> bytes:
+    """One log of what a source has read up to an entry of its log in a folder."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in file_entries(path.name for path in folder.iterdir()).values():
+        there = _files((folder / name).read_bytes())
+        found |= {one["path"]: one for one in there if one["batchId"] <= entry}
+    return _log(list(found.values()))
+
+
+def count(log: bytes) -> int:
+    """How many files a log has."""
+    return len(_files(log))
+
+
+def _files(log: bytes) -> list[dict[str, Any]]:
+    entry = FileEntry.parse(log) if log else FileEntry()
+    if not entry.known:
+        raise ValueError(f"a log of read files has version {entry.version!r}, and weir does not know it")
+    return list(entry.files)
+
+
+def _log(files: list[dict[str, Any]]) -> bytes:
+    return FileEntry(tuple({**one, "batchId": 0} for one in files)).data if files else b""
+
 
 _OLDER = "StreamingRelation"
 _FILES = "FileSource["
@@ -73,13 +133,13 @@ def _of_files(frame: DataFrame, stream: Stream, choice: Choice) -> Position:
         return Position(f"reads again what came behind entry {entry} of its log", FIRST, until=entry)
     if _option(stream.leaf, "cleansource").lower() not in ("", "off"):
         raise choice.refused("its option cleanSource would take files away that were never read")
-    log = file_source.present(frame.sparkSession, stream.leaf)
+    log = present(frame.sparkSession, stream.leaf)
     note = "{} that are there count as read"
     if choice.word is Word.SINCE:
         assert choice.since is not None
-        log = file_source.modified_before(log, choice.since_ms)
+        log = modified_before(log, choice.since_ms)
         note = f"{{}} that were modified before {choice.since.isoformat()} count as read, and no other"
-    files = file_source.count(log)
+    files = count(log)
     counted = note.format("one file" if files == 1 else f"{files} files")
     return Position(counted, FIRST, log=log) if log else Position(counted, log=b"")
 

@@ -7,9 +7,7 @@
 Nothing that is read is ever changed; an edit makes a new savepoint.
 """
 
-from weir.state.diff import diff
 from weir.state.edit import edit
-from weir.state.export import export
-from weir.state.read import read
+from weir.state.read import diff, export, read
 
 __all__ = ["diff", "edit", "export", "read"]

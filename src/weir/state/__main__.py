@@ -26,12 +26,10 @@ from weir.config import resolve
 from weir.errors import WeirError, error_form
 from weir.spark import session
 from weir.spark.failure import from_exception, shows_output
-from weir.state.diff import diff
 from weir.state.edit import edit
-from weir.state.export import export
 from weir.state.load import load
 from weir.state.point import StatePoint, locate, unreadable
-from weir.state.read import frame_of, options_of
+from weir.state.read import diff, export, frame_of, options_of
 
 Request = dict[str, Any]
 

@@ -20,12 +20,12 @@ from weir.ids import BatchId
 from weir.protocol.operators import Operator
 from weir.savepoint.manifest import Savepoint
 from weir.savepoint.place import Place
-from weir.savepoint.remake import check_target, remake
+from weir.savepoint.writing import check_target, remake
 from weir.spark import cut
 from weir.spark.logs import PARTITIONS
-from weir.spark.operator_metadata import operators
 from weir.spark.reshape import backend_of
 from weir.spark.rewrite import Rewritten, rewrite
+from weir.spark.state_schema import operators
 from weir.state.changes import Changes
 from weir.state.point import StatePoint, locate
 from weir.state.read import scratch

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from weir.protocol.operators import Operator, StateStore
 from weir.spark import content, cut
 from weir.spark.closure import GoneError
-from weir.spark.operator_metadata import operators
 from weir.spark.reshape import LIMIT, backend_of
+from weir.spark.state_schema import operators
 from weir.state.point import Scratch, StatePoint, queries
 
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"

@@ -23,7 +23,7 @@ from weir.protocol.operators import Operator
 from weir.savepoint.manifest import MANIFEST, Savepoint
 from weir.savepoint.place import Place
 from weir.spark.closure import GoneError
-from weir.spark.operator_metadata import operators
+from weir.spark.state_schema import operators
 from weir.storage import generation as generations
 from weir.storage import paths
 from weir.storage.local import LocalStore

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ValidationError
 
 from weir.errors import BadNameError
 from weir.ids import job_name, query_name
-from weir.storage import sealed
+from weir.storage import sums
 
 FORMAT = 2
 """The newest form of a manifest that this weir knows: the second has a checksum of its own."""
@@ -35,7 +35,7 @@ class Stored(BaseModel):
 
     format: int
     checksum: str = ""
-    """That of its own file, where it is stored (`storage/sealed.py`); else ""."""
+    """That of its own file, where it is stored (`storage/sums.py`); else ""."""
 
 
 M = TypeVar("M", bound=Stored)
@@ -63,7 +63,7 @@ Query = Annotated[str, AfterValidator(_query)]
 def encode(manifest: Stored, indent: int | None = None) -> bytes:
     """As it is stored, with a checksum of its own."""
     stored = manifest.model_copy(update={"format": FORMAT, "checksum": ""})
-    return sealed.seal(stored.model_dump_json(indent=indent).encode())
+    return sums.seal(stored.model_dump_json(indent=indent).encode())
 
 
 def decode(data: bytes, kind: type[M], *, unsaid: int | None = None) -> M:
@@ -79,13 +79,13 @@ def decode(data: bytes, kind: type[M], *, unsaid: int | None = None) -> M:
         found = kind.model_validate_json(data)
     except ValidationError as error:
         kinds = {one["type"] for one in error.errors()}
-        if kinds == {"extra_forbidden"} and sealed.check(data):
+        if kinds == {"extra_forbidden"} and sums.check(data):
             raise _newer(".".join(map(str, one["loc"])) for one in error.errors()) from error
         if kinds == {"json_invalid"}:
             raise ValueError(UNREADABLE) from error
         raise
     if form > 1 or found.checksum:
-        if not sealed.check(data):
+        if not sums.check(data):
             raise ValueError(CHANGED)
         if kind.model_config.get("extra") != "forbid" and (added := _fields(data) - _known(kind)):
             raise _newer(sorted(added))
@@ -93,7 +93,7 @@ def decode(data: bytes, kind: type[M], *, unsaid: int | None = None) -> M:
 
 
 def _format(data: bytes, unsaid: int | None) -> int:
-    form = sealed.format_of(data)
+    form = sums.format_of(data)
     if form is None:
         try:
             body = json.loads(data)

@@ -29,8 +29,8 @@ from weir.protocol.restart import (
 )
 from weir.protocol.states import JobEvent
 from weir.supervisor.go_back import GoBack
+from weir.supervisor.requests import fail_stop
 from weir.supervisor.running_driver import RunningDriver, exit_words, failure_body
-from weir.supervisor.stop import fail_stop
 from weir.supervisor.supervised_job import GRACE, SupervisedJob
 
 

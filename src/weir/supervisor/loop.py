@@ -25,15 +25,12 @@ from weir.storage.attempts import AttemptRecord
 from weir.supervisor.driver_messages import DriverMessages
 from weir.supervisor.failures import FailureHandler, strategy
 from weir.supervisor.go_back import GoBack
-from weir.supervisor.home import Home
-from weir.supervisor.inputs import Inputs
-from weir.supervisor.preview import Made
+from weir.supervisor.home import Home, Inputs
 from weir.supervisor.process import DriverProcess
 from weir.supervisor.reports import Watcher
-from weir.supervisor.requests import RequestHandler
+from weir.supervisor.requests import CancelledEarlyError, Made, RequestHandler, answer_stopped, cancel
 from weir.supervisor.restore import Intended
 from weir.supervisor.running_driver import Heard, RunningDriver, failure_of
-from weir.supervisor.stop import CancelledEarlyError, answer_stopped, cancel
 from weir.supervisor.supervised_job import Pulse, SupervisedJob
 
 _SIGNALS = {number.name: number for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}

@@ -6,17 +6,19 @@ could still commit; so the whole group is killed, and seen dead, before another 
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from weir.link import Link
 from weir.protocol.messages import Message
@@ -186,3 +188,43 @@ def _members(group: int) -> bool:
             if int(fields[2]) == group and fields[0] not in ("Z", "X"):
                 return True
     return False
+
+
+# Asking a process that has Spark: a JSON object goes in, one comes out.
+#
+# The request goes through standard input, where no list of processes shows what is in it, and the answer
+# comes in a file, because what Spark and its JVM print must not come in between.
+
+
+def ask_child(module: str, request: Mapping[str, Any], *arguments: str) -> tuple[dict[str, Any], str]:
+    """What `python -m MODULE RESULT ARGUMENTS` answers, `error` when it failed; and what it printed.
+
+    An error has `what`, `why`, `hint`, `exit_code`, and `log` when what was printed should be shown.
+    """
+    with tempfile.TemporaryDirectory(prefix="weir-") as folder:
+        result, log = Path(folder) / "result.json", Path(folder) / "log"
+        command = [sys.executable, "-m", module, str(result), *arguments]
+        environment = os.environ | {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
+        held = Scratch.make()
+        given = json.dumps(request).encode()
+        try:
+            with log.open("wb") as output:
+                done = subprocess.run(
+                    command,
+                    input=given,
+                    stdout=output,
+                    stderr=output,
+                    env=environment | held.environment(),
+                    pass_fds=(held.handle,),
+                    check=False,
+                )
+        finally:
+            held.delete()
+        body: dict[str, Any] = json.loads(result.read_text()) if result.exists() else {}
+        said = log.read_text(errors="replace")
+    if not body:
+        what = f"the process with Spark ended with exit code {done.returncode}"
+        body = {
+            "error": {"what": what, "why": "", "hint": "what it said is above", "exit_code": 4, "log": True}
+        }
+    return body, said

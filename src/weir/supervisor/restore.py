@@ -21,9 +21,8 @@ from weir.protocol.messages import Failure
 from weir.restore.intent import intend
 from weir.restore.request import RestoreRequest
 from weir.storage import generation as generations
-from weir.supervisor.home import Home
+from weir.supervisor.home import Home, Inputs
 from weir.supervisor.inbox import Request
-from weir.supervisor.inputs import Inputs
 
 WHY = "asked for with 'weir restore'"
 

@@ -16,9 +16,8 @@ from weir.config import Config, Settings
 from weir.errors import DriverDiedError, ExternalError
 from weir.protocol import messages as m
 from weir.protocol.states import JOB, JobEvent, JobState, move
-from weir.supervisor.home import Home
+from weir.supervisor.home import Home, Inputs
 from weir.supervisor.inbox import Request
-from weir.supervisor.inputs import Inputs
 from weir.supervisor.query_standings import QueryStandings
 from weir.supervisor.recovery import Recoveries
 from weir.supervisor.reports import Reports, Watcher

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from weir.storage.unreliable import UnreliableStore
-    from weir.testing.arm import armed, fired
     from weir.testing.compare import assert_same_result, committed_rows, folded
-    from weir.testing.process import QUICK, JobProcess, JobRun, run_job
+    from weir.testing.process import QUICK, JobProcess, JobRun, armed, fired, run_job
     from weir.testing.script import Crash, EndOfInput, Pause, Rows, ScriptedSource, write_script
     from weir.testing.steps import (
         AddRows,
@@ -56,9 +55,8 @@ __all__ = [
 
 _HOMES = {
     "weir.storage.unreliable": ("UnreliableStore",),
-    "weir.testing.arm": ("armed", "fired"),
     "weir.testing.compare": ("assert_same_result", "committed_rows", "folded"),
-    "weir.testing.process": ("QUICK", "JobProcess", "JobRun", "run_job"),
+    "weir.testing.process": ("QUICK", "JobProcess", "JobRun", "armed", "fired", "run_job"),
     "weir.testing.script": ("Crash", "EndOfInput", "Pause", "Rows", "ScriptedSource", "write_script"),
 }
 """Whatever is not among these is a step of `weir.testing.steps`."""

@@ -32,8 +32,7 @@ from weir.text import counted, lasting, number, seconds_since, size, took, when
 from weir.web import svg as drawing
 from weir.web.envelope import status_of, words
 from weir.web.guard import LOGIN, LOGOUT, SESSION_SECONDS, Sessions, cookie_name, cookie_of
-from weir.web.site import Site
-from weir.web.versions import versions
+from weir.web.site import Site, versions
 
 TABS = ("overview", "checkpoints", "savepoints", "recoveries", "failures", "state", "log", "history")
 HISTORY = (

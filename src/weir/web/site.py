@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import platform
+import sys
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
 
 from weir.clock import Clock
 from weir.errors import NotASavepointError
@@ -46,3 +50,16 @@ class Site:
             if entry.place == path:
                 return entry
         raise NotASavepointError(place=path, reason=f"it is not among the savepoints of job {job!r}")
+
+
+# Which weir, Spark and Python serve; nothing is imported or started to know it.
+
+
+@cache
+def versions() -> dict[str, str]:
+    """The versions of weir, Spark and Python as they are installed here; "unknown" where one is not."""
+    try:
+        spark = metadata.version("pyspark")
+    except metadata.PackageNotFoundError:
+        spark = "unknown"
+    return {"weir": sys.modules["weir"].__version__, "spark": spark, "python": platform.python_version()}

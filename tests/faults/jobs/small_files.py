@@ -6,7 +6,7 @@ Arguments: the input folder, the output folder.
 import sys
 
 import weir
-from weir.protocol import compaction as merging
+from weir.sinks import compaction as merging
 from weir.sinks import files_ledger
 
 files_ledger.EVERY = 5

@@ -1,6 +1,6 @@
 """The hands of one attempt's checkpoints: what the shipped reducer asks for, done to a job in memory.
 
-No decision is here. The reducer (`protocol/coordination.py`), the cuts (`checkpoint/barrier.py`), the
+No decision is here. The reducer (`protocol/coordination.py`), the cuts (`checkpoint/trigger.py`), the
 records, the manifest and the channels are those that are shipped. Each action stops in front of what
 others can see, so that a crash or a zombie comes between any two of them.
 """
@@ -19,9 +19,9 @@ from tests.protocol.model.world import JOB, RECORDS, Records, World
 from weir.channel import log as channel_log
 from weir.channel.position import Mode, Status
 from weir.checkpoint import records, retention
-from weir.checkpoint.barrier import Cuts
 from weir.checkpoint.complete import manifest_of
 from weir.checkpoint.manifest import ChannelCut, File, Manifest, QueryCut
+from weir.checkpoint.trigger import Cuts
 from weir.checkpoint.vertex import Vertex, words_of
 from weir.clock import ManualClock
 from weir.errors import FencedError, OutcomeUnknownError

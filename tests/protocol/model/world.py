@@ -22,7 +22,7 @@ from weir.channel.log import (
 )
 from weir.channel.position import Mode, Position, Status, positions_in
 from weir.checkpoint import manifest as mf
-from weir.checkpoint.edits import set_back
+from weir.checkpoint.kept import set_back
 from weir.checkpoint.manifest import Manifest
 from weir.ids import NO_BATCH, BatchId, CheckpointId, job_name
 from weir.protocol.checkpoint import Alignment
