@@ -16,6 +16,7 @@ from weir.errors import NoSavepointError
 from weir.ids import NO_BATCH, BatchId, JobName
 from weir.savepoint.delivered import Delivered
 from weir.savepoint.take import HaltedError
+from weir.sinks.committer import Committer
 from weir.sinks.held_commit import HeldCommitter
 
 
@@ -105,7 +106,7 @@ def test_a_run_that_failed_is_waited_for_until_the_next_one_has_delivered(
     played.sink.let_go.set()
     assert played.ended.wait(LIMIT)
     waits.join(0.2)
-    assert waits.is_alive() and played.run.gave_up
+    assert waits.is_alive() and played.run.output.gave_up
     waiting.restarted(Played(tmp_path))
     waits.join(LIMIT)
     assert not waits.is_alive()
@@ -113,9 +114,9 @@ def test_a_run_that_failed_is_waited_for_until_the_next_one_has_delivered(
 
 def test_what_is_held_for_a_checkpoint_is_missing_until_that_permits_it(played: Played) -> None:
     held = HeldCommitter(played.sink, played.run.files, [], NO_BATCH)
-    committer = played.run._committer
-    assert committer is not None
-    for staged in list(committer._pending):  # type: ignore[union-attr]
+    committer = played.run.output.committer
+    assert isinstance(committer, Committer)
+    for staged in list(committer._pending):
         held.submit(staged)
     assert [held.missing(BatchId(upto)) for upto in (-1, 0, 1)] == [0, 1, 2]
     held.done(BatchId(0))

@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from weir.ids import CheckpointId
-from weir.job.job import Job, Listeners
+from weir.job.job import Job
+from weir.job.listeners import Listeners
 
 SOON = 10.0
 

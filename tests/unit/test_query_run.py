@@ -14,9 +14,10 @@ from py4j.protocol import Py4JError
 from weir.clock import Clock, Deadline
 from weir.errors import FencedError, StorageError
 from weir.ids import NO_BATCH, Attempt, BatchId, QueryName, Run, Token
-from weir.job import query as module
-from weir.job.graph import QuerySpec
+from weir.job import output
+from weir.job.batch import StoppingError
 from weir.job.query import QueryRun
+from weir.job.spec import QuerySpec
 from weir.protocol.ledger import Ledger, Staged
 from weir.sinks import Outcome
 from weir.sinks.committer import Committer
@@ -169,12 +170,12 @@ def played(tmp_path: Path) -> Played:
 
 
 def test_a_query_is_over_when_its_sink_has_all_of_it(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_DRAIN", module._DRAIN_LOOK)
+    monkeypatch.setattr(output, "_DRAIN", output._DRAIN_LOOK)
     played.spark.batch(0)
     played.spark.batch(1)
     played.spark.end()
     assert played.sink.begun.wait(LIMIT)
-    assert not played.ended.wait(5 * module._DRAIN_LOOK.total_seconds()), "its output is not delivered"
+    assert not played.ended.wait(5 * output._DRAIN_LOOK.total_seconds()), "its output is not delivered"
     played.sink.let_go.set()
     assert played.ended.wait(LIMIT)
     assert (played.sink.done, played.error) == ([0, 1], None)
@@ -183,12 +184,12 @@ def test_a_query_is_over_when_its_sink_has_all_of_it(played: Played, monkeypatch
 def test_behind_a_failure_the_next_run_delivers_what_a_slow_sink_has_not(
     played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_DRAIN", module._DRAIN_LOOK)
+    monkeypatch.setattr(output, "_DRAIN", output._DRAIN_LOOK)
     played.spark.batch(0)
     played.spark.batch(1)
     assert played.sink.begun.wait(LIMIT)
     played.spark.end(error := ValueError("no"))
-    committer = played.run._committer
+    committer = played.run.output.committer
     assert isinstance(committer, Committer)
     with committer._changed:
         assert committer._changed.wait_for(lambda: committer._closed, LIMIT)
@@ -204,7 +205,7 @@ def test_past_its_time_an_end_gives_up_a_slow_sink_and_tells_what_is_left(played
     played.spark.end()
     assert played.sink.begun.wait(LIMIT)
     assert not played.end(0.0)
-    assert played.run.undelivered == 2
+    assert played.run.output.undelivered == 2
     played.run.cut_off()
     assert played.ended.wait(LIMIT), "it does not wait for the commit that is under way"
     played.sink.let_go.set()
@@ -214,7 +215,7 @@ def test_past_its_time_an_end_throws_the_running_batch_away(played: Played) -> N
     played.spark.plan(0)
     assert not played.end(0.0)
     assert not played.spark.stopped
-    assert played.run.undelivered == 0
+    assert played.run.output.undelivered == 0
     played.run.cut_off()
     assert played.spark.stopped
     assert played.ended.wait(LIMIT)
@@ -279,7 +280,7 @@ def test_an_end_that_was_asked_for_before_the_query_had_begun_holds(tmp_path: Pa
     ended = threading.Event()
     run.ask_to_end()
     run.start(NoHost(), lambda run_id: None, lambda run, error: ended.set())
-    with pytest.raises(module.StoppingError):
+    with pytest.raises(StoppingError):
         spark.batch(0)
     spark.end()
     assert ended.wait(LIMIT)

@@ -37,8 +37,10 @@ from weir.errors import (
     SinkMismatchError,
 )
 from weir.ids import NO_BATCH, Attempt, BatchId, CheckpointId, Generation, QueryName, Run, SourceName, Token
-from weir.job.graph import Graph, QuerySpec, Receiving
+from weir.job.graph import Graph, Receiving
+from weir.job.output import QueryOutput
 from weir.job.query import QueryRun
+from weir.job.spec import QuerySpec
 from weir.protocol import ledger
 from weir.protocol import messages as m
 from weir.protocol.ledger import Staged
@@ -207,7 +209,7 @@ def file_sink_log(
     for number in range(newest + 1):
         write(folder / f"_spark_metadata/{number}", "v1")
     log = kind(folder, COUNTS)
-    monkeypatch.setattr(QueryRun, "_file_sink_log", lambda _run: log)
+    monkeypatch.setattr(QueryOutput, "_file_sink_log", lambda _output: log)
     return log
 
 
@@ -319,17 +321,17 @@ def test_a_ledger_that_was_rewound_to_nothing_is_not_one_that_was_lost() -> None
         made = FunctionSink(lambda _frame, _batch: None, "job/sinks/counts", store=store)
         lease = Lease(Attempt(1), 1e9, ManualClock())
         found = QueryRun(QuerySpec(COUNTS, made), files, token, lease, 4)
-        found.open("job/counts", "lineage")
+        found.output.open("job/counts", "lineage")
         return found
 
-    assert run().only_ledger_is_lost
+    assert run().output.only_ledger_is_lost
     sink.open("job/counts", "lineage", token)
     sink.record(Staged(BatchId(0), token))
     sink.commit(Staged(BatchId(0), token))
     sink.rewind(NO_BATCH)
-    assert not run().only_ledger_is_lost
+    assert not run().output.only_ledger_is_lost
     with pytest.raises(LostStagingError):
-        run().check_staged(BatchId(3))
+        run().output.check_staged(BatchId(3))
 
 
 # a rewind that was begun

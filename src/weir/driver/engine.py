@@ -23,7 +23,7 @@ from weir.driver.savepoints import Savepoints, Wanted, words
 from weir.driver.sink_start import SinkStart, VisibleOutput
 from weir.errors import LiveFilesBehindError, NoSavepointError, NotDoneError, WeirError, error_form
 from weir.ids import NO_BATCH, QueryName, Run
-from weir.job.job import Listeners
+from weir.job.listeners import Listeners
 from weir.job.query import QueryRun
 from weir.protocol import messages as m
 from weir.protocol.states import QueryState
@@ -193,7 +193,7 @@ class Engine:
             run.ask_to_end()
         for run in runs:
             if not run.end(deadline):
-                self._context.report(m.CutOff(run.name, seconds, run.undelivered))
+                self._context.report(m.CutOff(run.name, seconds, run.output.undelivered))
                 run.cut_off()
         self._receivers.end(deadline)
 

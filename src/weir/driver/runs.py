@@ -22,8 +22,9 @@ from weir.driver.sink_start import check_can_be_held
 from weir.errors import PinnedStateError
 from weir.ids import BatchId, QueryName, Run, Token
 from weir.job import graph
-from weir.job.graph import Graph, QuerySpec
+from weir.job.graph import Graph
 from weir.job.query import QueryRun
+from weir.job.spec import QuerySpec
 from weir.protocol import messages as m
 from weir.restore import damage
 from weir.restore.fetch import Opened
@@ -92,7 +93,7 @@ class RunFactory:
             Path(local_path(self.live.query(run.name))),
             self.graph.inputs[run.name],
             run.spec.channel,
-            rewindable=run.rewindable,
+            rewindable=run.output.rewindable,
             user_state=state.files_of if state is not None else no_files,
             fixed=run.name in self.graph.fixed,
         )
@@ -105,7 +106,7 @@ class RunFactory:
 
 
 class BatchBrake:
-    """What the batches of all runs wait for, ask and tell: see `weir.job.query.BatchHost`."""
+    """What the batches of all runs wait for, ask and tell: see `weir.job.batch.BatchHost`."""
 
     def __init__(self, context: JobContext, live: Live, coordinator: Coordinator) -> None:
         self._context = context

@@ -19,8 +19,8 @@ from weir.errors import (
     WeirError,
 )
 from weir.ids import NO_BATCH, BatchId, CheckpointId, JobName, QueryName
-from weir.job.graph import QuerySpec
 from weir.job.query import QueryRun
+from weir.job.spec import QuerySpec
 from weir.protocol.states import QueryState
 from weir.restore.go_live import check_ahead, unasked_limit
 from weir.restore.point import newest
@@ -48,11 +48,11 @@ class SinkStart:
 
     def look(self, run: QueryRun) -> BatchId:
         """The newest batch that the sink of a run holds; raises as `fence` does, and fences nobody."""
-        return self._ask(run, run.look)
+        return self._ask(run, run.output.look)
 
     def fence(self, run: QueryRun) -> BatchId:
         """The same; from now on no earlier writer can write there."""
-        return self._ask(run, run.open)
+        return self._ask(run, run.output.open)
 
     def delivered_elsewhere(self) -> Mapping[QueryName, BatchId]:
         """Up to which batch queries with a new sink were delivered before, elsewhere."""
@@ -61,7 +61,7 @@ class SinkStart:
 
     def recover(self, run: QueryRun, elsewhere: Mapping[QueryName, BatchId]) -> None:
         """Deliver what Spark has committed and the sink has not, and discard the rest."""
-        run.recover(elsewhere.get(run.name, NO_BATCH), self._context.note)
+        run.output.recover(elsewhere.get(run.name, NO_BATCH), self._context.note)
 
     def lost(self, delivered: Mapping[QueryName, BatchId]) -> list[Damage]:
         """Batches that a sink holds and the live files know nothing of, where a checkpoint has the query.

@@ -31,7 +31,7 @@ from weir.driver.runs import LearntJob, Receivers, learn
 from weir.driver.savepoints import CutFacts, SavepointHost, Savepoints
 from weir.driver.sink_start import Isolation, Refusals, SinkStart, VisibleOutput
 from weir.ids import BatchId, CheckpointId, QueryName
-from weir.job.job import Listeners
+from weir.job.listeners import Listeners
 from weir.job.query import QueryRun
 from weir.restore.fetch import Opened
 from weir.restore.go_live import Claim
@@ -142,7 +142,7 @@ def _resume(learnt: LearntJob, sinks: SinkStart, isolation: Isolation) -> list[D
     looked = isolation.each(learnt.runs, sinks.look)
     if lost := sinks.lost(looked):
         return lost
-    isolation.each(learnt.runs, lambda run: run.known(looked[run.name]))
+    isolation.each(learnt.runs, lambda run: run.output.known(looked[run.name]))
     return sinks.lost(isolation.each(learnt.runs, sinks.fence))
 
 

@@ -9,7 +9,7 @@ from weir.channel.stream import open_stream
 from weir.channel.writer import ChannelWriter
 from weir.errors import PipelineError
 from weir.ids import JobName, QueryName, SourceName, query_name, source_name
-from weir.job.graph import QuerySpec
+from weir.job.spec import QuerySpec
 from weir.sinks import CheckedSink, NativeSink, PlacedSink, StagingSink
 from weir.sinks.user_state import State, States
 from weir.sources import ReceivingSource, Source

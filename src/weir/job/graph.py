@@ -11,74 +11,33 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from weir.channel.position import Mode
-from weir.channel.writer import ChannelWriter
 from weir.errors import PipelineError
 from weir.ids import JobName, QueryName, SourceName
+from weir.job.env import Env
+from weir.job.spec import QuerySpec
 from weir.sinks import StagingSink
-from weir.sinks.user_state import UserStateSink, Values
+from weir.sinks.user_state import Values
 from weir.sources.contract import Place
 from weir.spark import failure
 from weir.spark import frame_plan as plan
-from weir.spark.frame_plan import is_bounded, none_started, planned
+from weir.spark.frame_plan import none_started, planned
 from weir.spark.planner import output_mode_of
 from weir.storage import open_store
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import DataStreamWriter
+    from pyspark.sql import SparkSession
 
-    from weir.job.env import Env
-    from weir.sinks import NativeSink
     from weir.sources import ReceivingSource
     from weir.storage.live import Live
 
-Pipeline = Callable[["Env"], None]
+Pipeline = Callable[[Env], None]
 
 alone = threading.RLock()
 """Held where a pipeline function is called and where weir starts a query: else the one that begins again
 by itself while another is built would be taken for a query that the pipeline has started."""
-
-
-@dataclass(frozen=True)
-class QuerySpec:
-    """One query as the author described it: either a frame with a sink, or a writer of Spark's."""
-
-    name: QueryName
-    sink: StagingSink | NativeSink | None
-    frame: DataFrame | None = None
-    writer: DataStreamWriter | None = None
-    output_mode: str = "append"
-    trigger: dict[str, Any] = field(default_factory=dict)
-    at_most_once: bool = False
-    """A batch that was planned and not committed is skipped at the next start."""
-    sources: Mapping[str, DataFrame] = field(default_factory=dict)
-    """What the author named with `env.source`, as it was loaded for this query."""
-
-    @property
-    def plan(self) -> DataFrame:
-        """The frame whose plan the query runs."""
-        frame: DataFrame = self.frame if self.frame is not None else self.writer._df  # type: ignore[union-attr]
-        return frame
-
-    @property
-    def bounded(self) -> bool:
-        """Whether the query ends by itself, with what is there when it starts."""
-        if self.writer is not None:
-            return is_bounded(self.writer)
-        return bool(self.trigger.keys() & {"availableNow", "once"})
-
-    @property
-    def user_state(self) -> UserStateSink | None:
-        """The author's own state that goes with each batch, when there is some."""
-        return self.sink if isinstance(self.sink, UserStateSink) else None
-
-    @property
-    def channel(self) -> ChannelWriter | None:
-        """The channel that the query writes, when it is a stream."""
-        return self.sink if isinstance(self.sink, ChannelWriter) else None
 
 
 @dataclass(frozen=True)
@@ -101,7 +60,7 @@ class Graph:
     inputs: dict[QueryName, tuple[QueryName, ...]]
     """For each query the streams whose channels it reads, each once."""
     doubts: list[str] = field(default_factory=list)
-    """What is exactly once only if a source that weir does not know can be replayed, in words."""
+    """What is exactly once only if a source that weir does not know can be replayed, as messages."""
     fixed: frozenset[QueryName] = frozenset()
     """The queries whose sources all begin in the same place, whenever they begin: files and channels."""
 
@@ -117,33 +76,49 @@ def learn(job: JobName, pipeline: Pipeline, spark: SparkSession, live: Live) -> 
         )
     streams = {name: plan.streams(spec.plan) for name, spec in env.queries.items()}
     for name, spec in env.queries.items():
-        replays = {stream.replay for stream in streams[name]}
-        lossy = plan.Replay.NO in replays and not spec.at_most_once
-        if lossy and isinstance(spec.sink, StagingSink):
-            raise _not_replayable(job, f"query {name!r} is exactly once")
-        mode = spec.output_mode if spec.writer is None else output_mode_of(spec.writer)
-        has_state = (lossy or spec.at_most_once) and planned(spec.plan, mode).shape.operators
-        if has_state and lossy:
-            raise _not_replayable(job, f"query {name!r} has state")
-        if any(stream.cleans for stream in streams[name]):
-            raise _cleans(job, name)
-        if has_state:
-            raise _stateful(job, name)
+        _check_replay(job, spec, streams[name])
     receiving = []
     for key, source in env.receiving.items():
         url = Place.of(live, key).url
         readers = [name for name in streams if any(s.location == url for s in streams[name])]
         receiving += [Receiving(key, source, readers)] if readers else []
-    inputs = {name: _inputs(found, env, live) for name, found in streams.items()}
-    for name in (name for name, spec in env.queries.items() if spec.channel):
+    inputs = {name: _inputs(read, env, live) for name, read in streams.items()}
+    _check_ends(job, env.queries, inputs)
+    channels = {live.channel(name) for name in env.queries}
+    fixed = frozenset(
+        name for name, read in streams.items() if all(s.is_files or s.location in channels for s in read)
+    )
+    return Graph(list(env.queries), receiving, inputs, _doubts(env.queries, streams), fixed)
+
+
+def _check_replay(job: JobName, spec: QuerySpec, streams: Sequence[plan.Stream]) -> None:
+    """Refuse what an exactly-once query, or one with state, can't be made of."""
+    lossy = any(stream.replay is plan.Replay.NO for stream in streams) and not spec.at_most_once
+    if lossy and isinstance(spec.sink, StagingSink):
+        raise _not_replayable(job, f"query {spec.name!r} is exactly once")
+    mode = spec.output_mode if spec.writer is None else output_mode_of(spec.writer)
+    has_state = (lossy or spec.at_most_once) and planned(spec.plan, mode).shape.operators
+    if has_state and lossy:
+        raise _not_replayable(job, f"query {spec.name!r} has state")
+    if any(stream.cleans for stream in streams):
+        raise _cleans(job, spec.name)
+    if has_state:
+        raise _stateful(job, spec.name)
+
+
+def _check_ends(
+    job: JobName, queries: Mapping[QueryName, QuerySpec], inputs: Mapping[QueryName, Sequence[QueryName]]
+) -> None:
+    """Refuse a stream that nobody reads, and a bounded query that waits for an endless one."""
+    for name in (name for name, spec in queries.items() if spec.channel):
         if not any(name in read for read in inputs.values()):
             raise PipelineError(
                 job=job,
                 reason=f"stream {name!r} is read nowhere, so its channel would only grow",
                 todo="read the frame that env.stream(...) returns, or leave the stream out",
             )
-    for name, spec in env.queries.items():
-        endless = next((one for one in inputs[name] if not env.queries[one].bounded), None)
+    for name, spec in queries.items():
+        endless = next((stream for stream in inputs[name] if not queries[stream].bounded), None)
         if spec.bounded and endless is not None:
             raise PipelineError(
                 job=job,
@@ -151,23 +126,23 @@ def learn(job: JobName, pipeline: Pipeline, spark: SparkSession, live: Live) -> 
                 f"and stream {endless!r} never ends",
                 todo="give the stream the trigger availableNow too, or the query another one",
             )
+
+
+def _doubts(
+    queries: Mapping[QueryName, QuerySpec], streams: Mapping[QueryName, Sequence[plan.Stream]]
+) -> list[str]:
     doubts = [
         f"query {name} reads Spark's socket, which can't be replayed: lines are lost at each restart; "
         "use weir.sources.socket(host, port)"
-        for name in env.queries
+        for name in queries
         if any(stream.replay is plan.Replay.NO for stream in streams[name])
     ]
-    doubts += [
+    return doubts + [
         f"query {name} is exactly once only if {stream.table} can be replayed, which weir does not know"
-        for name, spec in env.queries.items()
+        for name, spec in queries.items()
         for stream in streams[name]
         if isinstance(spec.sink, StagingSink) and stream.replay is plan.Replay.UNKNOWN
     ]
-    channels = {live.channel(name) for name in env.queries}
-    fixed = frozenset(
-        name for name, found in streams.items() if all(s.is_files or s.location in channels for s in found)
-    )
-    return Graph(list(env.queries), receiving, inputs, doubts, fixed)
 
 
 def build(
@@ -241,8 +216,6 @@ def _evaluate(
     reader: QueryName | None = None,
     mode: Mode = Mode.ALIGNED,
 ) -> Env:
-    from weir.job.env import Env  # noqa: PLC0415  env needs QuerySpec
-
     env = Env(job, spark, live, reader, mode)
     with alone:
         before = {query.runId for query in spark.streams.active}

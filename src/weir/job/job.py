@@ -4,79 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from weir.errors import JobFileError
-from weir.ids import CheckpointId, job_name
+from weir.ids import job_name
 from weir.job.graph import Pipeline
+from weir.job.listeners import OnAborted, OnComplete
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from weir.driver.notebook import Run
-
-
-# Calls the author's listeners of checkpoints, beside the coordinator and never in its way.
-#
-# The last step of a checkpoint's path (notify). One thread calls them one after the other, in the order
-# of the events and, for one event, in the order in which they were registered.
-
-
-OnComplete = Callable[[int], Any]
-OnAborted = Callable[[int, str], Any]
-Failed = Callable[[str, BaseException], None]
-
-_PATIENCE = 5.0
-"""Seconds that the end of a job gives its listeners for what is still to be told."""
-
-
-class Listeners:
-    """The listeners of one job in one driver. Every method may be called from any thread.
-
-    A listener hears of an event at most once: a driver that dies behind the event tells nobody.
-    One that raises is reported by `failed(name, error)`; the others hear of the event all the same.
-    """
-
-    def __init__(self, job: Job, failed: Failed) -> None:
-        self._job = job
-        self._failed = failed
-        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="weir-listeners", daemon=True)
-        self._thread.start()
-
-    def completed(self, id: CheckpointId) -> None:
-        """Tell that a checkpoint is completed; returns at once."""
-        self._calls.put(partial(self._tell, self._job.complete_listeners, id))
-
-    def aborted(self, id: CheckpointId, reason: str) -> None:
-        """Tell that a checkpoint was aborted; returns at once."""
-        self._calls.put(partial(self._tell, self._job.aborted_listeners, id, reason))
-
-    def stop(self, seconds: float = _PATIENCE) -> bool:
-        """Tell what is still to be told, then end; a listener that takes longer is left behind.
-
-        False when one was. Safe to repeat.
-        """
-        self._calls.put(None)
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
-
-    def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            call()
-
-    def _tell(self, listeners: Sequence[Callable[..., Any]], *event: Any) -> None:
-        for listener in listeners:
-            try:
-                listener(*event)
-            except (Exception, SystemExit) as error:
-                self._failed(getattr(listener, "__name__", repr(listener)), error)
-
 
 defined: list[Job] = []
 """Every job that this process has made; the driver looks here after it ran a job file."""
@@ -119,7 +59,7 @@ class Job:
         Listeners are called in a thread of their own, one after the other, in the order of the
         checkpoints. They hold up neither the checkpoints nor the queries. One that raises is reported
         and stops nothing. A listener hears of a checkpoint at most once: when the driver dies in
-        between, nobody is told.
+        between, nobody is called.
         """
         self.complete_listeners.append(function)
         return function
@@ -182,9 +122,10 @@ class Job:
 
         For notebooks and tests: `with job.start(spark) as run: ...`. It takes an attempt like any
         driver; nothing restarts it. `point` is a savepoint's directory, "chk-41" or "latest": the job
-        goes on from there, and not from its live files. The job may have changed since; the rest is
+        resumes from there, and not from its live files. The job may have changed since; the rest is
         what `weir run -s` has options for.
         """
+        # The only way up from this room, for the author's sake; at module level it would load all of Spark.
         from weir.driver.notebook import start  # noqa: PLC0415
         from weir.restore.request import RestoreRequest  # noqa: PLC0415
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from weir.errors import SurgeryError
 from weir.ids import BatchId
-from weir.job import graph
+from weir.job.spec import QuerySpec
 from weir.protocol.offsets import Position
 from weir.protocol.restore_plan import Part, QueryPlan, RestorePlan
 from weir.protocol.shape import Shape
@@ -45,7 +45,7 @@ class Conversion:
     batch: BatchId
     batches: Mapping[str, BatchId]
     """Of the queries of the point that it takes anything from."""
-    spec: graph.QuerySpec
+    spec: QuerySpec
     planned: Planned
     positions: Mapping[int, Position]
 
@@ -225,6 +225,6 @@ def _remove(left: Path, aside: Path, check: Callable[[], None]) -> None:
         shutil.rmtree(gone, ignore_errors=True)
 
 
-def output_mode(spec: graph.QuerySpec) -> str:
+def output_mode(spec: QuerySpec) -> str:
     """The output mode of a query, whoever has set it."""
     return spec.output_mode if spec.writer is None else output_mode_of(spec.writer)

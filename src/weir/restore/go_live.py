@@ -36,7 +36,7 @@ from weir.storage.live import Live
 
 if TYPE_CHECKING:
     from weir.config import Settings
-    from weir.job.graph import QuerySpec
+    from weir.job.spec import QuerySpec
 
 _SPARE = 8
 """Batches beyond those that may wait for a sink: entries of the commit log that a power loss takes."""
@@ -74,21 +74,21 @@ def check_sinks(opened: Opened, runs: Sequence[QueryRun], delivered: Delivered, 
         for run in runs
     }
     # Spark's own file sink has no ledger: what it holds is in its log alone.
-    held = {run.name: max(delivered[run.name], run.holds) for run in runs}
+    held = {run.name: max(delivered[run.name], run.output.holds) for run in runs}
     if origin.unasked:
         in_point = {name: max(known[name], cuts[name]) for name in cuts}
         check_ahead(before, held, in_point, limit)
     any_beyond = False
     for run in runs:
-        name, to = run.name, cuts[run.name]
-        if made.was(name) not in manifest.queries and run.rewindable and run.holds > NO_BATCH:
+        name, to, output = run.name, cuts[run.name], run.output
+        if made.was(name) not in manifest.queries and output.rewindable and output.holds > NO_BATCH:
             raise _unknown(run, made.point.name, job)
         beyond = max(known[name], held[name]) > to
-        possible = run.rewindable and run.floor <= to
+        possible = output.rewindable and output.floor <= to
         if beyond and not possible and not origin.accept_duplicates:
             raise NotRewindableError(job=job, query=name, point=made.point.name)
-        run.check_rewind(to, new=made.has_new_sink(name))
-        run.check_staged(to, elsewhere.get(name, NO_BATCH))
+        output.check_rewind(to, new=made.has_new_sink(name))
+        output.check_staged(to, elsewhere.get(name, NO_BATCH))
         any_beyond = any_beyond or beyond
     return any_beyond
 
@@ -118,9 +118,10 @@ def go_live(
         as_in_point = {made.was(name): cut for name, cut in cuts.items()}
         generations.begin_rewind(store, job, generation, as_in_point)
     for run in runs:
-        if delivered[run.name] > cuts[run.name] and not run.rewindable:
-            report(m.Noted(run.repeated(cuts[run.name], delivered[run.name])))
-        run.rewind(cuts[run.name], lambda: check(generation))
+        to, output = cuts[run.name], run.output
+        if delivered[run.name] > to and not output.rewindable:
+            report(m.Noted(output.repeated(to, delivered[run.name])))
+        output.rewind(to, lambda: check(generation))
     faults.point("restore.rewound")
     new = {name: batch for name, batch in elsewhere.items() if made.has_new_sink(name)}
     for name, batch in new.items() if not origin.saved else ():
@@ -141,7 +142,7 @@ def _cuts(
         run.name: cuts[run.name]
         for run in runs
         if cuts[run.name] != NO_BATCH
-        and (run.only_ledger_is_lost or (made.has_new_sink(run.name) and run.is_untouched))
+        and (run.output.only_ledger_is_lost or (made.has_new_sink(run.name) and run.output.is_untouched))
     }
     return cuts, elsewhere
 
@@ -157,9 +158,9 @@ def _unknown(run: QueryRun, point: str, job: JobName) -> SinkMismatchError:
     """Nobody has asked for all that a query has ever delivered to be rewound."""
     return SinkMismatchError(
         query=run.name,
-        path=run.describe(),
-        reason=f"it holds batches up to {run.holds}, and {point} knows nothing of this query: all of them"
-        " would be rewound, and its sources may no longer have what they were made of",
+        path=run.output.describe(),
+        reason=f"it holds batches up to {run.output.holds}, and {point} knows nothing of this query: all of"
+        " them would be rewound, and its sources may no longer have what they were made of",
         todo=f"restore a point that has the query ('weir checkpoints {job}' lists them), give it another"
         " place for its output, or take it out of the job",
     )

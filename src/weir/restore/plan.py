@@ -18,6 +18,7 @@ from weir.channel.position import Mode
 from weir.errors import ChangedQueryError, RestorePlanError
 from weir.ids import NO_BATCH, Attempt, BatchId, QueryName
 from weir.job import graph
+from weir.job.spec import QuerySpec
 from weir.protocol import maps, offsets, restore_plan
 from weir.protocol.offsets import Position
 from weir.protocol.restore_plan import Overall, QueryPlan, Refused, RestorePlan, Verdict
@@ -54,7 +55,7 @@ class Replan:
 
     point: Point
     plan: RestorePlan
-    specs: Mapping[QueryName, graph.QuerySpec]
+    specs: Mapping[QueryName, QuerySpec]
     planned: Mapping[QueryName, Planned]
     positions: Positions = field(default_factory=dict)
     """Sources that resume where the user says, by query and number."""
@@ -214,7 +215,7 @@ def make(
     return Replan(point, made, specs, found, positions, live, learnt)
 
 
-def _shared(made: RestorePlan, specs: Mapping[QueryName, graph.QuerySpec]) -> dict[str, Refused]:
+def _shared(made: RestorePlan, specs: Mapping[QueryName, QuerySpec]) -> dict[str, Refused]:
     """The queries of a fork that would deliver where the original does."""
     sinks = ((query.name, part) for query in made.queries for part in query.of("sink"))
     return {
@@ -226,7 +227,7 @@ def _shared(made: RestorePlan, specs: Mapping[QueryName, graph.QuerySpec]) -> di
     }
 
 
-def _can_not_rename(made: RestorePlan, specs: Mapping[QueryName, graph.QuerySpec]) -> dict[str, Refused]:
+def _can_not_rename(made: RestorePlan, specs: Mapping[QueryName, QuerySpec]) -> dict[str, Refused]:
     """The queries whose new name their sink can't follow."""
     found = {}
     for query in (one for one in made.queries if one.was and one.wanted):
@@ -240,7 +241,7 @@ def _can_not_rename(made: RestorePlan, specs: Mapping[QueryName, graph.QuerySpec
     return found
 
 
-def _positions(given: Mapping[str, str], specs: Mapping[QueryName, graph.QuerySpec]) -> Positions:
+def _positions(given: Mapping[str, str], specs: Mapping[QueryName, QuerySpec]) -> Positions:
     """Where the sources resume that the user sets; asks Kafka and lists files. Raises `BadOffsetsError`."""
     asked = {name: specs[QueryName(name)] for name in offsets.queries(given) if name in specs}
     there = {name: streams(spec.plan, spec.sources) for name, spec in asked.items()}
@@ -254,7 +255,7 @@ def _positions(given: Mapping[str, str], specs: Mapping[QueryName, graph.QuerySp
     }
 
 
-def plan_query(spec: graph.QuerySpec, before: Before | None) -> Planned:
+def plan_query(spec: QuerySpec, before: Before | None) -> Planned:
     """What Spark's planner says of a query, after what it was."""
     pinned = before.conf if before is not None and before.conf else None
     return planned(spec.plan, output_mode(spec), pinned, sink=saved_sink(spec).description)
@@ -266,7 +267,7 @@ class Shapes:
     def __init__(self, live: Live, attempt: Attempt, source: JobSource) -> None:
         self._live, self._attempt, self._source = live, attempt, source
 
-    def settle(self, specs: Iterable[graph.QuerySpec], made: Replan | None) -> None:
+    def settle(self, specs: Iterable[QuerySpec], made: Replan | None) -> None:
         """Write the shapes of all queries down, when none is refused.
 
         Raises `ChangedQueryError` when the live files of one are another's. As long as all the code is
@@ -282,7 +283,7 @@ class Shapes:
             told = shape.model_copy(update={"job": self._source.version, "code": self._source.code})
             about.keep(live.store, live.job, live.generation, self._attempt, name, told)
 
-    def _checked(self, spec: graph.QuerySpec) -> Shape:
+    def _checked(self, spec: QuerySpec) -> Shape:
         files = QueryFiles.of(self._live, spec.name)
         last = files.last_committed()
         kept = about.newest(self._live.store, self._live.job, self._live.generation, spec.name)

@@ -48,7 +48,7 @@ class Delivered:
                 if halted():
                     raise HaltedError
                 run = self._runs.get(name)
-                if final and (run is None or run.gave_up):
+                if final and (run is None or run.output.gave_up):
                     raise self._none(name, missing, upto, "and its time to end is over")
                 if deadline.passed:
                     raise self._none(name, missing, upto, f"in {self._seconds:g} s")
@@ -57,7 +57,7 @@ class Delivered:
     def _missing(self, name: QueryName, upto: BatchId) -> int:
         """Of a query whose sink was not even opened in this attempt, all batches count as missing."""
         run = self._runs.get(name)
-        return run.missing(upto) if run is not None else upto + 1
+        return run.output.missing(upto) if run is not None else upto + 1
 
     def _none(self, name: QueryName, missing: int, upto: BatchId, limit: str) -> NoSavepointError:
         run = self._runs.get(name)
