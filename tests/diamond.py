@@ -22,7 +22,7 @@ import weir
 from tests.faults.jobs.diamond import build, left, right
 from weir.channel.log import Tail, read_entry, segments, tail_behind
 from weir.checkpoint import manifest as mf
-from weir.checkpoint.kept import KeptFiles, edit_of
+from weir.checkpoint.kept_files import KeptFiles, edit_of
 from weir.checkpoint.manifest import Manifest
 from weir.clock import Clock
 from weir.ids import CheckpointId, QueryName, job_name
@@ -198,7 +198,7 @@ class Unpacked:
         for file in manifest.files():
             target = root / file.path
             target.parent.mkdir(parents=True, exist_ok=True)
-            kept.bring_back(file, target, edit_of(manifest, file.path, root))
+            kept.bring(file, target, edit_of(manifest, file.path, root))
         return cls(manifest, root)
 
     def before(self, reader: str, channel: str) -> list[tuple[Any, ...]]:

@@ -16,7 +16,7 @@ from tests.kept_job import CONF, write
 from weir.channel.position import Position
 from weir.channel.writer import ChannelWriter
 from weir.checkpoint import manifest as mf
-from weir.checkpoint.complete import Outside
+from weir.checkpoint.actions import Outside
 from weir.checkpoint.coordinator import Coordinator
 from weir.checkpoint.copies import Copies
 from weir.checkpoint.vertex import Vertex

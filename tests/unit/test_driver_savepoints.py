@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.kept_job import KeptJob
-from weir.checkpoint.complete import Held
+from weir.checkpoint.actions import Held
 from weir.checkpoint.manifest import Manifest
 from weir.clock import Clock, ManualClock
 from weir.config import resolve

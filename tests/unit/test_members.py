@@ -15,7 +15,7 @@ import pytest
 from tests.kept_job import KeptJob, tree
 from weir.checkpoint import manifest as mf
 from weir.checkpoint.copies import Copies
-from weir.checkpoint.kept import KeptFiles
+from weir.checkpoint.kept_files import KeptFiles
 from weir.checkpoint.manifest import File, Manifest
 from weir.clock import ManualClock
 from weir.errors import DamagedSavepointError, NoSuchCheckpointError, OutsideError, StorageError
@@ -217,7 +217,7 @@ def test_and_among_copies_and_pins(job: KeptJob, tmp_path: Path, strange: Callab
     kept, target = KeptFiles(job.store, manifest), tmp_path / "target"
     file = next(one for one in manifest.files() if one.path.endswith("1.delta"))
     with pytest.raises(Exception, match="is damaged"):
-        kept.bring_back(file, target, None)
+        kept.bring(file, target, None)
     assert not target.exists()
 
 

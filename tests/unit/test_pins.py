@@ -17,7 +17,7 @@ from tests.kept_job import KeptJob, changes, tree, write
 from weir.checkpoint import copies as copies_module
 from weir.checkpoint import retention
 from weir.checkpoint.copies import Copies
-from weir.checkpoint.kept import KeptFiles
+from weir.checkpoint.kept_files import KeptFiles
 from weir.checkpoint.manifest import encode
 from weir.checkpoint.pins import MEMORY_LIMIT, Pins
 from weir.config import CheckpointStorage

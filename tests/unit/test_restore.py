@@ -14,8 +14,7 @@ import pytest
 
 from tests.kept_job import KeptJob, changes, tree, write
 from weir.channel.position import Position
-from weir.checkpoint import kept as kept_module
-from weir.checkpoint import retention
+from weir.checkpoint import kept_files, retention
 from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
 from weir.checkpoint.pins import Pins
 from weir.clock import ManualClock
@@ -647,7 +646,7 @@ def test_at_least_once_readers_are_set_back_in_the_new_generation_only(job: Kept
 
 def test_named_sources_are_set_back_too() -> None:
     text = "\n".join(["v2", "{}", f"a:{offset(9, 3, 'left')}", 'b:{"logOffset":4}'])
-    back = kept_module.set_back(text, {"left": Position(6, TWO)})
+    back = kept_files.reset_readers(text, {"left": Position(6, TWO)})
     assert back == "\n".join(["v2", "{}", f"a:{offset(6, 2, 'left')}", 'b:{"logOffset":4}'])
 
 

@@ -1,25 +1,27 @@
-"""What the reducer asks for, carried out: records, barriers, snapshots, answers.
+"""What the reducer asks for, carried out: records, barriers, snapshots, answers, and whom it reports to.
 
-An action has its outcome as facts. `Actions` has no lock: the coordinator calls it with its own.
+An action has its outcome as facts. `Actions` has no lock: the coordinator calls it with its own. Snapshots
+are taken, and files deleted, by the threads of `Workers`; what they do for one checkpoint is its `Work`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
 from weir import faults
-from weir.checkpoint.complete import Held, Outside, completed, manifest_of
+from weir.checkpoint.complete import completed, manifest_of
 from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
 from weir.checkpoint.records import Records
-from weir.checkpoint.retained import Retained
+from weir.checkpoint.retention import Retained
 from weir.checkpoint.snapshots import Snapshots
 from weir.checkpoint.trigger import Cuts
 from weir.checkpoint.vertex import words_of
 from weir.clock import Clock
+from weir.errors import WeirError
 from weir.ids import BatchId, CheckpointId, QueryName
 from weir.protocol import checkpoint_facts as f
 from weir.protocol import messages as m
@@ -28,10 +30,28 @@ from weir.protocol.checkpoint_facts import Action, Fact
 from weir.protocol.pending import State
 from weir.storage.attempts import Lease
 
-# The threads that take snapshots and delete files next to the coordinator, and what they have in hand.
-
-
+LEFT_BEHIND = "files of old checkpoints are left behind"
 T = TypeVar("T")
+Held = Callable[[Manifest | None, str], None]
+"""Called once, and must return at once: with the checkpoint, or with None and why there is none."""
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Whom the coordinator asks, and to whom it reports."""
+
+    report: Callable[[m.Message], None]
+    running: Callable[[], bool]
+    """Whether no query is down, and some run."""
+    standing: Callable[[], Collection[QueryName]]
+    """The queries that will reach no barrier: they have ended or wait for their streams to end, or their
+    batches were fixed when they started (bounded ones)."""
+    completed: Callable[[CheckpointId], None]
+    aborted: Callable[[CheckpointId, str], None]
+    give_up: Callable[[WeirError], None]
+    """Too many checkpoints failed: the job must be started again."""
+    down: Callable[[], str] = lambda: ""
+    """Which query is down, for people; "" when that is not known."""
 
 
 @dataclass
@@ -71,10 +91,10 @@ class Work:
 
     def collect(self, id: CheckpointId) -> Iterator[Fact]:
         """What was done since the last call."""
-        for one in list(self.uncollected):
-            future, fact, query, what = one
+        for item in list(self.uncollected):
+            future, fact, query, what = item
             if future.done():
-                self.uncollected.remove(one)
+                self.uncollected.remove(item)
                 error = future.exception()
                 yield fact() if error is None else f.KeepFailed(id, f"{what}{words_of(error)}", query)
 
@@ -107,11 +127,8 @@ class Workers:
         self._pool.shutdown(wait=wait, cancel_futures=True)
 
 
-LEFT_BEHIND = "files of old checkpoints are left behind"
-
-
 class Actions:
-    """Whom the coordinator has for what it does."""
+    """Carries out the actions of one attempt's checkpoints."""
 
     def __init__(
         self,
@@ -156,29 +173,55 @@ class Actions:
             case f.CutAtBarrierOrHere():
                 return [self.cuts.here_or_aligned(action)]
             case f.Look():
-                return self.cuts.look(action, [one.id for one in state.waiting(action.query)])
+                return self.cuts.look(action, [pending.id for pending in state.waiting(action.query)])
             case f.TakeSnapshot():
                 self._take_snapshot(action)
             case f.KeepChannel():
                 self._keep_channel(action)
             case f.CollectSnapshots():
-                return self._collect()
+                return (fact for id, work in list(self.work.items()) for fact in work.collect(id))
             case f.Assemble():
                 return self._assemble(action, state)
             case f.Export():
                 return self._export(action)
             case f.WriteManifest():
-                return self._write_manifest(action)
+                self.lease.check()
+                refused = self.records.complete(self._manifest(action.id))
+                return [f.ManifestRefused(action.id, refused) if refused else f.ManifestWritten(action.id)]
+            case f.Retain():
+                self.lease.check()  # who slept here must not delete what its successor may go back to
+                self.retained.add(self._manifest(action.id), held=action.held)
+            case f.Release():
+                self.snapshots.release(action.id)
             case f.Subsume():
                 return self._subsume(action)
-            case f.Observe():
-                return [self._observe(action)]
+            case f.ReportCompleted():
+                manifest = self._manifest(action.one.id)
+                self.outside.report(completed(action.one, manifest, action.subsumed))
+            case f.Answer():
+                self._answer(action)
+            case f.IssuePermit():
+                self.outside.completed(action.id)
+            case f.Discard():
+                self.work.pop(action.id, None)
             case f.WriteAborted():
                 self.records.abort(action.id, action.reason, action.detail)
             case f.RetryAborts():
                 self.records.write_aborts()
+            case f.TellAborted():
+                self.outside.aborted(action.id, action.why)
+            case f.Observe():
+                return [self._observe(action)]
+            case f.Report():
+                self.outside.report(action.message)
+            case f.Fail():
+                self.outside.give_up(action.error)
+            case f.PassPoint():
+                faults.point(action.point)
+            case f.Sweep():
+                self.aside(partial(self.snapshots.sweep, self.retained.all()))
             case _:
-                self._notify(action)
+                raise AssertionError(f"nobody carries out {action}")
         return ()
 
     def aside(self, work: Callable[[], None]) -> None:
@@ -189,13 +232,13 @@ class Actions:
 
     def needs(self, state: State, name: QueryName, batch: BatchId) -> bool:
         """Whether a pending checkpoint still needs what Spark would purge after this batch of a query."""
-        return any(self._needs(id, name, batch, name in one.found) for id, one in state.pending.items())
-
-    def _needs(self, id: CheckpointId, name: QueryName, batch: BatchId, found: bool) -> bool:
-        if not found:
-            return not self.cuts[name].caught_up(batch)
-        work = self.work[id]
-        return name not in work.pinned and not work.queries[name].done()
+        for id, pending in state.pending.items():
+            if name not in pending.found:
+                if not self.cuts[name].caught_up(batch):
+                    return True
+            elif name not in self.work[id].pinned and not self.work[id].queries[name].done():
+                return True
+        return False
 
     # 1 trigger
 
@@ -235,12 +278,6 @@ class Actions:
         future = self.workers.submit(keep, action.id, action.channel, action.found, action.readers)
         work.await_channel(action.id, action.channel, future)
 
-    # 5 ack
-
-    def _collect(self) -> Iterator[Fact]:
-        for id, work in list(self.work.items()):
-            yield from work.collect(id)
-
     # 6 complete
 
     def _assemble(self, action: f.Assemble, state: State) -> Iterable[Fact]:
@@ -261,11 +298,6 @@ class Actions:
         work.await_export(action.id, self.workers.submit(self.snapshots.export, self._manifest(action.id)))
         return []
 
-    def _write_manifest(self, action: f.WriteManifest) -> Iterable[Fact]:
-        self.lease.check()
-        refused = self.records.complete(self._manifest(action.id))
-        return [f.ManifestRefused(action.id, refused) if refused else f.ManifestWritten(action.id)]
-
     def _manifest(self, id: CheckpointId) -> Manifest:
         manifest = self.work[id].manifest
         assert manifest is not None
@@ -273,12 +305,8 @@ class Actions:
 
     # 7 notify
 
-    def _retain(self, action: f.Retain) -> None:
-        self.lease.check()  # who slept here must not delete what its successor may go back to
-        self.retained.add(self._manifest(action.id), held=action.held)
-
     def _subsume(self, action: f.Subsume) -> Iterable[Fact]:
-        """What fails is tried again after the next one; who waits for this one is told, whatever it is."""
+        """What fails is tried again after the next one; who waits for this one is answered in any case."""
         since, ids = self._clock.monotonic(), []
         try:
             self.lease.check()
@@ -290,34 +318,6 @@ class Actions:
         except Exception as error:
             self.outside.report(m.Noted(f"checkpoint {action.one.id} is complete, but {words_of(error)}"))
         return [f.Subsumed(action, ids, self._clock.monotonic() - since)]
-
-    def _notify(self, action: Action) -> None:
-        match action:
-            case f.Retain():
-                self._retain(action)
-            case f.Release():
-                self.snapshots.release(action.id)
-            case f.Discard():
-                self.work.pop(action.id, None)
-            case f.ReportCompleted():
-                manifest = self._manifest(action.one.id)
-                self.outside.report(completed(action.one, manifest, action.subsumed))
-            case f.Answer():
-                self._answer(action)
-            case f.IssuePermit():
-                self.outside.completed(action.id)
-            case f.TellAborted():
-                self.outside.aborted(action.id, action.why)
-            case f.Report():
-                self.outside.report(action.message)
-            case f.Fail():
-                self.outside.give_up(action.error)
-            case f.PassPoint():
-                faults.point(action.point)
-            case f.Sweep():
-                self.aside(partial(self.snapshots.sweep, self.retained.all()))
-            case _:
-                raise AssertionError(f"nobody carries out {action}")
 
     def _answer(self, action: f.Answer) -> None:
         manifest = None if action.reason else self._manifest(action.id or CheckpointId(0))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
-from weir.errors import WeirError
 from weir.ids import CheckpointId, QueryName
-from weir.protocol.messages import CheckpointCompleted, Message
+from weir.protocol.messages import CheckpointCompleted
 from weir.protocol.pending import Flow, Underway
 
 
@@ -75,28 +73,3 @@ def completed(one: Underway, manifest: Manifest, subsumed: Sequence[CheckpointId
         },
         subsumed=list(subsumed),
     )
-
-
-# Notify: whom the coordinator asks and tells.
-
-
-Held = Callable[[Manifest | None, str], None]
-"""Called once, and must return at once: with the checkpoint, or with None and why there is none."""
-
-
-@dataclass(frozen=True)
-class Outside:
-    """Whom the coordinator asks and tells."""
-
-    report: Callable[[Message], None]
-    running: Callable[[], bool]
-    """Whether no query is down, and some run."""
-    standing: Callable[[], Collection[QueryName]]
-    """The queries that will reach no barrier: they have ended or wait for their streams to end, or their
-    batches were fixed when they started (bounded ones)."""
-    completed: Callable[[CheckpointId], None]
-    aborted: Callable[[CheckpointId, str], None]
-    give_up: Callable[[WeirError], None]
-    """Too many checkpoints failed: the job must be started again."""
-    down: Callable[[], str] = lambda: ""
-    """Which query is down, for people; "" when that is not known."""

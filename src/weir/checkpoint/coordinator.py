@@ -12,11 +12,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from weir.checkpoint import manifest as mf
-from weir.checkpoint.actions import LEFT_BEHIND, Actions, Workers
-from weir.checkpoint.complete import Held, Outside
+from weir.checkpoint.actions import LEFT_BEHIND, Actions, Held, Outside, Workers
 from weir.checkpoint.manifest import Manifest
 from weir.checkpoint.records import Records
-from weir.checkpoint.retained import Retained
+from weir.checkpoint.retention import Retained
 from weir.checkpoint.snapshots import Snapshots
 from weir.checkpoint.trigger import Cuts, rules_of
 from weir.checkpoint.vertex import Vertex, words_of
@@ -153,12 +152,12 @@ class Coordinator:
             return self._actions.retained.offsets(name)
 
     def oldest_cut(self, name: QueryName) -> BatchId | None:
-        """The oldest batch that a checkpoint leads the query back to, now or later; None while not known."""
+        """The oldest batch that a checkpoint may rewind the query to, now or later; None while not known."""
         with self._changed:
             vertex = self._actions.cuts.get(name)
             if vertex is None or self._state.waiting(name):
                 return None
-            pending = [one.found[name].batch for one in self._state.pending.values()]
+            pending = [underway.found[name].batch for underway in self._state.pending.values()]
             batches = self._actions.retained.cuts(name) + pending
             return min(batches) if batches else vertex.files.last_committed()
 
@@ -223,9 +222,6 @@ class Coordinator:
                 for outcome in self._actions.carry_out(action, self._state):
                     self._feed(outcome)
 
-    def _step(self) -> None:
-        self._feed(f.Ticked())
-
     def _work(self) -> None:
         while True:
             with self._changed:
@@ -237,14 +233,14 @@ class Coordinator:
                 except Exception as error:
                     if isinstance(error, FencedError) and self._actions.lease.left <= 0:
                         return  # the driver is about to end itself
-                    self._went_wrong(error)
+                    self._feed(f.Stumbled(words_of(error)))
+                    if isinstance(error, LostSegmentError):  # nothing completes now: the next driver rewinds
+                        self._outside.give_up(error)
                 if not self._nudged or not self._state.pending:
                     self._changed.wait(self._pause())
 
-    def _went_wrong(self, error: Exception) -> None:
-        self._feed(f.Stumbled(words_of(error)))
-        if isinstance(error, LostSegmentError):  # nothing completes any more: the next driver goes back
-            self._outside.give_up(error)
+    def _step(self) -> None:
+        self._feed(f.Ticked())
 
     def _pause(self) -> float:
         return pause(self._state, self._clock.monotonic())

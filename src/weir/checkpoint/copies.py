@@ -5,8 +5,8 @@
     <copy-dir>/<job>/generations/NNNN/pins/<path>    the files, where the job's own directory has its pins
 
 So it looks like a job's directory of which only the checkpoints are left, and a restore can come from
-it alone. A copy is whole or absent, and durable when `put` returns. The
-copies belong to one lineage: a job that starts anew never writes over those of a lost directory.
+it alone. A copy is complete or absent, and durable when `put` returns. The copies belong to one lineage: a
+job that starts again from nothing never writes over those of a lost directory.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ class Copies:
     def claim(self, lineage: str) -> None:
         """Begin to write here; raises `CopiesMismatchError` when copies of another lineage are here."""
         key = f"{self.job}/owner.json"
-        if self._store.create(key, json.dumps({"lineage": lineage}).encode()) is Created.EXISTS:
-            self._check(lineage)
+        created = self._store.create(key, json.dumps({"lineage": lineage}).encode())
+        if created is Created.EXISTS and not self.belong_to(lineage):
+            raise CopiesMismatchError(job=self.job, place=f"{self.url}/{self.job}")
 
     def belong_to(self, lineage: str) -> bool:
         """Whether the copies here are of this lineage; also when there are none."""
@@ -173,7 +174,3 @@ class Copies:
             files.sync_folders(folder for key in keys for folder in files.up_to(root / key, root))
         except OSError as error:
             raise files.failed("copy to", root, error, self.url) from error
-
-    def _check(self, lineage: str) -> None:
-        if not self.belong_to(lineage):
-            raise CopiesMismatchError(job=self.job, place=f"{self.url}/{self.job}")

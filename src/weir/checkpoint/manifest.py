@@ -9,17 +9,14 @@ file and its pin alike. Everything that a restore needs is here or in a file tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from weir.channel.log import cut_files
-from weir.errors import LostSegmentError
-from weir.ids import MAX_ATTEMPT, NO_BATCH, Attempt, BatchId, CheckpointId, Generation, JobName
+from weir.ids import MAX_ATTEMPT, Attempt, CheckpointId, Generation, JobName
 from weir.protocol.checkpoint import Alignment, Reading, Written, inconsistencies
-from weir.spark.closure import Listed, missing
 from weir.storage import Store, manifest, paths
 from weir.storage.generation import Origin
 from weir.storage.paths import check_members
@@ -38,7 +35,7 @@ class File(_Frozen):
     """Below the generation: `queries/counts/offsets/12`, `channels/clean/log/000000007.json`."""
     bytes: _Number
     crc: int
-    """CRC-32 of the whole file."""
+    """CRC-32 of the file."""
     inline: str = ""
     """The content, in base64: of every file where the storage is `memory`, of small ones anywhere."""
 
@@ -59,7 +56,7 @@ class _Part(_Frozen):
 
 
 class QueryCut(_Part):
-    """Where one query stands in the checkpoint, and what it needs to go on from there."""
+    """Where one query stands in the checkpoint, and what it needs to resume from there."""
 
     batch: int
     """Its last batch in the checkpoint; -1 before its first."""
@@ -74,18 +71,18 @@ class QueryCut(_Part):
     `positions` has only the slowest reader of a channel; a query may read one twice."""
     watermark_ms: int | None = None
     rewindable: bool = True
-    """Whether its output can be taken back to this batch."""
+    """Whether its output can be rewound to this batch."""
     phases: dict[str, float] = {}
     """Seconds: barrier, alignment, commit, listing, pinning, copying."""
 
 
 class ChannelCut(_Part):
-    """What of a channel belongs to the checkpoint: the entries that some reader has still before it."""
+    """What of a channel belongs to the checkpoint: the entries that some reader has still to read."""
 
     first: int
-    """The first entry that is kept; it is the one in front of the slowest reader, if there is one."""
+    """The first entry that is kept; it is the one before the slowest reader, if there is one."""
     behind: int
-    """The number behind the last entry that belongs to the checkpoint."""
+    """The number after the last entry that belongs to the checkpoint."""
     batch: int
     """The writer's cut."""
     phases: dict[str, float] = {}
@@ -184,7 +181,7 @@ def kept_at(path: str, id: CheckpointId, *, full: bool) -> str:
 
 
 def no_cut(inconsistencies: Sequence[str]) -> str:
-    """What is wrong with cuts that do not belong together, in words that follow the manifest's name."""
+    """What is wrong with cuts that do not belong together, as a phrase that follows the manifest's name."""
     return f"is no consistent cut: {inconsistencies[0]}"
 
 
@@ -228,69 +225,3 @@ def completed(store: Store, job: JobName) -> list[CheckpointId]:
     """The ids of the completed checkpoints that are retained, oldest first."""
     there = ids(store, job)
     return sorted(there["chk"] - there["aborted"])
-
-
-# Does a checkpoint or savepoint name all that its cut needs?
-#
-# The files themselves say so: what a batch of Spark's consists of, and which files the entries of a
-# channel name. So a path that is changed or left out in a manifest is found, also in one without a
-# checksum.
-
-
-Read = Callable[[], BinaryIO]
-
-
-def left_out(
-    batches: Mapping[str, int], channels: Mapping[str, tuple[int, int]], files: Mapping[str, Read]
-) -> list[str]:
-    """What is needed and not there, each with its path; nothing when all is.
-
-    `batches` are the cuts of the queries, `channels` the entries that are kept of each: from the first up to
-    the one before the second. The files must be intact.
-    """
-    found = []
-    for name, batch in batches.items():
-        if batch != NO_BATCH:
-            found += _of_query(f"queries/{name}/", BatchId(batch), files)
-    for name, (first, behind) in channels.items():
-        found += _of_channel(f"channels/{name}/", first, behind, files)
-    return found
-
-
-def _of_query(folder: str, batch: BatchId, files: Mapping[str, Read]) -> list[str]:
-    own = {path.removeprefix(folder): read for path, read in files.items() if path.startswith(folder)}
-    try:
-        lost = missing(Listed(own, lambda path: own[path]()), batch)
-    except ValueError as error:
-        return [f"{folder}offsets/{batch} can't be used: {error}"]
-    return [f"{folder}{lost} is not in it"] if lost else []
-
-
-def _of_channel(folder: str, first: int, behind: int, files: Mapping[str, Read]) -> list[str]:
-    own = {path.removeprefix(folder): read for path, read in files.items() if path.startswith(folder)}
-    try:
-        needed = cut_files(_Kept(folder, own), first, behind)  # type: ignore[arg-type]
-    except LostSegmentError as error:
-        return [f"{error.fields['file']} {error.fields['wrong']}"]
-    return [f"{folder}{name} is not in it" for name in needed if name not in own][:1]
-
-
-class _Kept:
-    """The files of a channel, as much of a store as a reader needs."""
-
-    def __init__(self, folder: str, files: Mapping[str, Read]) -> None:
-        self._folder = folder.rstrip("/")
-        self._files = files
-
-    @property
-    def url(self) -> str:
-        return self._folder
-
-    def get(self, key: str) -> bytes | None:
-        if key not in self._files:
-            return None
-        with self._files[key]() as file:
-            return file.read()
-
-    def exists(self, key: str) -> bool:
-        return key in self._files

@@ -40,9 +40,9 @@ MEMORY_LIMIT = 5 * 1024 * 1024
 """Bytes of all files of one checkpoint in storage `memory`."""
 
 _FORGET_AFTER = 100
-"""So many checkpoints later an unused sum is computed again, if it is ever needed."""
+"""How many checkpoints later an unused sum is computed again, if it is ever needed."""
 _FOLDER_TRIES = (0.0, 0.0)
-"""The pauses after which a file is put into a folder that was gone, and was made."""
+"""The pauses after which a file is put into a folder that was gone, and was created again."""
 T = TypeVar("T")
 _SHARED_ZIP = re.compile(r"(.*/)?\d+\.zip")
 """A snapshot of state format 1, which may be written again with other files beside it."""
@@ -101,9 +101,9 @@ class Pins:
         self._known: dict[str, _Pin] = {}
         self._inline: dict[tuple[CheckpointId, str], int] = {}
         self._made = 0
-        """How often a folder was made."""
+        """How often a folder was created."""
         self._durable: set[Path] = set()
-        """Folders that are on the disk with all above them; empty again as soon as one is made."""
+        """Folders that are on the disk with all above them; empty again as soon as one is created."""
 
     @property
     def copied_to(self) -> str:
@@ -134,7 +134,7 @@ class Pins:
         """Keep the files `names` below `folder`, itself below the generation; "" is the generation.
 
         When it returns, the files are safe from Spark, their names are on the disk, and they are
-        copied, if there is a copy-dir; before that takes its time, `pinned` is told. Safe to repeat.
+        copied, if there is a copy-dir; before that takes its time, `pinned` is called. Safe to repeat.
         Raises `GoneError` for a file that vanished or was written again before it was kept,
         `StorageError` when the storage refuses, and `CheckpointTooLargeError` in storage `memory`.
         """
@@ -143,7 +143,7 @@ class Pins:
             if self._in_memory:
                 return self._take_in(wanted, checkpoint)
             if full:
-                return self._copy_whole(wanted, checkpoint, pinned)
+                return self._copy_all(wanted, checkpoint, pinned)
             return self._pin(wanted, checkpoint, pinned)
         except OSError as error:
             raise files.failed(
@@ -157,7 +157,7 @@ class Pins:
             self._copies.put_manifest(CheckpointId(manifest.id), mf.encode(manifest))
 
     def remove(self, kept: Iterable[str]) -> None:
-        """Let go of what no retained or pending checkpoint needs: names as `Manifest.kept` gives them.
+        """Delete what no retained or pending checkpoint needs: names as `Manifest.kept` gives them.
 
         Their copies are left to `remove_copies`, which may take long.
         """
@@ -172,7 +172,7 @@ class Pins:
                 self._known.pop(name, None)
 
     def remove_copies(self, kept: Iterable[str]) -> None:
-        """Delete the copies of what was let go."""
+        """Delete the copies of what was deleted here."""
         if self._copies is not None:
             self._copies.remove((self._generation, name) for name in kept)
 
@@ -183,13 +183,18 @@ class Pins:
             if path not in known and (file := self._within(path)) is not None:
                 known[path] = _Pin(file, checkpoint, checkpoint)
         linked = [path for path in wanted if path not in known or not known[path].file.within]
-        there = self._there(linked)
-        self._check_same(path for path in there.intersection(linked) if path not in known)
-        fresh = [path for path in linked if (path not in there and self._link(path)) or path not in known]
-        if (torn := self._torn_zip({path: path for path in wanted})) is not None:
-            if torn in fresh:
-                (self._folder / torn).unlink(missing_ok=True)
-            raise GoneError(torn)
+        pinned_before = self._pinned_in_folders_of(linked)
+        self._check_same(path for path in pinned_before.intersection(linked) if path not in known)
+        fresh = []
+        for path in linked:
+            # False where a pin is there already
+            is_new = path not in pinned_before and self._put(path, path, files.link, there=False)
+            if is_new or path not in known:
+                fresh.append(path)
+        if (stale := self._stale_zip({path: path for path in wanted})) is not None:
+            if stale in fresh:
+                (self._folder / stale).unlink(missing_ok=True)
+            raise GoneError(stale)
         sums = files.parallel(lambda path: files.settled(self._folder / path), fresh)
         for path, found in zip(fresh, sums, strict=True):
             known[path] = _Pin(_file(path, found), checkpoint, checkpoint)
@@ -227,7 +232,7 @@ class Pins:
     def _within(self, path: str) -> File | None:
         """The file with its content, if it is small; None when it must be linked.
 
-        Zips of state are always linked: they are looked into later (`_torn_zip`).
+        Zips of state are always linked: they are looked into later (`_stale_zip`).
         """
         if not self._small or path.endswith(".zip"):
             return None
@@ -238,16 +243,16 @@ class Pins:
             return None
         return _inline(path, data) if len(data) <= self._small else None
 
-    def _there(self, wanted: Iterable[str]) -> set[str]:
-        """Pins that are there already, as far as these folders have any."""
-        found: set[str] = set()
+    def _pinned_in_folders_of(self, wanted: Iterable[str]) -> set[str]:
+        """The pins that are in the folders of these files."""
+        pins: set[str] = set()
         for folder in {path.rpartition("/")[0] for path in wanted}:
             with suppress(FileNotFoundError):
-                found.update(f"{folder}/{name}" for name in os.listdir(self._folder / folder))
-        return found
+                pins.update(f"{folder}/{name}" for name in os.listdir(self._folder / folder))
+        return pins
 
     def _check_same(self, left: Iterable[str]) -> None:
-        """Refuse pins that nobody answers for, and that are not what the live files are.
+        """Refuse pins that no checkpoint is known to have, and that differ from the live files.
 
         An aborted checkpoint may have left them. After a power loss Spark may have run a batch again, which
         wrote other content under the same name. The next sweep deletes such a pin, if nothing needs it.
@@ -261,10 +266,6 @@ class Pins:
                 continue
             reason = "an aborted checkpoint kept another file of this name; the next sweep deletes it"
             raise StorageError(verb="use", path=pin, reason=reason, root=self._store.url)
-
-    def _link(self, path: str) -> bool:
-        """Make the pin; False when it is there already."""
-        return self._put(path, path, files.link, there=False)
 
     def _put(self, path: str, place: str, write: Callable[[Path, Path], T], there: T | None = None) -> T:
         """Write a live file to its place, whose folder may be missing: a sweep may remove one that is empty.
@@ -281,7 +282,10 @@ class Pins:
                     return there
                 if not source.exists():
                     raise GoneError(path) from None
-                self._make(target.parent)
+                with self._lock:  # before it is there: nobody must take it for an old one that is durable
+                    self._made += 1
+                    self._durable.clear()
+                target.parent.mkdir(parents=True, exist_ok=True)
                 raise
 
         try:
@@ -289,13 +293,7 @@ class Pins:
         except FileNotFoundError:
             raise GoneError(path) from None
 
-    def _make(self, folder: Path) -> None:
-        with self._lock:  # before it is there: who finds it there must not take it for one that was before
-            self._made += 1
-            self._durable.clear()
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def _torn_zip(self, places: Mapping[str, str]) -> str | None:
+    def _stale_zip(self, places: Mapping[str, str]) -> str | None:
         """A snapshot that names files which are not kept with it: it was written again since the listing."""
         for path in filter(_SHARED_ZIP.fullmatch, places):
             folder = path.rpartition("/")[0]
@@ -304,14 +302,13 @@ class Pins:
                 return path
         return None
 
-    def _copy_whole(self, wanted: Sequence[str], checkpoint: CheckpointId, safe: Callable[[], None]) -> Kept:
+    def _copy_all(self, wanted: Sequence[str], checkpoint: CheckpointId, safe: Callable[[], None]) -> Kept:
         began = self._clock.monotonic()
         places = {path: kept_at(path, checkpoint, full=True) for path in wanted}
-        sums = dict(
-            zip(wanted, files.parallel(lambda path: self._copy(path, places[path]), wanted), strict=True)
-        )
-        if (torn := self._torn_zip(places)) is not None:
-            raise GoneError(torn)
+        copied = files.parallel(lambda path: self._put(path, places[path], files.copy), wanted)
+        sums = dict(zip(wanted, copied, strict=True))
+        if (stale := self._stale_zip(places)) is not None:
+            raise GoneError(stale)
         self._sync(places.values())
         safe()
         pinned = self._clock.monotonic()
@@ -323,9 +320,6 @@ class Pins:
             pinned - began,
             self._clock.monotonic() - pinned,
         )
-
-    def _copy(self, path: str, place: str) -> Sum:
-        return self._put(path, place, files.copy)
 
     def _take_in(self, wanted: Sequence[str], checkpoint: CheckpointId) -> Kept:
         began = self._clock.monotonic()
@@ -373,7 +367,7 @@ class Pins:
         with self._lock:
             made, durable = self._made, set(self._durable)
         own = {(self._folder / name).parent for name in names}
-        above = {one for folder in own - durable for one in files.up_to(folder, self._folder.parent)}
+        above = {parent for folder in own - durable for parent in files.up_to(folder, self._folder.parent)}
         files.sync_folders(own | above)
         with self._lock:
             if made == self._made:

@@ -1,10 +1,11 @@
-"""The records of checkpoints as the coordinator writes them: begun, and then completed or aborted.
+"""The records of a job's checkpoints: begun, then completed or aborted; and which are on the live timeline.
 
     begun-<k> -> chk-<k> | aborted-<k>
 
 Each is created if absent, once. An id is taken by its `begun-<k>`: one that is there already, left by a
 driver that lost its lease in between, is never used again, and is aborted. Where a manifest and an abort
-are both there, the abort counts.
+are both there, the abort counts. The timeline has the points that the live files descend from: a point that
+the job was rewound past is on another one, and can't be restored.
 """
 
 from __future__ import annotations
@@ -47,17 +48,17 @@ class Records:
     def learn(
         self, restored: CheckpointId | None = None, barriers: Iterable[CheckpointId] = ()
     ) -> list[CheckpointId]:
-        """Find the last id (`protocol.checkpoints.last_id`); which checkpoints have begun and not ended."""
-        there = mf.ids(self._store, self._job)
-        self._last = last_id((id for ids in there.values() for id in ids), restored, barriers)
-        return sorted(there["begun"] - there["chk"] - there["aborted"])
+        """Find the last id (`protocol.checkpoint.last_id`); which checkpoints have begun and not ended."""
+        recorded = mf.ids(self._store, self._job)
+        self._last = last_id((id for ids in recorded.values() for id in ids), restored, barriers)
+        return sorted(recorded["begun"] - recorded["chk"] - recorded["aborted"])
 
-    def begin(self, said: Mapping[str, str]) -> Begun:
+    def begin(self, about: Mapping[str, str]) -> Begun:
         """Take the next id; one that a replaced driver has taken is aborted."""
         while True:
             self._last = id = CheckpointId(self._last + 1)
             try:
-                body = json.dumps({"id": id, "attempt": self._attempt, **said}).encode()
+                body = json.dumps({"id": id, "attempt": self._attempt, **about}).encode()
                 if self._store.create(mf.begun_key(self._job, id), body) is Created.NOW:
                     if self._store.exists(mf.aborted_key(self._job, id)):
                         continue  # by a replaced driver that had no answer for its own beginning of it
@@ -112,9 +113,6 @@ class Records:
             with suppress(ExternalError):
                 self._store.create(mf.aborted_key(self._job, id), body)
                 del self._unwritten[id]
-
-
-# Which points the live files descend from: a point that the job was rewound past is on another timeline.
 
 
 Timeline = dict[Generation, CheckpointId | None]

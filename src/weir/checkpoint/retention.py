@@ -1,28 +1,136 @@
-"""What may go: records of checkpoints that are subsumed, and files that no checkpoint needs.
+"""Which completed checkpoints are retained, and what is deleted: their records, and files that none needs.
 
-Which checkpoints stay is decided in `protocol/checkpoint.py`. Records go first and files after
-them: a kill in between leaves files that nothing refers to, never a reference to a file that is
-gone. Nothing here touches a live file of Spark or of a channel.
+Which are subsumed is decided in `protocol/checkpoint.py`. Records are deleted first and files after them: a
+kill in between leaves files that nothing refers to, never a reference to a file that is gone. Nothing here
+touches a live file of Spark or of a channel.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from weir.checkpoint import manifest as mf
 from weir.checkpoint.copies import Copies
 from weir.checkpoint.manifest import Manifest
-from weir.ids import CheckpointId, Generation, JobName
+from weir.checkpoint.records import is_left_behind
+from weir.ids import NO_BATCH, BatchId, CheckpointId, Generation, JobName, QueryName
+from weir.protocol.checkpoint import subsumed
 from weir.storage import Store, files, paths
 from weir.storage import generation as generations
+from weir.storage.live import Live
+
+if TYPE_CHECKING:
+    from weir.checkpoint.snapshots import Snapshots
 
 ABORTED_KEPT = 100
-"""So many records of aborted checkpoints stay; a barrier of one may still be in a channel."""
+"""How many records of aborted checkpoints stay; a barrier of one may still be in a channel."""
 
 _FULL = re.compile(r"full-(\d+)/")
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """The checkpoints that were deleted."""
+
+    ids: Sequence[CheckpointId] = ()
+    left: Callable[[], None] | None = None
+    """What is left to do where they were copied to, if anything; it may take long."""
+
+
+class Retained:
+    """The retained checkpoints of a job. For one thread at a time: the coordinator has a lock."""
+
+    def __init__(self, live: Live, snapshots: Snapshots) -> None:
+        self._live = live
+        self._snapshots = snapshots
+        self._manifests: dict[CheckpointId, Manifest] = {}
+        self._held: set[CheckpointId] = set()
+        self._useless: set[CheckpointId] = set()
+        """Those that the job can never be restored from: it was rewound past them, or they are no cut."""
+
+    def __bool__(self) -> bool:
+        return bool(self._manifests)
+
+    def learn(self) -> None:
+        """Read what is there, at a start."""
+        for id in mf.completed(self._live.store, self._live.job):
+            with suppress(ValueError):  # it is damaged: of no use, and left for whoever looks
+                manifest = mf.read(self._live.store, self._live.job, id)
+                if manifest is not None:
+                    self._manifests[id] = manifest
+                    rewound_past = is_left_behind(self._live.store, self._live.job, manifest)
+                    if rewound_past or manifest.inconsistencies():  # an earlier version did not look
+                        self._useless.add(id)
+        self._snapshots.seed(self._manifests.values())
+
+    def add(self, manifest: Manifest, *, held: bool) -> None:
+        """One more has completed; a held one is not deleted before it is released."""
+        id = CheckpointId(manifest.id)
+        self._manifests[id] = manifest
+        if held:
+            self._held.add(id)
+
+    def release(self, id: CheckpointId) -> None:
+        """It may be deleted like any other. Safe to repeat."""
+        self._held.discard(id)
+
+    def offsets(self, name: QueryName) -> list[str] | None:
+        """The offsets of a query in each of them; None when it has none in one: it may need anything."""
+        cuts = [m.queries[name] for m in self._manifests.values() if name in m.queries]
+        if any(cut.batch == NO_BATCH for cut in cuts):
+            return None
+        return [line for cut in cuts for line in cut.offsets]
+
+    def cuts(self, name: QueryName) -> list[BatchId]:
+        """The batches that they may rewind a query to."""
+        queries = (manifest.queries for manifest in self._manifests.values())
+        return [BatchId(cuts[name].batch) for cuts in queries if name in cuts]
+
+    @property
+    def ids(self) -> list[CheckpointId]:
+        return sorted(self._manifests)
+
+    @property
+    def first_id(self) -> CheckpointId | None:
+        return min(self._manifests, default=None)
+
+    @property
+    def last_id(self) -> CheckpointId | None:
+        return max(self._manifests, default=None)
+
+    def newest(self) -> Manifest | None:
+        """The newest one of these live files."""
+        own = [id for id, one in self._manifests.items() if one.generation == self._live.generation]
+        return self._manifests[max(own)] if own else None
+
+    def subsume(self, kept: int) -> Dropped:
+        """Delete what is beyond this number, but for what is held or a restore was asked for.
+
+        What the job was rewound past goes first. What fails is tried again the next time.
+        """
+        needed = self._held | wanted(self._live.store, self._live.job)
+        old = [id for id in subsumed(self._manifests, kept, self._useless) if id not in needed]
+        rest = [one for id, one in self._manifests.items() if id not in old]
+        dropped = self._snapshots.drop([self._manifests[id] for id in old], rest)
+        for id in dropped.ids:
+            del self._manifests[id]
+        return dropped
+
+    def delete_all(self) -> None:
+        """Delete all of them, and their files."""
+        old = [self._manifests.pop(id) for id in sorted(self._manifests)]
+        dropped = self._snapshots.drop(old, ())
+        if dropped.left is not None:
+            dropped.left()
+        self._snapshots.sweep(self.all())
+
+    def all(self) -> list[Manifest]:
+        return list(self._manifests.values())
 
 
 def drop(store: Store, job: JobName, ids: Iterable[CheckpointId]) -> list[CheckpointId]:
@@ -79,7 +187,7 @@ def sweep(
     that was never finished. Safe to repeat, and to be killed in. While a checkpoint is being kept,
     its files must be among the pending ones; from another process only while nobody runs the job.
     `void` are taken for aborted, though they are not yet. `check` is asked before each deletion here: it
-    raises when another driver may use what lies about.
+    raises when another driver may use these files.
     """
     one = Sweep(store, job, retained, pending, void=void, dry_run=dry_run, check=check)
     swept = one.here()

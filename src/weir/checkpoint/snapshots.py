@@ -1,14 +1,13 @@
-"""Snapshots: the files of each cut are listed and kept, and let go when nothing needs them.
+"""Snapshots: the files of each cut are listed and kept, and deleted when nothing needs them.
 
 Called by the coordinator, from its own thread and from a small pool. A file that a pending
-checkpoint has claimed, or a retained one has, is never let go.
+checkpoint has claimed, or a retained one has, is never deleted.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from weir import faults
 from weir.channel.log import cut_files, first_kept, trim
@@ -18,7 +17,7 @@ from weir.checkpoint.pins import Pins
 from weir.checkpoint.vertex import Vertex
 from weir.clock import Clock
 from weir.config import Settings
-from weir.ids import NO_BATCH, CheckpointId, Generation, QueryName
+from weir.ids import NO_BATCH, CheckpointId, QueryName
 from weir.protocol.checkpoint import Found, unreferenced
 from weir.spark.closure import GoneError, closure
 from weir.storage import files, open_store
@@ -28,17 +27,7 @@ from weir.storage.live import Live
 _TRIES = 3
 _REMEMBERED = 100
 _AT_ONCE = 50
-
-Copy = tuple[Generation, str]
-
-
-@dataclass(frozen=True)
-class Dropped:
-    """The checkpoints that were let go."""
-
-    ids: Sequence[CheckpointId] = ()
-    left: Callable[[], None] | None = None
-    """What is left to do where they were copied to, if anything; it may take long."""
+"""Copies that are deleted at a time: as many as a checkpoint may wait for."""
 
 
 class Snapshots:
@@ -59,14 +48,14 @@ class Snapshots:
             clock=clock,
         )
         self._removing = threading.Lock()
-        """Held as long as files are let go; nothing is claimed meanwhile."""
+        """Held while files are deleted; nothing is claimed meanwhile."""
         self._sweeping = threading.Lock()
         self._claimed: set[str] = set()
         """Everything that was claimed since the sweep under way has begun."""
         self._lock = threading.Lock()
         """Never held for long: the coordinator takes it."""
         self._void: set[str] = set()
-        """What was let go, and whose copies are still there."""
+        """What was deleted, and whose copies are still there."""
         self._claims: dict[CheckpointId, set[str]] = {}
         self._over: set[CheckpointId] = set()
 
@@ -82,12 +71,12 @@ class Snapshots:
     def of_query(
         self, id: CheckpointId, vertex: Vertex, found: Found, *, full: bool, pinned: Callable[[], None]
     ) -> QueryCut:
-        """Keep what the query needs to go on from its cut; `pinned` is told when Spark's purge may come."""
+        """Keep what the query needs to resume from its cut; `pinned` is called when Spark may purge."""
         faults.point("checkpoint.snapshot")
         cut = QueryCut(batch=found.batch, unaligned=found.unaligned, rewindable=vertex.rewindable)
         if found.batch == NO_BATCH:
             return cut
-        for more in reversed(range(_TRIES)):
+        for left in reversed(range(_TRIES)):
             began = self._clock.monotonic()
             try:
                 names = [f"queries/{vertex.name}/{name}" for name in closure(vertex.root, found.batch).files]
@@ -97,7 +86,7 @@ class Snapshots:
                 kept = self._pins.keep("", names, checkpoint=id, full=full, pinned=pinned)
                 break
             except GoneError:  # where Spark purged a file, a newer snapshot may have taken its place
-                if not more:
+                if not left:
                     raise
         planned = vertex.planned(found.batch)
         return cut.model_copy(
@@ -140,13 +129,13 @@ class Snapshots:
             self._claims.pop(id, None)
             self._over = {one for one in self._over if one > id - _REMEMBERED} | {id}
 
-    def drop(self, old: Sequence[Manifest], retained: Iterable[Manifest]) -> Dropped:
-        """Let go of checkpoints: their records first, then what nothing else refers to.
+    def drop(self, old: Sequence[Manifest], retained: Iterable[Manifest]) -> retention.Dropped:
+        """Delete checkpoints: their records first, then what nothing else refers to.
 
         One that a restore was asked for meanwhile stays.
         """
         if not old:
-            return Dropped()
+            return retention.Dropped()
         ids = retention.drop(self._live.store, self._live.job, [CheckpointId(one.id) for one in old])
         dropped = [one for one in old if one.id in ids]
         kept = [*retained, *(one for one in old if one.id not in ids)]
@@ -160,8 +149,8 @@ class Snapshots:
             if copied := any(one.copied_to for one in dropped):
                 self._void.update(void)
         if len(gone) == len(dropped) and not copied:
-            return Dropped(ids)
-        return Dropped(ids, lambda: self._drop_copied(dropped, void, kept))
+            return retention.Dropped(ids)
+        return retention.Dropped(ids, lambda: self._drop_copied(dropped, void, kept))
 
     def _drop_copied(self, dropped: Sequence[Manifest], void: Sequence[str], kept: list[Manifest]) -> None:
         with self._removing:
@@ -181,7 +170,7 @@ class Snapshots:
     def sweep(self, retained: Iterable[Manifest]) -> None:
         """Delete what killed and aborted checkpoints have left behind; it may take long.
 
-        A copy-dir may be slow: checkpoints go on while it is listed, and what they claim by then stays.
+        A copy-dir may be slow: checkpoints continue while it is listed, and what they claim by then stays.
         """
         with self._sweeping:
             with self._removing:
@@ -194,8 +183,9 @@ class Snapshots:
                 sweep.here()
             for found in sweep.copies(self._copy_dir):
                 found.remove_manifests()
-                for some in _batched(found.void):
+                for start in range(0, len(found.void), _AT_ONCE):
                     with self._removing:
+                        some = found.void[start : start + _AT_ONCE]
                         found.remove([copy for copy in some if not self._is_claimed(copy[1])])
                 found.tidy()
 
@@ -210,8 +200,3 @@ class Snapshots:
             self._claimed.update(names)
             if id not in self._over:  # what an aborted one still keeps is swept
                 self._claims.setdefault(id, set()).update(names)
-
-
-def _batched(copies: Sequence[Copy]) -> Iterable[Sequence[Copy]]:
-    """As many at a time as a checkpoint may wait for."""
-    return (copies[number : number + _AT_ONCE] for number in range(0, len(copies), _AT_ONCE))

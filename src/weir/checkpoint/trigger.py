@@ -1,4 +1,8 @@
-"""What the settings say of checkpoints, as the reducer takes it."""
+"""Trigger, barrier and align, as the coordinator's thread does them: the rules, and the cuts of the queries.
+
+`rules_of` makes of the settings what the reducer decides by. `Cuts` carries out what it asks of the queries:
+send a barrier, look whether it has arrived, take a cut. It asks their vertices (`vertex.py`).
+"""
 
 from __future__ import annotations
 
@@ -45,9 +49,6 @@ def alignment_of(settings: Settings) -> Alignment:
     first_aligned = bool(settings.execution_checkpointing_aligned_checkpoint_timeout)
     unaligned = settings.execution_checkpointing_unaligned_enabled and not first_aligned
     return Alignment.UNALIGNED if unaligned else Alignment.ALIGNED
-
-
-# Barrier and align: where the queries of a job are cut, as their vertices say.
 
 
 _DECLINED = (GoneError, NoPositionError)

@@ -24,7 +24,7 @@ class Planned:
     ends: tuple[str, ...]
     """The end offset of each source."""
     positions: Mapping[QueryName, Position]
-    """Where each channel that the query reads stood behind it."""
+    """Where each channel that the query reads stood after it."""
     watermark_ms: int | None
 
 
@@ -53,7 +53,7 @@ def no_files(_batch: BatchId) -> Sequence[str]:
 
 
 class Vertex:
-    """One query of the graph; made anew when the query is started again."""
+    """One query of the graph; another one is made when the query is started again."""
 
     def __init__(
         self,
@@ -95,7 +95,9 @@ class Vertex:
             self.writer.catch_up()
         elif self.inputs:
             newest = self.files.newest_committed(self._track.examined)
-            self._track = self._track.follow(newest, self._joint)
+            self._track = self._track.follow(
+                newest, lambda batch: min(position.barrier for position in self.positions(batch).values())
+            )
 
     def aligned(self, id: CheckpointId) -> Found | None:
         """The cut of a query with channel inputs, once a look has found it committed (and appended)."""
@@ -107,15 +109,15 @@ class Vertex:
 
     def barriers(self) -> list[CheckpointId]:
         """The barriers that its live files know: in its channel, and in its offsets."""
-        found = [self.writer.newest_barrier()] if self.writer is not None else []
+        barriers = [self.writer.newest_barrier()] if self.writer is not None else []
         for batch in {self.files.last_committed(), self.files.last_planned()} if self.inputs else ():
-            with suppress(GoneError):  # then nothing goes on from there
-                several = positions_in(self._offsets(batch)).values()
-                found += [position.barrier for many in several for position in many]
-        return found
+            with suppress(GoneError):  # then nothing resumes from there
+                by_channel = positions_in(self._offsets(batch)).values()
+                barriers += [position.barrier for positions in by_channel for position in positions]
+        return barriers
 
     def began(self, stands: bool) -> bool:
-        """Whether a restore would lead back to where the query is now; `stands`: it reaches no barrier."""
+        """Whether a restore would rewind the query to where it is now; `stands`: it reaches no barrier."""
         if not self._began:
             committed = self.files.last_committed()
             self._began = committed != NO_BATCH
@@ -133,11 +135,8 @@ class Vertex:
         return Position(self.writer.beginning())
 
     def caught_up(self, batch: BatchId) -> bool:
-        """Whether every batch below this one was looked at for cuts."""
+        """Whether every batch before this one was looked at for cuts."""
         return self.writer is not None or not self.inputs or self._track.examined >= batch - 1
-
-    def _joint(self, batch: BatchId) -> CheckpointId:
-        return min(position.barrier for position in self.positions(batch).values())
 
     def entered(self) -> BatchId:
         """The newest batch whose segment is in the query's channel."""
@@ -156,7 +155,7 @@ class Vertex:
     def here_or_aligned(self, id: CheckpointId) -> Found:
         """The cut at the barrier if the query has just reached it, else where it stands now.
 
-        Looked at in this order no batch behind the barrier is ever taken for one before it.
+        Looked at in this order no batch after the barrier is ever taken for one before it.
         """
         here = self.here()
         self.look()
@@ -176,7 +175,7 @@ class Vertex:
         return Planned(entry.lines, self._positions(text), entry.watermark_ms)
 
     def positions(self, batch: BatchId) -> Mapping[QueryName, Position]:
-        """Where each channel stood behind a batch; the beginning before the first."""
+        """Where each channel stood after a batch; the beginning before the first."""
         return self._positions(self._offsets(batch))
 
     def _positions(self, text: str) -> Mapping[QueryName, Position]:

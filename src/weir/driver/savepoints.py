@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from weir.checkpoint.complete import Held
+from weir.checkpoint.actions import Held
 from weir.checkpoint.manifest import Manifest, QueryCut
 from weir.clock import Clock
 from weir.config import Settings

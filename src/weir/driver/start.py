@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from weir.checkpoint.complete import Outside
+from weir.checkpoint.actions import Outside
 from weir.checkpoint.coordinator import Coordinator
 from weir.config import SinkCommit
 from weir.driver.context import JobContext

@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weir.checkpoint.kept import edit_of
+from weir.checkpoint.kept_files import edit_of
 from weir.errors import RestorePlanError
 from weir.ids import BatchId, QueryName
 from weir.protocol.restore_plan import QueryPlan

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weir.checkpoint.kept import KeptFiles, edit_of
+from weir.checkpoint.kept_files import KeptFiles, edit_of
 from weir.checkpoint.manifest import Manifest
 from weir.clock import Clock
 from weir.ids import Generation, JobName, QueryName
@@ -129,7 +129,7 @@ def _fetch_checkpoint(store: Store, manifest: Manifest, root: Path, to: Target) 
         for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
         files.parallel(
-            lambda file: kept.bring_back(file, targets[file.path], edit_of(manifest, file.path, root)),
+            lambda file: kept.bring(file, targets[file.path], edit_of(manifest, file.path, root)),
             [file for file in manifest.files() if file.path in targets],
         )
         for folder in folders:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from weir.checkpoint import manifest as mf
-from weir.checkpoint.kept import KeptFiles
-from weir.checkpoint.manifest import File, Manifest, left_out, no_cut
+from weir.checkpoint.kept_files import KeptFiles, left_out
+from weir.checkpoint.manifest import File, Manifest, no_cut
 from weir.checkpoint.records import Timeline, is_of, is_on, timeline
 from weir.errors import (
     DamagedCheckpointError,

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from weir.checkpoint.manifest import left_out
+from weir.checkpoint.kept_files import left_out
 from weir.errors import DamagedSavepointError, NotASavepointError
 from weir.savepoint.manifest import MANIFEST, SavedFile, Savepoint, decode
 from weir.storage import files, open_store

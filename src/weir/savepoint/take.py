@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from weir import faults
-from weir.checkpoint.kept import KeptFiles
+from weir.checkpoint.kept_files import KeptFiles
 from weir.checkpoint.manifest import File, Manifest, QueryCut
 from weir.clock import Clock
 from weir.errors import SavepointPlaceError, StorageError

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from weir.checkpoint import manifest as checkpoints
-from weir.checkpoint.kept import KeptFiles
+from weir.checkpoint.kept_files import KeptFiles
 from weir.errors import StateNotReadableError
 from weir.ids import BatchId, CheckpointId, JobName
 from weir.protocol.operators import Operator
@@ -147,7 +147,7 @@ def _kept(kept: KeptFiles, manifest: checkpoints.Manifest, query: str) -> Files:
                 if not file.within and kept.pin(file).exists():
                     target.symlink_to(kept.pin(file))
                 else:
-                    kept.bring_back(file, target, None)
+                    kept.bring(file, target, None)
         return root, BatchId(cut.batch)
 
     return link

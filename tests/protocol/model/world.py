@@ -22,7 +22,7 @@ from weir.channel.log import (
 )
 from weir.channel.position import Mode, Position, Status, positions_in
 from weir.checkpoint import manifest as mf
-from weir.checkpoint.kept import set_back
+from weir.checkpoint.kept_files import reset_readers
 from weir.checkpoint.manifest import Manifest
 from weir.ids import NO_BATCH, BatchId, CheckpointId, job_name
 from weir.protocol.checkpoint import Alignment
@@ -276,7 +276,7 @@ def restored(world: World, id: CheckpointId, elsewhere: bool = False) -> World:
         if key.startswith("offsets/"):
             stored = manifest.queries[name].set_back
             back = {one: Position(entry, CheckpointId(k)) for one, (entry, k) in stored.items()}
-            data = set_back(data.decode(), back).encode()
+            data = reset_readers(data.decode(), back).encode()
         (made.queries if kind == "queries" else made.channels)[name].create(key, data)
     if not elsewhere:
         for old in world.ids("begun") | world.ids("chk") | world.ids("aborted"):
