@@ -309,7 +309,7 @@ class Checkpoints(RuleBasedStateMachine):
         where=st.none() | slots,
         after=st.integers(0, 3),
         happens=st.booleans(),
-        replaced=st.booleans(),
+        replaced=st.none() | st.integers(0, 6),
         script=st.lists(moves, min_size=3, max_size=8),
     )
     def no_answer(
@@ -321,17 +321,21 @@ class Checkpoints(RuleBasedStateMachine):
         """
         faults = self.world.silences if happens else self.world.failures
         faults[RECORDS if where is None else self.name(where)] = after
-        self.world.meanwhile = self.succeed if replaced and self.driver.running else None
+        if replaced is not None and self.driver.running:
+            self.world.meanwhile = partial(self.succeed, replaced)
         self.driver.ask("trigger")
         self.work(script)
         self.world.meanwhile = None
 
-    def succeed(self) -> None:
-        """Another driver takes over while this one waits."""
+    def succeed(self, steps: int) -> None:
+        """Another driver takes over while this one waits, and may begin a checkpoint."""
         self.driver.leased = False
         self.zombies = [*self.zombies[-1:], self.driver]
         self.driver = Driver(self.world)
         self.driver.go_on(100)
+        if steps:
+            self.driver.ask("trigger")
+            self.driver.coordinate(steps)
 
     # what must hold
 
@@ -530,6 +534,37 @@ def test_a_driver_that_is_replaced_while_it_waits_for_an_answer_does_not_end_a_c
     assert ends
     assert {id: world.status(id) for id in ends} == ends
     check_the_end(world, successors[0])
+
+
+@pytest.mark.parametrize("happens", [False, True])
+@pytest.mark.parametrize("steps", range(2, 8))
+def test_a_sleeper_does_not_abort_the_checkpoint_that_its_successor_has_begun(
+    steps: int, happens: bool
+) -> None:
+    """It was about to begin one of the same number, and has no answer; the successor's completes."""
+    world = World(GRAPHS["two roots"], Mode.ALIGNED)
+    old = Driver(world)
+    old.go_on(100)
+    rows_for_everybody(world, old, 1)
+    (world.silences if happens else world.failures)[RECORDS] = 0
+    successors: list[Driver] = []
+
+    def succeed() -> None:
+        old.leased = False
+        successors.append(new := Driver(world))
+        new.go_on(100)
+        new.ask("trigger")
+        new.coordinate(steps)
+
+    world.meanwhile = succeed
+    old.ask("trigger")
+    old.coordinate(6)
+    (new,) = successors
+    rows_for_everybody(world, new, 1)
+    old.coordinate(6)
+    settle(world, new)
+    assert world.completed() == [2 if happens else 1]
+    check_the_end(world, new)
 
 
 @pytest.mark.parametrize("happens", [False, True])

@@ -379,5 +379,5 @@ class LongDelivery(Delivery):
     """The same for a quarter of an hour."""
 
 
-TestLongDelivery = pytest.mark.long(LongDelivery.TestCase)
+TestLongDelivery = pytest.mark.long(pytest.mark.timeout(3600)(LongDelivery.TestCase))
 TestLongDelivery.settings = settings(max_examples=10_000, stateful_step_count=60, deadline=None)

@@ -16,7 +16,7 @@ from tests.played_graph import JOB, Graph, Query, finish, waited_for
 from weir.checkpoint import manifest as mf
 from weir.checkpoint import records
 from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
-from weir.errors import InconsistentCheckpointError
+from weir.errors import InconsistentCheckpointError, OutcomeUnknownError
 from weir.ids import NO_BATCH, CheckpointId, Generation, QueryName
 from weir.protocol import messages as m
 from weir.protocol.checkpoint import AbortReason, Refusal, last_id, subsumed
@@ -261,14 +261,25 @@ def test_what_a_replaced_driver_begins_later_is_aborted_when_its_number_comes(tm
     graph.coordinator.stop()
 
 
-def test_a_number_that_a_replaced_driver_aborts_without_having_begun_it_is_not_used(tmp_path: Path) -> None:
-    """It had no answer when it began number 1, and aborted it after its successor had learned the numbers."""
-    graph = Graph(tmp_path, attempt=2)
+@pytest.mark.parametrize("successor", [True, False])
+def test_a_beginning_without_an_answer_is_aborted_unless_it_is_a_successors(
+    tmp_path: Path, successor: bool
+) -> None:
+    """Readers may wait for it; but the number may be another driver's by now."""
+    graph = Graph(tmp_path, attempt=1)
     graph.all.run()
-    write(tmp_path / paths.aborted(JOB, CheckpointId(1)), '{"id": 1}')
+
+    def no_answer(key: str) -> None:
+        graph.disk.on_create = lambda key: None
+        if successor:
+            write(tmp_path / paths.begun(JOB, CheckpointId(1)), '{"id": 1, "attempt": 2}')
+        raise OutcomeUnknownError(verb="create", path=key, reason="no answer", root=graph.disk.url)
+
+    graph.disk.on_create = no_answer
     graph.ask()
-    assert [one.id for one in graph.begun()] == [2]
-    assert mf.ids(graph.disk, JOB)["begun"] == {1, 2}, "number 1 has begun and ended"
+    there = mf.ids(graph.disk, JOB)
+    assert (there["begun"], there["aborted"]) == ({1}, set() if successor else {1})
+    assert not graph.coordinator._actions.records._unwritten
     graph.coordinator.stop()
 
 

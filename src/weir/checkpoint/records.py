@@ -3,9 +3,10 @@
     begun-<k> -> chk-<k> | aborted-<k>
 
 Each is created if absent, once. An id is taken by its `begun-<k>`: one that is there already, left by a
-driver that lost its lease in between, is never used again, and is aborted. Where a manifest and an abort
-are both there, the abort counts. The timeline has the points that the live files descend from: a point that
-the job was rewound past is on another one, and can't be restored.
+driver that lost its lease in between, is never used again, and is aborted. So an abort is written only
+where `begun-<k>` is there and not a successor's: who sleeps in it ends nothing that is not its own. Where a
+manifest and an abort are both there, the abort counts. The timeline has the points that the live files
+descend from: a point that the job was rewound past is on another one, and can't be restored.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ class Records:
         self._clock = clock
         self._last = CheckpointId(0)
         self._unwritten: dict[CheckpointId, bytes] = {}
+        """Aborts that could not be written yet."""
+        self._unanswered: dict[CheckpointId, bytes] = {}
+        """Beginnings without an answer: the id may be a successor's by now."""
 
     def learn(
         self, restored: CheckpointId | None = None, barriers: Iterable[CheckpointId] = ()
@@ -57,14 +61,13 @@ class Records:
         """Take the next id; one that a replaced driver has taken is aborted."""
         while True:
             self._last = id = CheckpointId(self._last + 1)
+            body = json.dumps({"id": id, "attempt": self._attempt, **about}).encode()
             try:
-                body = json.dumps({"id": id, "attempt": self._attempt, **about}).encode()
                 if self._store.create(mf.begun_key(self._job, id), body) is Created.NOW:
-                    if self._store.exists(mf.aborted_key(self._job, id)):
-                        continue  # by a replaced driver that had no answer for its own beginning of it
                     return Begun(id)
                 abandoned = is_abandoned(self._begun_by(id), self._attempt)
             except ExternalError as error:
+                self._unanswered[id] = body
                 return Begun(id, error.text)
             if abandoned:
                 self.abort(id, AbortReason.RESTARTED, "")
@@ -111,8 +114,18 @@ class Records:
         """Write what could not be written before. Safe to repeat."""
         for id, body in list(self._unwritten.items()):
             with suppress(ExternalError):
-                self._store.create(mf.aborted_key(self._job, id), body)
+                if self._is_begun_here(id):
+                    self._store.create(mf.aborted_key(self._job, id), body)
                 del self._unwritten[id]
+
+    def _is_begun_here(self, id: CheckpointId) -> bool:
+        """Make sure that a checkpoint is begun; False when a successor has taken its id meanwhile."""
+        if id not in self._unanswered:
+            return True
+        created = self._store.create(mf.begun_key(self._job, id), self._unanswered[id])
+        by = self._attempt if created is Created.NOW else self._begun_by(id)
+        del self._unanswered[id]
+        return by == self._attempt or is_abandoned(by, self._attempt)
 
 
 Timeline = dict[Generation, CheckpointId | None]
