@@ -32,7 +32,7 @@ from weir.sinks.files_ledger import log_of
 from weir.spark.checkpoint_files import QueryFiles
 from weir.storage import Store, open_store, paths
 from weir.storage import generation as generations
-from weir.storage.live import Live
+from weir.storage.paths import Live
 from weir.testing import committed_rows, write_script
 from weir.testing.script import Rows, read_script
 

@@ -30,8 +30,8 @@ from weir.spark.checkpoint_files import QueryFiles
 from weir.storage import Created
 from weir.storage.attempts import Lease
 from weir.storage.generation import FIRST, open_origin
-from weir.storage.live import Live
 from weir.storage.local import LocalStore
+from weir.storage.paths import Live
 
 JOB = job_name("job")
 TOKEN = Token(Attempt(1), Run(1))

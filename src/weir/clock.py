@@ -2,7 +2,7 @@
 
 `Clock` gives monotonic seconds for decisions and wall time for showing; the two are never mixed,
 and wall clocks are never compared between processes. `Deadline` is one time budget that is handed
-down through all steps of a piece of work. `retry` is how a step that may fail for a moment is tried again.
+down through all steps of a piece of work. `retry` repeats a step that may fail for a moment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _COUNTING = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Linux stops its monotonic clock while it is suspended: a sleeper would take its lease for a fresh one."""
+"""Linux stops its monotonic clock in suspend: a process that slept would think that its lease is fresh."""
 
 
 class Clock:
@@ -36,16 +36,16 @@ class Clock:
         return datetime.now(timezone.utc)
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Wait for the event at most so long; True when it was set."""
+        """Wait for the event, at most this long; True when it was set."""
         return event.wait(max(0.0, seconds))
 
     def sleep(self, seconds: float) -> None:
-        """Wait so long, whatever happens."""
+        """Wait this long, whatever happens."""
         self.wait(threading.Event(), seconds)
 
 
 class ManualClock(Clock):
-    """A clock that moves only when it is told to; for tests of decisions about time."""
+    """A clock that moves only by `advance`; for tests of decisions about time."""
 
     def __init__(self, start: float = 1000.0) -> None:
         self._seconds = start
@@ -70,7 +70,7 @@ class ManualClock(Clock):
 
 @dataclass(frozen=True)
 class Deadline:
-    """A moment on one clock by which a whole piece of work must be done."""
+    """A moment on one clock by which a piece of work must be done."""
 
     clock: Clock
     at: float
@@ -89,7 +89,7 @@ class Deadline:
 
 
 def doubling(first: float, tries: int) -> list[float]:
-    """The pauses between so many tries, each twice as long as the one before."""
+    """The pauses between this number of tries, each twice as long as the one before."""
     return [first * 2**number for number in range(tries - 1)]
 
 
@@ -103,9 +103,9 @@ def retry(
 ) -> T:
     """Try a step once, and once more after each pause, until it answers; the last try answers or raises.
 
-    Tried again is what raises one of `on`, and what has a result that `until` says no to. Every other error
-    is raised at once. `wait` sits a pause out, as `Clock.sleep` does; when it returns something true the next
-    try is the last one, and what it raises is raised.
+    A try that raises one of `on`, or has a result for which `until` is false, is repeated. Every other
+    error is raised at once. `wait` waits for a pause to end, as `Clock.sleep` does; when it returns
+    something true, the next try is the last one.
     """
     for pause in pauses:
         try:

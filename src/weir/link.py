@@ -1,7 +1,7 @@
 """The duplex pipe between supervisor and driver: typed messages, one JSON line each.
 
-A closed other end is not an error but the news that the peer is gone: `receive` yields no more.
-Sending never raises for a peer that is gone, because its death is learnt by reading.
+A closed other end is no error, it means that the peer is gone: `receive` yields no more. Sending never
+raises for a peer that is gone, because its death is seen when reading.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What must be there before a job can run: the checks behind `weir doctor`.
+"""What must be there before a job can run: the checks of `weir doctor`.
 
-Each check looks at the real thing (runs `java -version`, writes a probe file) and answers with a
-`Check`; none raises, none needs a JVM or imports pyspark, and none leaves anything behind.
-`require_spark` makes those that every start needs: without them Spark fails later, in other words.
+Each check looks at the real thing (runs `java -version`, writes a probe file) and returns a `Check`; none
+raises, none needs a JVM or imports pyspark, and none leaves a file. `require_spark` makes those that every
+start needs: without them Spark fails later, with a worse message.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from importlib import metadata
 from pathlib import Path
 
 from weir.errors import PreflightError
+from weir.storage.local import sync_folder
 from weir.storage.open import is_local, local_path
 
 OLDEST_JAVA = 17
@@ -102,11 +103,11 @@ def check_java() -> Check:
     then = ", then set JAVA_HOME to it or unset it" if os.environ.get("JAVA_HOME") else ""
     if java is None:
         return Check("Java", Verdict.FAILED, "no java on the PATH", _INSTALL_JAVA)
-    said = _said(java, "-version")
-    version = re.search(r'version "(?:1\.)?(\d+)[^"]*"', said)
+    output = _output(java, "-version")
+    version = re.search(r'version "(?:1\.)?(\d+)[^"]*"', output)
     if not version:
         return Check(
-            "Java", Verdict.FAILED, f"{java} does not run: {_first_line(said)}", _INSTALL_JAVA + then
+            "Java", Verdict.FAILED, f"{java} does not run: {_first_line(output)}", _INSTALL_JAVA + then
         )
     if int(version[1]) < OLDEST_JAVA:
         return Check("Java", Verdict.FAILED, f"{java} is Java {version[1]}", _INSTALL_JAVA + then)
@@ -128,13 +129,13 @@ def check_worker_python() -> Check:
     worker = os.environ.get("PYSPARK_PYTHON")
     if not worker:
         return Check(name, Verdict.OK, f"PYSPARK_PYTHON is not set: workers get {sys.executable}")
-    said = _said(worker, "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
+    output = _output(worker, "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
     todo = f"unset PYSPARK_PYTHON, or set it to a Python {own}"
-    if _first_line(said) == own:
+    if _first_line(output) == own:
         return Check(name, Verdict.OK, f"{worker} is Python {own}")
-    if re.fullmatch(r"\d+\.\d+", _first_line(said)):
-        return Check(name, Verdict.FAILED, f"{worker} is Python {_first_line(said)}, this is {own}", todo)
-    return Check(name, Verdict.FAILED, f"{worker} does not run: {_first_line(said)}", todo)
+    if re.fullmatch(r"\d+\.\d+", _first_line(output)):
+        return Check(name, Verdict.FAILED, f"{worker} is Python {_first_line(output)}, this is {own}", todo)
+    return Check(name, Verdict.FAILED, f"{worker} does not run: {_first_line(output)}", todo)
 
 
 def check_spark_home() -> Check:
@@ -175,13 +176,13 @@ def check_storage(dir: str) -> Check:
     name = "storage"
     if not is_local(dir):
         return Check(name, Verdict.WARNING, f"{dir} is not on this machine and was not tried")
-    place = _existing(dir)
+    folder = _existing(dir)
     try:
-        _probe(place)
+        _probe(folder)
     except OSError as error:
-        todo = f"make {place} writable on a file system with hard links, or choose another directory"
-        return Check(name, Verdict.FAILED, f"{place}: {error.strerror or error}", todo)
-    found = str(place) if place == Path(local_path(dir)) else f"{place}, in which {dir} can be made"
+        todo = f"make {folder} writable on a file system with hard links, or choose another directory"
+        return Check(name, Verdict.FAILED, f"{folder}: {error.strerror or error}", todo)
+    found = str(folder) if folder == Path(local_path(dir)) else f"{folder}, in which {dir} can be made"
     return Check(name, Verdict.OK, f"{found}, is writable")
 
 
@@ -190,12 +191,12 @@ def check_disk(dir: str) -> Check:
     name = "free disk"
     if not is_local(dir):
         return Check(name, Verdict.OK, f"{dir} is not on this machine")
-    place = _existing(dir)
+    folder = _existing(dir)
     try:
-        free = shutil.disk_usage(place).free
+        free = shutil.disk_usage(folder).free
     except OSError as error:
-        return Check(name, Verdict.WARNING, f"{place}: {error.strerror or error}", "look at it with df")
-    found = f"{free / (1 << 30):.1f} GiB at {place}"
+        return Check(name, Verdict.WARNING, f"{folder}: {error.strerror or error}", "look at it with df")
+    found = f"{free / (1 << 30):.1f} GiB at {folder}"
     if free >= LITTLE_DISK:
         return Check(name, Verdict.OK, found)
     verdict = Verdict.FAILED if free < TOO_LITTLE_DISK else Verdict.WARNING
@@ -205,60 +206,56 @@ def check_disk(dir: str) -> Check:
 def check_local_dir() -> Check:
     """Where shuffle files and RocksDB's working copies go: SPARK_LOCAL_DIRS, else the JVM's temp dir."""
     name = "Spark's local directory"
-    asked = [part for part in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if part]
-    places = asked or [_JVM_TEMP]
-    for place in places:
-        trouble = _trouble(place)
+    asked = list(filter(None, os.environ.get("SPARK_LOCAL_DIRS", "").split(",")))
+    folders = asked or [_JVM_TEMP]
+    for folder in folders:
+        trouble = _trouble(folder)
         if trouble:
             other = _SHARED_MEMORY if not _trouble(_SHARED_MEMORY) else "a writable directory"
             return Check(name, Verdict.FAILED, trouble, f"set SPARK_LOCAL_DIRS={other}")
-        if os.statvfs(place).f_flag & getattr(os, "ST_NOEXEC", 0):
+        if os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):
             todo = "remount it with exec, or set state.backend.type to hashmap"
-            return Check(name, Verdict.WARNING, f"{place} is mounted noexec: RocksDB may not load", todo)
-    return Check(name, Verdict.OK, ", ".join(places))
+            return Check(name, Verdict.WARNING, f"{folder} is mounted noexec: RocksDB may not load", todo)
+    return Check(name, Verdict.OK, ", ".join(folders))
 
 
-def _trouble(place: str) -> str:
-    """Why no file can be written there, or nothing."""
+def _trouble(folder: str) -> str:
+    """Why no file can be written there; "" when one can."""
     try:
-        with tempfile.NamedTemporaryFile(dir=place, prefix=".weir-probe-") as file:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".weir-probe-") as file:
             file.write(b"probe")
     except OSError as error:
-        return f"{place}: {error.strerror or error}"
+        return f"{folder}: {error.strerror or error}"
     return ""
 
 
 def _existing(dir: str) -> Path:
     """The directory, or the nearest one above it that exists."""
     path = Path(local_path(dir)).absolute()
-    return next((place for place in (path, *path.parents) if place.exists()), path)
+    return next((folder for folder in (path, *path.parents) if folder.exists()), path)
 
 
-def _probe(place: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=place, prefix=".weir-probe-") as folder:
-        made, linked, renamed = (Path(folder, name) for name in ("made", "linked", "renamed"))
-        with made.open("xb") as file:
+def _probe(top: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=top, prefix=".weir-probe-") as folder:
+        created, linked, renamed = (Path(folder, name) for name in ("created", "linked", "renamed"))
+        with created.open("xb") as file:
             file.write(b"probe")
             file.flush()
             os.fsync(file.fileno())
-        os.link(made, linked)
+        os.link(created, linked)
         try:
-            os.link(made, linked)
+            os.link(created, linked)
         except FileExistsError:
             pass
         else:
             raise OSError("a hard link replaced a file that was there, so nothing can be locked here")
-        made.rename(renamed)
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        created.rename(renamed)
+        sync_folder(folder)
         renamed.unlink()
         linked.unlink()
 
 
-def _said(*command: str) -> str:
+def _output(*command: str) -> str:
     """Everything that a command prints, or why it could not be run."""
     try:
         done = subprocess.run(
@@ -272,4 +269,4 @@ def _said(*command: str) -> str:
 
 
 def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "it said nothing")
+    return next((line.strip() for line in text.splitlines() if line.strip()), "it printed nothing")

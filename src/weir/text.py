@@ -47,12 +47,12 @@ _SECRETS = (
         re.IGNORECASE,
     ),
 )
-"""Each: what stays, and the value that is taken out."""
+"""Each matches what stays, and the `value` that is removed."""
 _MARKS = (
     *(b"passw", b"passp", b"passc", b"pwd", b"secret", b"key", b"token", b"credential", b"sig", b"auth"),
     *(b"bearer", b"jaas", b"://"),
 )
-"""One of these is in every text that one of them finds something in: looked for first, which is quick."""
+"""Every text with a secret contains one of these; searched for first, which is quick."""
 _KEY_BEGINS = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----(?!.*-----END)", re.DOTALL)
 _SECRET_KEY = re.compile(
     rf"(?:{_NAME}|token|credentials?|(?:^|[._-])pwd|sasl\.jaas\.config|x-amz-signature)$", re.IGNORECASE
@@ -65,8 +65,8 @@ _ESCAPES = re.compile(
     re.MULTILINE,
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
-_WHOLE_WORD, _ANYWHERE = 4, 8
-"""So long is a known secret that is taken out as a word of its own, and one that is taken out of words."""
+_AS_A_WORD, _ANYWHERE = 4, 8
+"""The length from which a known secret is removed as a word of its own, and also inside of words."""
 _LONGEST_LINE = 65536
 _HIDDEN = "***"
 _PLACEHOLDERS = ("password", "PASSWORD", "<password>", "<token>")
@@ -103,7 +103,7 @@ def seconds_since(moment: str, now: datetime) -> float:
 
 
 def when(moment: str, now: datetime) -> str:
-    """A written moment in local time: the time alone for today."""
+    """A written moment in local time: without the date for today."""
     local = moment_of(moment).astimezone()
     return local.strftime("%H:%M:%S" if local.date() == now.astimezone().date() else "%m-%d %H:%M")
 
@@ -133,9 +133,9 @@ def moment_of(moment: str) -> datetime:
 
 
 def without_secrets(text: str) -> str:
-    """The same with what looks like a secret taken out: in a URL, after `password=` and the like, `Bearer`.
+    """The text without what looks like a secret: in a URL, after `password=` and the like, after `Bearer`.
 
-    Everything passes here that reaches a log, the journal, a page, an answer or an error. Safe to repeat.
+    Everything that reaches a log, the journal, a page, an answer or an error passes here. Safe to repeat.
     """
     for secret in _SECRETS:
         text = secret.sub(_masked, text)
@@ -143,24 +143,24 @@ def without_secrets(text: str) -> str:
 
 
 def without_this(text: str, secret: str) -> str:
-    """The same without a secret that is known. One of few characters is a word of its own or stays.
+    """The text without a known secret. A short one is removed only where it is a word of its own.
 
-    Else the password `p` would be taken out of every `port`.
+    Otherwise the password `p` would be removed from every `port`.
     """
-    if len(secret) < _WHOLE_WORD:
+    if len(secret) < _AS_A_WORD:
         return text
     within = len(secret) >= _ANYWHERE
     return re.sub(re.escape(secret) if within else rf"(?<!\w){re.escape(secret)}(?!\w)", _HIDDEN, text)
 
 
 def without_escapes(text: str, *, colours: bool = False) -> str:
-    """The same without what a terminal would take for a command; line ends and tabs stay.
+    """The text without what a terminal would take for a command; line ends and tabs stay.
 
-    With `colours` what only changes the look of letters stays too.
+    With `colours`, colours and the like stay too.
     """
 
-    def kept(found: re.Match[str]) -> str:
-        return found[0] if colours and _COLOUR.fullmatch(found[0]) else ""
+    def kept(escape: re.Match[str]) -> str:
+        return escape[0] if colours and _COLOUR.fullmatch(escape[0]) else ""
 
     return _ESCAPES.sub(kept, text)
 
@@ -176,7 +176,7 @@ class Scrubber:
         self._in_key = False
 
     def feed(self, data: bytes) -> bytes:
-        """What can be passed on now."""
+        """The text that can be passed on now."""
         data = self._rest + data
         end = data.rfind(b"\n") + 1
         if len(data) - end > _LONGEST_LINE:
@@ -211,7 +211,7 @@ def _marked(data: bytes) -> bool:
 
 
 def body_without_secrets(body: Any) -> Any:
-    """The same for what becomes JSON: texts at any depth, and texts under the name of a secret."""
+    """A JSON body without secrets: in texts at any depth, and texts under the name of a secret."""
     if isinstance(body, str):
         return without_secrets(body)
     if isinstance(body, Mapping):
@@ -221,14 +221,15 @@ def body_without_secrets(body: Any) -> Any:
             else body_without_secrets(value)
             for key, value in body.items()
         }
-    return [body_without_secrets(one) for one in body] if isinstance(body, (list, tuple)) else body
+    return [body_without_secrets(item) for item in body] if isinstance(body, (list, tuple)) else body
 
 
-def _masked(found: re.Match[str]) -> str:
-    """A value keeps its quotes, so that what is around it can still be read."""
-    value = found["value"]
+def _masked(secret: re.Match[str]) -> str:
+    """A value keeps its quotes, so that the text around it can still be parsed."""
+    value = secret["value"]
     if value in _PLACEHOLDERS:
-        return found[0]
+        return secret[0]
     quote = re.match(r"\\*[\"']", value)
-    whole = quote is not None and len(value) > len(quote[0]) and value.endswith(quote[0])
-    return found[1] + (f"{quote[0]}{_HIDDEN}{quote[0]}" if quote is not None and whole else _HIDDEN)
+    if quote is None or len(value) <= len(quote[0]) or not value.endswith(quote[0]):
+        return secret[1] + _HIDDEN
+    return f"{secret[1]}{quote[0]}{_HIDDEN}{quote[0]}"

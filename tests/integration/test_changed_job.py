@@ -41,7 +41,7 @@ from weir.state import edit
 from weir.storage import open_store
 from weir.storage.generation import live as live_generation
 from weir.storage.generation import read_origin
-from weir.storage.live import Live
+from weir.storage.paths import Live
 from weir.testing import ScriptedSource, committed_rows
 from weir.testing.script import Rows, write_script
 
@@ -487,7 +487,7 @@ def test_a_source_of_files_goes_on_where_the_user_says(spark: SparkSession, tmp_
     assert sum_of(drops="timestamp:1970-01-01T00:50:00Z") == 3 + 12
     generations = open_store(str(tmp_path / "weir"))
     origin = read_origin(generations, JobName("files"), live_generation(generations, JobName("files")))
-    assert origin is not None and origin.offsets == {"counts/drops": "timestamp:1970-01-01T00:50:00Z"}
+    assert origin is not None and origin.options.offsets == {"counts/drops": "timestamp:1970-01-01T00:50:00Z"}
 
     given = RestoreRequest(place, offsets={"counts/drops": "latest"})
     with start(job(), spark, given) as run:

@@ -18,7 +18,7 @@ from weir.restore.request import RestoreRequest
 from weir.spark.file_sink import LOG
 from weir.storage import generation as generations
 from weir.storage import open_store
-from weir.storage.live import Live
+from weir.storage.paths import Live
 from weir.testing import ScriptedSource, write_script
 from weir.testing.script import Rows
 

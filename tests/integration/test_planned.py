@@ -19,7 +19,7 @@ from weir.spark.frame_plan import Planned, planned
 from weir.spark.planner import output_mode_of
 from weir.spark.state_schema import operators
 from weir.storage import open_store
-from weir.storage.live import Live
+from weir.storage.paths import Live
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,7 +15,7 @@ from weir.job.env import Env
 from weir.job.graph import Graph, learn
 from weir.spark.frame_plan import Replay, Stream, streams
 from weir.storage import open_store
-from weir.storage.live import Live
+from weir.storage.paths import Live
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -30,7 +30,7 @@ from weir.spark.closure import closure
 from weir.spark.state_schema import operators
 from weir.storage import Store, open_store
 from weir.storage.generation import FIRST
-from weir.storage.live import Live
+from weir.storage.paths import Live
 from weir.testing import ScriptedSource, committed_rows, folded
 from weir.testing.script import Rows, write_script
 

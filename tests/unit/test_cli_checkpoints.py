@@ -422,9 +422,15 @@ def test_a_stopped_job_keeps_what_changes_on_the_way(weir: Weir, job: FakeJob) -
     assert answer.out == f"the next '{run}' resumes from checkpoint 41\n"
     origin = read_origin(LocalStore(job.dir), job.name, Generation(2))
     assert origin is not None
-    kept = (origin.maps, origin.allow_dropped, origin.parallelism, origin.backend, origin.claim)
+    kept = (
+        origin.options.maps,
+        origin.options.allow_dropped,
+        origin.parallelism,
+        origin.backend,
+        origin.options.claim,
+    )
     assert kept == (("counts/0=1",), True, 8, "hashmap", True)
-    assert origin.offsets == {"counts/rows": "latest"}
+    assert origin.options.offsets == {"counts/rows": "latest"}
     bad = weir("restore", "wordcount", "41", "--state-backend", "tape")
     assert bad.code == 2 and "tape" in bad.err
 
@@ -548,7 +554,7 @@ def test_a_stopped_job_goes_back_at_its_next_start(weir: Weir, job: FakeJob) -> 
     assert generation == 2
     origin = read_origin(store, job.name, generation)
     assert origin is not None
-    assert (origin.restored_from, origin.accept_duplicates) == ("chk-41", True)
+    assert (origin.restored_from, origin.options.accept_duplicates) == ("chk-41", True)
     body = weir("restore", "wordcount", "latest", "--json").json
     assert (body["checkpoint"], body["live"], body["seconds"]) == (41, False, None)
     assert job.requests.pending() == []

@@ -316,7 +316,7 @@ def test_a_savepoint_that_a_restore_waits_for_stays(bench: Made, tmp_path: Path)
     origin = generations.read_origin(job.store, job.job, number)
     assert origin is not None
     awaited = partial(generations.awaited, job.store, job.job)
-    claim = Claim(replace(origin, claim=True), 1, awaited, one.report)
+    claim = Claim(replace(origin, options=generations.RestoreOptions(claim=True)), 1, awaited, one.report)
     claim._delete()
     assert Path(first).exists()
     generations.drop(job.store, job.job, number, "a test")

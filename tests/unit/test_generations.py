@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from weir.storage import Store, paths
 from weir.storage.generation import (
     FIRST,
     Origin,
+    RestoreOptions,
     begin_rewind,
     create_origin,
     drop,
@@ -127,6 +129,17 @@ def test_an_origin_of_an_older_release_can_be_read(store: Store) -> None:
     origin = read_origin(store, JOB, FIRST)
     assert origin == Origin("l", "hashmap", 2, "4.2.0", "then")
     assert origin.checkpoint is None
+
+
+def test_an_origin_is_stored_flat_as_an_earlier_weir_reads_it(store: Store) -> None:
+    options = RestoreOptions(True, ("a=b",), True, {"counts/rows": "latest"}, True)
+    origin = Origin("l", "hashmap", 2, "4.2.0", "then", "chk-41", 1, options=options, owners={"new": "old"})
+    create_origin(store, JOB, FIRST, origin)
+    body = json.loads(store.get(paths.origin(JOB, FIRST)) or b"")
+    assert body["accept_duplicates"] is True and body["maps"] == ["a=b"] and body["claim"] is True
+    assert body["offsets"] == {"counts/rows": "latest"} and body["allow_dropped"] is True
+    assert not any(isinstance(value, dict) for key, value in body.items() if key not in ("offsets", "owners"))
+    assert read_origin(store, JOB, FIRST) == origin
 
 
 def test_the_journal_of_a_source_is_of_no_generation() -> None:

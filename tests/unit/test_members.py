@@ -30,7 +30,7 @@ from weir.spark.closure import closure
 from weir.spark.zips import members
 from weir.storage import open_store
 from weir.storage.generation import FIRST
-from weir.storage.paths import below, check_members
+from weir.storage.members import below, check_members
 
 FACTS = Facts("request", "ada@engine", since=0.0)
 UP = "queries/counts/../../../../../../victim/authorized_keys"

@@ -28,7 +28,7 @@ from weir.restore.walk import Restoring
 from weir.storage import generation as generations
 from weir.storage import paths
 from weir.storage.attempts import Lease
-from weir.storage.live import Live
+from weir.storage.paths import Live
 
 MISMATCH = SinkMismatchError(query="counts", path="out", reason="it is another's", todo="take another")
 UNREACHABLE = DatabaseError(verb="connect", place="db", reason="no answer")

@@ -58,8 +58,8 @@ from weir.spark.file_sink import FileSinkLog
 from weir.storage import generation as generations
 from weir.storage import paths, sums
 from weir.storage.attempts import Lease
-from weir.storage.live import Live
 from weir.storage.object_store import ObjectStore
+from weir.storage.paths import Live
 
 COUNTS, OTHER = QueryName("counts"), QueryName("other")
 DOWN = DatabaseError(verb="rewind", place="db", reason="no answer")
@@ -524,7 +524,7 @@ def test_a_point_of_a_higher_attempt_is_left_for_one_that_is_above_it(job: KeptJ
     generation = intend(job, "chk-41")
     origin = generations.read_origin(job.store, job.job, generation)
     assert origin is not None
-    body = json.dumps({**vars(origin), "attempt": 500}).encode()
+    body = replace(origin, attempt=500).encode()
     job.store.put(paths.origin(job.job, generation), body)
     job.store.put(paths.origin_sum(job.job, generation), sums.of(body))
     assert generations.awaited_attempt(job.store, job.job) == 500

@@ -322,7 +322,7 @@ def test_an_intention_keeps_what_may_not_change(job: KeptJob) -> None:
     number = intend(job, "chk-42", accept_duplicates=True)
     origin = read_origin(job.store, job.job, number)
     assert origin is not None
-    assert (number, origin.restored_from, origin.parent, origin.accept_duplicates, origin.why) == (
+    assert (number, origin.restored_from, origin.parent, origin.options.accept_duplicates, origin.why) == (
         *(2, "chk-42", 1, True),
         "a test",
     )

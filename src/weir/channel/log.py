@@ -289,7 +289,7 @@ class ChannelLog(DenseLog):
         while self._overtaken():
             first = first_number(self._store)
             if first < self._next:  # a head is deleted from the lowest number up, and leaves none below
-                raise lost(f"{self._store.url}/{self._key(self._next - 1)}")
+                raise lost(f"{self._store.url}/{self.key(self._next - 1)}")
             self._next = self._first = first
             yield from super().read_new()
 
@@ -298,7 +298,7 @@ class ChannelLog(DenseLog):
 
     def _overtaken(self) -> bool:
         if self._next > self._first:
-            return not self._store.exists(self._key(self._next - 1))
+            return not self._store.exists(self.key(self._next - 1))
         return first_number(self._store) != self._next
 
 

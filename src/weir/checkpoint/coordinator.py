@@ -30,7 +30,7 @@ from weir.protocol.coordination import pause, step
 from weir.protocol.pending import State, Triggers, Wish
 from weir.storage.attempts import Lease
 from weir.storage.generation import Origin
-from weir.storage.live import Live
+from weir.storage.paths import Live
 
 _HOLD = 0.02
 """How often a batch that waits for a snapshot looks."""

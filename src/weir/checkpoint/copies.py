@@ -23,8 +23,8 @@ from weir.errors import CopiesMismatchError, ExternalError, OutsideError
 from weir.ids import CheckpointId, Generation, JobName
 from weir.storage import Created, Store, files, open_store, paths
 from weir.storage.files import NotPlainError, Sum, sum_of
+from weir.storage.members import is_safe
 from weir.storage.open import is_local, local_path
-from weir.storage.paths import is_safe
 
 _PAUSES = (0.1, 0.5, 2.0)
 """Seconds to wait before each further try."""

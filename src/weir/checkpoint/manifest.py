@@ -19,7 +19,7 @@ from weir.ids import MAX_ATTEMPT, Attempt, CheckpointId, Generation, JobName
 from weir.protocol.checkpoint import Alignment, Reading, Written, inconsistencies
 from weir.storage import Store, manifest, paths
 from weir.storage.generation import Origin
-from weir.storage.paths import check_members
+from weir.storage.members import check_members
 
 _Number = Annotated[int, Field(ge=0, le=2**53)]
 

@@ -22,7 +22,7 @@ from weir.ids import NO_BATCH, BatchId, CheckpointId, Generation, JobName, Query
 from weir.protocol.checkpoint import subsumed
 from weir.storage import Store, files, paths
 from weir.storage import generation as generations
-from weir.storage.live import Live
+from weir.storage.paths import Live
 
 if TYPE_CHECKING:
     from weir.checkpoint.snapshots import Snapshots

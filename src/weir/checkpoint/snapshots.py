@@ -22,7 +22,7 @@ from weir.protocol.checkpoint import Found, unreferenced
 from weir.spark.closure import GoneError, closure
 from weir.storage import files, open_store
 from weir.storage.attempts import Lease
-from weir.storage.live import Live
+from weir.storage.paths import Live
 
 _TRIES = 3
 _REMEMBERED = 100

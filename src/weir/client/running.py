@@ -13,7 +13,7 @@ from typing import Any
 from weir.client.ask import Caller, Wish, ask
 from weir.config import Settings, changed, text
 from weir.restore.request import RestoreRequest
-from weir.storage.attempts import whoami
+from weir.storage.process import whoami
 
 CANCEL = Wish("cancel", "ended", "its running batches take longer; it is still ending")
 STOP = Wish("stop", "ended", "its running batches or the savepoint take longer; it is still ending")

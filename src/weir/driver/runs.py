@@ -40,8 +40,8 @@ from weir.spark.kafka_offsets import check_records
 from weir.storage import open_store
 from weir.storage.attempts import Lease
 from weir.storage.generation import Origin, open_origin
-from weir.storage.live import Live
 from weir.storage.open import local_path
+from weir.storage.paths import Live
 
 _HOLD = 0.05
 """How often a batch that waits for its slowest reader looks."""

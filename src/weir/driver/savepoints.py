@@ -32,7 +32,7 @@ from weir.savepoint.place import Place
 from weir.savepoint.take import Facts, HaltedError, QueryFacts, Taken, check_target, take
 from weir.savepoint.verify import dispose
 from weir.storage import Store, generation
-from weir.storage.attempts import whoami
+from weir.storage.process import whoami
 from weir.text import without_secrets
 
 # The schedule of savepoints: when the next one is due, and which older ones make room for it.

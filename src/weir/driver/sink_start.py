@@ -33,7 +33,7 @@ from weir.spark.failure import from_exception
 from weir.storage import generation
 from weir.storage.attempts import AttemptLock, KnownAttempts
 from weir.storage.generation import Origin
-from weir.storage.live import Live
+from weir.storage.paths import Live
 
 Answer = TypeVar("Answer")
 

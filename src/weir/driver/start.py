@@ -42,7 +42,7 @@ from weir.savepoint.delivered import Delivered
 from weir.sinks.held_commit import Together
 from weir.spark.kafka_client import GroupCommits
 from weir.storage import generation
-from weir.storage.live import Live
+from weir.storage.paths import Live
 
 _PURGE = "spark.sql.streaming.minBatchesToRetain"
 

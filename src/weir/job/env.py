@@ -16,7 +16,7 @@ from weir.sources import ReceivingSource, Source
 from weir.sources.contract import Place
 from weir.spark import frame_plan as writers
 from weir.spark.checkpoint_files import QueryFiles
-from weir.storage.live import Live
+from weir.storage.paths import Live
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from weir.sources import ReceivingSource
-    from weir.storage.live import Live
+    from weir.storage.paths import Live
 
 Pipeline = Callable[[Env], None]
 

@@ -23,13 +23,13 @@ from weir.savepoint.place import Place
 from weir.storage import Store, files, paths
 from weir.storage import generation as generations
 from weir.storage.generation import Origin, create_origin, read_origin
-from weir.storage.paths import JOURNALS, below
+from weir.storage.members import JOURNALS, below
 
 if TYPE_CHECKING:
     from weir.job.graph import Graph
     from weir.job.spec import QuerySpec
     from weir.restore.plan import Replan
-    from weir.storage.live import Live
+    from weir.storage.paths import Live
 
 Target = Callable[[str], "Path | None"]
 """Where a file of the point goes; None for one that nothing in the job needs."""

@@ -32,7 +32,7 @@ from weir.spark.checkpoint_files import QueryFiles
 from weir.storage import Store
 from weir.storage import generation as generations
 from weir.storage.generation import Origin
-from weir.storage.live import Live
+from weir.storage.paths import Live
 
 if TYPE_CHECKING:
     from weir.config import Settings
@@ -85,7 +85,7 @@ def check_sinks(opened: Opened, runs: Sequence[QueryRun], delivered: Delivered, 
             raise _unknown(run, made.point.name, job)
         beyond = max(known[name], held[name]) > to
         possible = output.rewindable and output.floor <= to
-        if beyond and not possible and not origin.accept_duplicates:
+        if beyond and not possible and not origin.options.accept_duplicates:
             raise NotRewindableError(job=job, query=name, point=made.point.name)
         output.check_rewind(to, new=made.has_new_sink(name))
         output.check_staged(to, elsewhere.get(name, NO_BATCH))
@@ -208,7 +208,7 @@ class Claim:
         awaited: Callable[[], str],
         report: Callable[[m.Message], None],
     ) -> None:
-        self._place = origin.restored_from if origin.claim and origin.saved else ""
+        self._place = origin.restored_from if origin.options.claim and origin.saved else ""
         self._left = enough
         self._awaited = awaited
         self._report = report

@@ -48,8 +48,8 @@ from weir.sources import journal
 from weir.spark.checkpoint_files import QueryFiles
 from weir.storage import Created, Store, files, paths
 from weir.storage import generation as generations
-from weir.storage.generation import Origin, create_origin, known_origin, read_origin
-from weir.storage.paths import JOURNALS
+from weir.storage.generation import Origin, RestoreOptions, create_origin, known_origin, read_origin
+from weir.storage.members import JOURNALS
 
 _OUT_OF_REACH = (NotASavepointError, DamagedSavepointError, DamagedCheckpointError)
 """The point may be brought back."""
@@ -107,12 +107,14 @@ def intend(
         restored_from=point.known_as,
         saved=point.manifest.id if point.place else 0,
         parent=point.manifest.generation,
-        accept_duplicates=request.accept_duplicates,
         why=why,
-        maps=request.maps,
-        allow_dropped=request.allow_dropped,
-        offsets=dict(request.offsets),
-        claim=request.claim,
+        options=RestoreOptions(
+            request.accept_duplicates,
+            request.maps,
+            request.allow_dropped,
+            dict(request.offsets),
+            request.claim,
+        ),
         forked_from=request.forked_from or _forked_from(store, job),
         owners=_owners(point.manifest, request.maps),
         attempt=point.manifest.attempt if point.place or in_copy_dir(point.name) else 0,

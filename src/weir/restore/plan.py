@@ -36,8 +36,8 @@ from weir.spark.checkpoint_files import QueryFiles
 from weir.spark.frame_plan import Planned, planned
 from weir.spark.source_positions import position, streams
 from weir.spark.state_schema import operators
-from weir.storage.live import Live
 from weir.storage.open import local_path
+from weir.storage.paths import Live
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

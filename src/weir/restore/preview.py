@@ -19,7 +19,7 @@ from weir.restore.convert_savepoint import convert
 from weir.restore.point import Point, describe, resolve
 from weir.savepoint.about import source_of
 from weir.spark import session
-from weir.storage.live import Live
+from weir.storage.paths import Live
 
 if TYPE_CHECKING:
     from weir.config import Config

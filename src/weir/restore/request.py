@@ -59,13 +59,13 @@ class RestoreRequest:
         """The request that a generation was opened for."""
         return cls(
             origin.restored_from,
-            origin.accept_duplicates,
-            origin.maps,
-            origin.allow_dropped,
+            origin.options.accept_duplicates,
+            origin.options.maps,
+            origin.options.allow_dropped,
             origin.parallelism,
             origin.backend,
-            origin.offsets,
-            origin.claim,
+            origin.options.offsets,
+            origin.options.claim,
             origin.forked_from,
         )
 

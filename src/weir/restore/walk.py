@@ -37,8 +37,8 @@ from weir.spark import session
 from weir.storage import Store, files, paths
 from weir.storage import generation as generations
 from weir.storage.attempts import Lease
-from weir.storage.live import Live
 from weir.storage.open import local_path
+from weir.storage.paths import Live
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,7 +23,7 @@ from weir.protocol.checkpoint import Alignment
 from weir.protocol.operators import Operator
 from weir.protocol.shape import Shape
 from weir.storage import manifest
-from weir.storage.paths import check_members
+from weir.storage.members import check_members
 
 MANIFEST = "manifest.json"
 

@@ -42,8 +42,8 @@ from weir.spark.state_schema import described
 from weir.storage import Store, files, paths
 from weir.storage.files import Sum
 from weir.storage.manifest import FORMAT
+from weir.storage.members import JOURNALS
 from weir.storage.open import is_local, local_path
-from weir.storage.paths import JOURNALS
 
 _ENTRY = re.compile(r"sources/([^/]+)/log/(\d+)\.json")
 

@@ -32,8 +32,8 @@ from weir.spark.closure import closure
 from weir.spark.logs import OperatorEntry
 from weir.storage import files, open_store
 from weir.storage.local import make_folders, sync_folder
+from weir.storage.members import JOURNALS
 from weir.storage.open import is_local, local_path
-from weir.storage.paths import JOURNALS
 
 HIDDEN = ".weir-savepoint-"
 
@@ -93,7 +93,7 @@ class _InFolder:
                     size += len(chunk)
                     files.write_all(file.fileno(), chunk)
                 os.fsync(file.fileno())
-                files.forget(file.fileno())
+                files.uncache(file.fileno())
         except OSError as error:
             raise files.failed("copy to", target, error, str(self._folder)) from error
         return SavedFile(path=path, bytes=size, sha256=digest.hexdigest())

@@ -40,8 +40,8 @@ from weir.sinks.staging import StagedFiles, folder_of
 from weir.spark.checkpoint_files import QueryFiles
 from weir.spark.outage import failed_connection
 from weir.storage import Store, open_store
-from weir.storage.folded_log import NewestLog, newest_number
-from weir.storage.log import Entry, lost, parse
+from weir.storage.folded_log import NewestLog
+from weir.storage.log import Entry, lost, newest_number, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

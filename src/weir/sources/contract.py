@@ -17,7 +17,7 @@ from weir.ids import QueryName, SourceName, Token
 from weir.spark.checkpoint_files import QueryFiles
 from weir.storage import Store, paths
 from weir.storage.attempts import Lease
-from weir.storage.live import Live
+from weir.storage.paths import Live
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -20,8 +20,8 @@ from typing import Any
 from weir.ids import NO_BATCH, BatchId, QueryName
 from weir.spark.logs import PARTITIONS, PROVIDER, CommitEntry, OffsetEntry, OperatorEntry, batches
 from weir.storage import Store, files, paths
-from weir.storage.live import Live
 from weir.storage.open import is_local, local_path, spark_url
+from weir.storage.paths import Live
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 HASHMAP = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"

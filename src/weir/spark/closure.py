@@ -36,7 +36,7 @@ from weir.spark.logs import (
     schema_files,
 )
 from weir.spark.zips import lineage, members
-from weir.storage.paths import is_safe
+from weir.storage.members import is_safe
 
 _READ_FILE = {"path", "timestamp", "batchId"}
 """What an entry of a file source's log has of each file."""

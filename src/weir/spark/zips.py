@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from weir.spark import lz4
 from weir.spark.logs import versioned
-from weir.storage.paths import is_safe
+from weir.storage.members import is_safe
 
 _MOST = 64 * 2**20
 """Bytes of metadata: a snapshot of a hundred thousand files has less."""

@@ -1,28 +1,27 @@
-"""One driver at a time: attempts and their beats.
+"""One driver at a time: the attempts of a job, their beats, and the lease of a driver.
 
-Creating `attempts/<N+1>.json` if absent is the lock, where N is the newest; also for a job whose attempts
-must be higher than that, because it has run in another directory: its owner then steps up itself. So the
-attempt after one's own exists for everybody who was taken over, until retention deletes both records, its own
-first: who has none any more was taken over too. Only its owner writes
+Creating `attempts/<N+1>.json` if absent is the lock, where N is the newest. A job whose attempts must be
+higher than that, because it has run in another directory, is locked the same way: its owner then steps up
+itself. So the attempt after one's own exists for every owner that was replaced, until retention deletes
+both records, its own first: an owner without a record was replaced too. Only its owner writes
 `attempts/<N>.beat`, a counter; a taker must see it unchanged for the timeout (its own or the owner's,
 whichever is longer) on its own monotonic clock. Wall clocks are shown, never compared. On the owner's own
 machine a taker need not wait when every process of the owner is known to be gone.
 
-The records also tell whose fences are in a sink: `KnownAttempts`.
+A `Lease` is the driver's right to write. It runs from the moment at which its renewal was asked for, not from
+the answer: so it is over here before any taker may have waited long enough. `check` is called before every
+step that others can see; after SIGSTOP and SIGCONT it refuses at once, because the monotonic clock kept
+running. `KnownAttempts` says whose fences are in a sink.
 """
 
 from __future__ import annotations
 
-import getpass
 import json
 import math
 import os
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
-from typing import Any
 
 from weir.clock import Clock
 from weir.errors import FencedError, JobRunningError, OutcomeUnknownError
@@ -30,6 +29,7 @@ from weir.ids import Attempt, JobName, Token
 from weir.protocol.decide import Holder, Take, may_take
 from weir.protocol.ledger import is_known
 from weir.storage import paths
+from weir.storage.process import boot, group_lives, lives, started, user
 from weir.storage.store import Created, Store
 
 _UNKNOWN_SINCE = "1970-01-01T00:00:00+00:00"
@@ -50,9 +50,9 @@ class AttemptRecord:
     session: str
     """Names the supervisor over its attempts; requests are addressed to it."""
     timeout: float = 0.0
-    """So long, in seconds, the lease of its driver may last without a beat; 0 from an earlier weir."""
+    """How long, in seconds, the lease of its driver lasts without a beat; 0 from an earlier weir."""
     above: int = 0
-    """Up to this one, attempts of other directories are over: a savepoint or the user says so."""
+    """Attempts of other directories up to this one are over: a savepoint or the user says so."""
 
 
 _FIELDS = frozenset(field.name for field in fields(AttemptRecord))
@@ -95,14 +95,14 @@ class AttemptLock:
     ) -> Attempt:
         """Open the next attempt; raises `JobRunningError` as soon as its holder is seen alive.
 
-        `waiting` is told whose silence is being waited out, and for how long at most. The attempt is
-        higher than `above`, which the job may have had in another directory.
+        `waiting` is called with the holder whose silence is waited out, and for how long at most. The attempt
+        is higher than `above`, which the job may have had in another directory.
         """
         while True:
             newest = self.newest()
             if newest is not None:
                 self._wait_out(newest, timeout, waiting)
-                if self.newest() != newest:  # somebody was quicker, and is to be waited out next
+                if self.newest() != newest:  # somebody was quicker: wait for that one next
                     continue
             if self._take(newest, session, timeout, above):
                 return self.held
@@ -119,7 +119,7 @@ class AttemptLock:
     def beat(self, group: int = 0) -> None:
         """Show that the owner lives; raises `FencedError` when a newer attempt exists.
 
-        Also when its own record is gone. That is asked last: records are deleted in their order, so where
+        Also when its own record is gone. That is checked last: records are deleted in their order, so where
         the next one is deleted already, so is this one.
         """
         if self._store.exists(paths.attempt(self._job, Attempt(self.held + 1))):
@@ -129,19 +129,26 @@ class AttemptLock:
         self._write(replace(self._beat, count=self._beat.count + 1, group=group or self._beat.group))
 
     def release(self, *, failed: bool = False) -> None:
-        """Say that the owner and its driver have ended; the next taker need not wait."""
+        """Record that the owner and its driver have ended; the next taker need not wait."""
         self._write(replace(self._beat, count=self._beat.count + 1, released=True, failed=failed))
 
     def newest(self) -> AttemptRecord | None:
-        """The newest attempt of the job, or None. One whose record is torn has a holder, nobody knows who."""
+        """The newest attempt of the job, or None.
+
+        One whose record is damaged has a holder, nobody knows who.
+        """
         number = max(_numbers(self._store, self._job), default=None)
         if number is None:
             return None
         key = paths.attempt(self._job, number)
-        return _decoded(self._store.get(key)) or _unknown(key)
+        record = _decoded(self._store.get(key))
+        if record is None:  # of no known machine, so only its beat shows whether it lives
+            host = f"an unknown machine ({key} can't be read)"
+            record = AttemptRecord(number, 0, "", host, "", "", _UNKNOWN_SINCE, "")
+        return record
 
     def last_beat(self, attempt: Attempt) -> Beat:
-        """What the owner has shown last; a torn beat is none, and a living owner writes the next."""
+        """What the owner wrote last; a damaged beat counts as none, and a living owner writes the next."""
         try:
             return Beat(**json.loads(self._store.get(paths.beat(self._job, attempt)) or b"{}"))
         except (ValueError, TypeError):
@@ -177,10 +184,10 @@ class AttemptLock:
         record = AttemptRecord(
             number,
             os.getpid(),
-            _started(os.getpid()),
+            started(os.getpid()),
             socket.gethostname(),
             boot(),
-            _user(),
+            user(),
             self._clock.now().isoformat(),
             session,
             timeout,
@@ -206,17 +213,15 @@ class AttemptLock:
         except OutcomeUnknownError:
             if self._store.get(key) is None:
                 raise
-        found = _decoded(self._store.get(key))
-        return found is not None and found.session == record.session
+        winner = _decoded(self._store.get(key))
+        return winner is not None and winner.session == record.session
 
     def _write(self, beat: Beat) -> None:
         self._beat = beat
-        self._store.put(paths.beat(self._job, self.held), json.dumps(_form(beat)).encode())
-
-
-def _form(beat: Beat) -> dict[str, Any]:
-    """A beat as it is stored; `failed` only when it is so, because an earlier weir does not know it."""
-    return {key: value for key, value in asdict(beat).items() if key != "failed" or value}
+        form = asdict(beat)
+        if not beat.failed:  # an earlier weir does not know the field
+            del form["failed"]
+        self._store.put(paths.beat(self._job, self.held), json.dumps(form).encode())
 
 
 class KnownAttempts:
@@ -248,7 +253,7 @@ def _numbers(store: Store, job: JobName) -> list[Attempt]:
 
 
 def _decoded(data: bytes | None) -> AttemptRecord | None:
-    """What a record says; None when it is damaged. What a newer weir adds to it is passed over."""
+    """The record; None when it is damaged. Fields that a newer weir adds are ignored."""
     try:
         content = json.loads(data or b"")
         return AttemptRecord(**{name: content[name] for name in content if name in _FIELDS})
@@ -256,70 +261,17 @@ def _decoded(data: bytes | None) -> AttemptRecord | None:
         return None
 
 
-def _unknown(key: str) -> AttemptRecord:
-    """The attempt at this key, whose record is damaged: of no known machine, so only its beat can tell."""
-    number = Attempt(int(key.rsplit("/", 1)[1].removesuffix(".json")))
-    host = f"an unknown machine ({key} can't be read)"
-    return AttemptRecord(number, 0, "", host, "", "", _UNKNOWN_SINCE, "")
-
-
 def gone(record: AttemptRecord, beat: Beat) -> bool:
     """Whether owner and driver are known to be dead: only the owner's own machine can tell."""
     if not visible(record) or (beat.group and group_lives(beat.group)):
         return False
-    return _started(record.pid) != record.started or not _answers(lambda: os.kill(record.pid, 0))
+    return started(record.pid) != record.started or not lives(record.pid)
 
 
 def visible(record: AttemptRecord) -> bool:
     """Whether the owner's processes can be seen from here: its machine, boot and process namespace."""
     own = boot()  # without one, two machines of one name would be the same
     return bool(own) and record.host == socket.gethostname() and record.boot == own
-
-
-def group_lives(group: int) -> bool:
-    """Whether any process of the group is there, as far as this process namespace shows."""
-    return _answers(lambda: os.killpg(group, 0))
-
-
-def _answers(signal_nothing: Callable[[], None]) -> bool:
-    try:
-        signal_nothing()
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def boot() -> str:
-    """Names this machine since its last start, and the process namespace; "" where that is unknown."""
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")
-    return ""
-
-
-def _started(pid: int) -> str:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    return ""
-
-
-def whoami() -> str:
-    """Who works here, for people: user@host."""
-    return f"{_user()}@{socket.gethostname()}"
-
-
-def _user() -> str:
-    with suppress(OSError, KeyError):
-        return getpass.getuser()
-    return ""
-
-
-# The driver's right to write, and its end when that right is lost.
-#
-# A lease runs from the moment at which its renewal was asked for, not from the answer: so it is over here
-# before any taker may have waited long enough. `check` is asked before every step that others can see;
-# after SIGSTOP and SIGCONT it refuses at once, because the monotonic clock went on.
 
 
 class Lease:
@@ -341,7 +293,7 @@ class Lease:
     def renewed(self, asked_at: float) -> None:
         """The renewal that was asked for at this moment has been confirmed.
 
-        A confirmation that comes after the lease was over does not bring it back.
+        A confirmation that comes after the lease was over does not restore it.
         """
         if self.left > 0:
             self._asked_at = max(self._asked_at, asked_at)

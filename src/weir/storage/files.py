@@ -1,8 +1,8 @@
-"""Files of any size on a file system: link them, copy them, sum them up.
+"""Files of any size on a file system: link them, copy them, compute their checksums.
 
-For the files of checkpoints, which may be too big for a `Store`. A target appears whole or not at
-all: a link is atomic, a copy is written beside it and renamed. A name that was made is certain to
-survive a power loss only after `sync_folders`; the content of a copy always is.
+For the files of checkpoints, which may be too big for a `Store`. A target appears complete or not at all:
+a link is atomic, a copy is written beside it and renamed. A new name is certain to survive a power loss
+only after `sync_folders`; the content of a copy always is.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from weir.storage.store import Store
 _CHUNK = 1 << 20
 _THREADS = 8
 _ALONE = 0.02
-"""What is done within so many seconds needs no threads."""
+"""Work that takes fewer seconds than this needs no threads."""
 _LOWER = 10
-"""So much nicer is a thread that gives way: it gets a tenth of the time of one that does not."""
+"""What is added to the niceness of a thread that gives way: it gets about a tenth of a core under load."""
 _NO_LINKS = {
     *(errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP),
 }
@@ -64,7 +64,7 @@ def folder_of(store: Store) -> Path:
 
 
 class NotPlainError(OSError):
-    """A link, pipe or device where a file should be: what it would give is not what a manifest speaks of."""
+    """A link, pipe or device where a file should be: a manifest never means one."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(errno.EINVAL, NOT_PLAIN, str(path))
@@ -75,10 +75,10 @@ NOT_PLAIN = "is not a regular file"
 
 def size_of(path: Path) -> int:
     """The size of a regular file; raises `NotPlainError` for anything else that is there."""
-    found = os.lstat(path)
-    if not stat.S_ISREG(found.st_mode):
+    status = os.lstat(path)
+    if not stat.S_ISREG(status.st_mode):
         raise NotPlainError(path)
-    return found.st_size
+    return status.st_size
 
 
 def opened(path: Path) -> FileIO:
@@ -104,12 +104,12 @@ def pieces(path: Path) -> Iterator[bytes]:
 
 
 def checksum(path: Path, expected: int | None = None) -> Sum:
-    """The sum of a regular file; raises `FileNotFoundError` when it is not there.
+    """The sum of a regular file; raises `FileNotFoundError` when it does not exist.
 
-    One that has not the expected size is not read: its sum has that size and no CRC.
+    A file of another size than the expected one is not read: its sum has its size and no CRC.
     """
-    if expected is not None and (found := size_of(path)) != expected:
-        return Sum(found, -1)
+    if expected is not None and (actual := size_of(path)) != expected:
+        return Sum(actual, -1)
     size = crc = 0
     for chunk in pieces(path):
         crc = zlib.crc32(chunk, crc)
@@ -139,7 +139,7 @@ def sum_of(data: bytes) -> Sum:
 def link(source: Path, target: Path) -> bool:
     """Make the target a link to the source, or a copy where there are no links.
 
-    False when the target was there already. The target's folder must be there.
+    False when the target existed already. The target's folder must exist.
     """
     try:
         os.link(source, target)
@@ -155,7 +155,7 @@ def link(source: Path, target: Path) -> bool:
 
 
 def copy(source: Path, target: Path) -> Sum:
-    """Copy the content, durably, whatever the target was; its folder must be there."""
+    """Copy the content, durably, whatever the target was; its folder must exist."""
     temporary = beside(target)
     try:
         size = crc = 0
@@ -165,8 +165,8 @@ def copy(source: Path, target: Path) -> Sum:
                 size += len(chunk)
                 write_all(new.fileno(), chunk)
             os.fsync(new.fileno())
-        if (there := temporary.stat().st_size) != size:
-            raise OSError(errno.EIO, f"{there} of {size} bytes arrived")
+        if (arrived := temporary.stat().st_size) != size:
+            raise OSError(errno.EIO, f"{arrived} of {size} bytes arrived")
         os.replace(temporary, target)
     except BaseException:
         with suppress(OSError):
@@ -176,7 +176,7 @@ def copy(source: Path, target: Path) -> Sum:
 
 
 def write(target: Path, data: bytes) -> None:
-    """Write the content, durably, whatever the target was; its folder must be there."""
+    """Write the content, durably, whatever the target was; its folder must exist."""
     write_pieces(target, (data,))
 
 
@@ -196,7 +196,7 @@ def write_pieces(target: Path, pieces: Iterable[bytes]) -> None:
 
 
 def beside(path: Path) -> Path:
-    """A temporary name; one that was left behind can be told by `is_temporary`."""
+    """A temporary name; `is_temporary` recognizes one that was left over."""
     return path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
 
 
@@ -218,15 +218,15 @@ def up_to(path: Path, top: Path) -> Iterator[Path]:
 
 
 def below(top: Path) -> list[str]:
-    """The names of all files below a folder, in order; none when it is not there."""
-    found = []
+    """The names of all files below a folder, in order; none when it does not exist."""
+    files = []
     try:
         for folder, names in walk(top):
             inner = os.path.relpath(folder, top)
-            found += [name if inner == "." else f"{inner}/{name}" for name in names]
+            files += [name if inner == "." else f"{inner}/{name}" for name in names]
     except OSError as error:
         raise failed("list", top, error, str(top)) from error
-    return sorted(found)
+    return sorted(files)
 
 
 def remove_empty(top: Path) -> None:
@@ -236,10 +236,10 @@ def remove_empty(top: Path) -> None:
             os.rmdir(folder)
 
 
-def forget(handle: int) -> None:
-    """Take what was written and forced to the disk out of the cache, where the system knows how.
+def uncache(handle: int) -> None:
+    """Take what was written and forced to the disk out of the cache, where the system can.
 
-    For what nobody reads soon: in the cache it would take the place of what the queries read.
+    For what nobody reads soon: in the cache it would displace what the queries read.
     """
     if sys.platform == "linux":
         with suppress(OSError):  # a hint, and no more
@@ -255,10 +255,9 @@ def parallel(
 ) -> list[Result]:
     """Do the same with each item, at most `at_once` at a time; their results, in order.
 
-    One after the other as long as that takes no time: threads that force small files to a disk side by
-    side cost three times as much of the cores, and end later. The first failure is raised when nobody is
-    at work any more; what had not begun by then is left. With `give_way` mostly with the time of the
-    cores that nobody else wants.
+    One after the other as long as that is quick: threads that force small files to a disk side by side
+    cost three times as much CPU, and end later. The first failure is raised when no thread is at work any
+    more; what had not begun by then is not done. With `give_way`, mostly in CPU time that is free otherwise.
     """
     todo = list(items)
     done: list[Result] = []
@@ -285,12 +284,12 @@ def _give_way() -> None:
 
 
 def failed(verb: str, path: Path | str, error: OSError, root: str) -> StorageError:
-    """What a file system's refusal means to a caller."""
+    """The error of weir for an error of the file system."""
     return StorageError(verb=verb, path=str(path), reason=reason(error), root=root)
 
 
 def write_all(handle: int, chunk: bytes) -> None:
-    """Write all of it; a file system may take less at a time."""
+    """Write every byte; a file system may take fewer at a time."""
     view = memoryview(chunk)
     while view:
         view = view[os.write(handle, view) :]

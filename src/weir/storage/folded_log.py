@@ -1,45 +1,43 @@
-"""Dense logs with what their entries say together. Their writers append what they make of that.
+"""Dense logs that are folded into a state: the sum of their entries. A writer appends what follows from it.
 
-`FoldedLog` has the one loop in which a writer appends: what it makes of the state must still be what it would
-make when the entry lands. Its kinds differ in how a log stays short:
+`FoldedLog` has the one loop in which a writer appends: the entry must still follow from the state when it is
+written. Its kinds differ in how a log stays short:
 
 - `FoldedLog`: the log is read from where it begins; a subclass of `DenseLog` may know where that is.
-- `NewestLog`: each entry tells the whole state, so only the newest is read and any older one may be deleted.
+- `NewestLog`: each entry has the complete state, so only the newest is read and any older one may be deleted.
 - `BoundedLog`: the head is replaced by snapshots.
 
     <prefix>/<number>.json       the entries
-    <snapshots>/<number>.json    of a `BoundedLog`: what all entries below this number say together
+    <snapshots>/<number>.json    of a `BoundedLog`: the state after all entries below this number
 
 Who may write is not decided here: `sinks/fence.py` holds such a log with a fence.
 
-Of a bounded log two snapshots are kept. The number of the older one is the **line**: entries below it may be
-deleted, those from it on are all there. A number below the line can be created once more, by a writer that
-slept; so nothing that was read or written from position p on is believed before the line was seen at p or
-below it, afterwards. The line only grows, because no snapshot of the newest two is ever deleted; and an entry
-is only deleted when the line is above it. So a reader in the middle begins again, and a writer that woke up
-too late finds its entry void. A log without snapshots, or of before there were any, is read from its
-beginning.
+Of a bounded log two snapshots are kept. The number of the older one is the **line**: entries below it may
+be deleted, those from it on all exist. A number below the line can be created once more, by a writer that
+slept; so what was read or written from position p on counts only once the line was seen at p or below it,
+afterwards. The line only grows, because no snapshot of the newest two is ever deleted; and an entry is only
+deleted when the line is above it. So a reader in the middle starts again, and a writer that woke up too
+late finds its entry void. A log without snapshots is read from its beginning.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from weir import faults
 from weir.errors import LostLedgerError
 from weir.storage import sums
-from weir.storage.log import DenseLog, Entry, lost
+from weir.storage.log import DenseLog, Entry, lost, newest_number, number_of, numbered
 from weir.storage.store import Store
 
 
 class Folded(Protocol):
-    """What entries say together; a function of them alone, whoever folds them."""
+    """The state after some entries; a function of them alone, whoever folds them."""
 
     def apply(self, entry: Entry) -> None:
-        """Take in the next entry."""
+        """Apply the next entry."""
 
     def encode(self) -> dict[str, Any]:
         """As a snapshot."""
@@ -48,15 +46,15 @@ class Folded(Protocol):
 S = TypeVar("S")
 State = TypeVar("State", bound=Folded)
 _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError)
-"""What JSON raises that is none, or not that of an entry or a snapshot."""
+"""Raised for JSON that can't be parsed, or is not that of an entry or a snapshot."""
 
 
 Make = Callable[[S], Entry | None]
-"""What a writer appends where this is the state; None for nothing. Asked again when others were quicker."""
+"""The entry that follows from the state; None for nothing. Called again when others were quicker."""
 
 
 class FoldedLog(Generic[S]):
-    """One log and what it says. Not for use from several threads at once; from several processes, yes."""
+    """One log and its state. Not for use from several threads at once; from several processes, yes."""
 
     def __init__(self, log: DenseLog, state: S, take: Callable[[S, Entry], S]) -> None:
         self._log = log
@@ -65,35 +63,35 @@ class FoldedLog(Generic[S]):
 
     @property
     def number(self) -> int:
-        """The number behind the last entry that was taken in."""
+        """The number after the last entry that was applied."""
         return self._log.next_number
 
     def catch_up(self) -> S:
-        """What the log says now."""
+        """The state after all entries."""
         for entry in self._log.read_new():
             self._take(entry)
         return self.state
 
     def append(self, make: Make[S]) -> bool:
-        """Append what `make` makes of what it will stand behind; False when that is nothing.
+        """Append what follows from the state at that position; False when that is nothing.
 
-        The caller has caught up. An entry that comes in between may change what is to be appended, or that
-        anything is; nothing is written before that is asked.
+        The caller has caught up. An entry of another writer that comes in between may change what is to be
+        appended, or whether anything is; so `make` is called again before anything is written.
         """
         while (entry := make(self.state)) is not None:
-            there = self._log.append(entry, partial(self._leaves, make, entry))
-            if there:
+
+            def still_follows(other: Entry, entry: Entry = entry) -> bool:
+                self._take(other)
+                return make(self.state) == entry
+
+            appended = self._log.append(entry, still_follows)
+            if appended:
                 self._take(entry)
             if self._is_void():
                 self.catch_up()
-            elif there:
+            elif appended:
                 return True
         return False
-
-    def _leaves(self, make: Make[S], entry: Entry, other: Entry) -> bool:
-        """Take in an entry of another; whether ours is to be appended all the same."""
-        self._take(other)
-        return make(self.state) == entry
 
     def _take(self, entry: Entry) -> None:
         self.state = self._fold(self.state, entry)
@@ -104,7 +102,7 @@ class FoldedLog(Generic[S]):
 
 
 class NewestLog(FoldedLog[S]):
-    """A log whose newest entry tells all, so that any older one may be deleted."""
+    """A log whose newest entry has the complete state, so that any older one may be deleted."""
 
     def __init__(
         self,
@@ -116,11 +114,17 @@ class NewestLog(FoldedLog[S]):
         self._store = store
         self._prefix = prefix
         self._empty = empty
-        self._decode = decode
-        super().__init__(DenseLog(store, prefix), empty(), self._decoded)
+
+        def decoded(_: S, entry: Entry) -> S:
+            try:
+                return decode(entry)
+            except _MALFORMED as error:
+                raise lost(store, self._log.key(self._log.next_number - 1), "can't be read") from error
+
+        super().__init__(DenseLog(store, prefix), empty(), decoded)
 
     def catch_up(self) -> S:
-        """What the log says now; raises `LostLedgerError` for a damaged entry."""
+        """The newest state; raises `LostLedgerError` for a damaged entry."""
         while self._is_void():
             super().catch_up()
         return self.state
@@ -128,41 +132,27 @@ class NewestLog(FoldedLog[S]):
     def expire(self, kept: int) -> None:
         """Delete the entries that are too old, from the newest of them down to one that is gone."""
         number = self.number - kept - 1
-        while number >= 0 and self._store.exists(self._key(number)):
-            self._store.delete(self._key(number))
+        while number >= 0 and self._store.exists(self._log.key(number)):
+            self._store.delete(self._log.key(number))
             number -= 1
 
     def _is_void(self) -> bool:
-        """Whether entries are there that were not read; then the newest is read next, which tells all.
+        """Whether there are entries that were not read; then the newest is read next, which has the state.
 
-        One by one would not do: the entries behind the last one that was read may be deleted by now. A writer
-        that slept, or was slow, may have taken a number that was free again: that entry is void.
+        Reading one by one would not do: the entries after the last one that was read may be deleted by now. A
+        writer that slept, or was slow, may have taken a number that was free again: that entry is void.
         """
         newest = newest_number(self._store, self._prefix)
         if newest == self._log.next_number - 1:
             return False
-        if newest < self._log.next_number:  # it was put back to an older state
+        if newest < self._log.next_number:  # an older copy of the log took its place
             self.state = self._empty()
         self._log = DenseLog(self._store, self._prefix, first=max(newest, 0))
         return True
 
-    def _decoded(self, _: S, entry: Entry) -> S:
-        try:
-            return self._decode(entry)
-        except _MALFORMED as error:
-            raise lost(self._store, self._key(self._log.next_number - 1), "can't be read") from error
-
-    def _key(self, number: int) -> str:
-        return f"{self._prefix}/{number:09d}.json"
-
-
-def newest_number(store: Store, prefix: str) -> int:
-    """The number of the newest entry of a log; -1 when it has none. Lists the log."""
-    return max((_number(key) for key in store.list(prefix)), default=-1)
-
 
 class BoundedLog(FoldedLog[State]):
-    """A log with snapshots, of a state that takes its entries in."""
+    """A log with snapshots of its state."""
 
     def __init__(
         self,
@@ -184,11 +174,11 @@ class BoundedLog(FoldedLog[State]):
 
     @property
     def unkept(self) -> int:
-        """So many entries stand behind the newest snapshot that was seen."""
+        """How many entries come after the newest snapshot that was seen."""
         return self.number - self._newest
 
     def catch_up(self) -> State:
-        """What the log says now; raises `LostLedgerError` for a damaged entry, and for a hole."""
+        """The state after all entries; raises `LostLedgerError` for a damaged entry, and for a hole."""
         if not self._begun:
             self._reload()
             self._begun = True
@@ -202,23 +192,23 @@ class BoundedLog(FoldedLog[State]):
                 return self.state
 
     def append(self, make: Make[State]) -> bool:
-        """As in any log, after catching up. What a writer that slept in between has written, nobody reads."""
+        """As in any log, after catching up. What a writer wrote that slept in between is read by nobody."""
         self.catch_up()
         return super().append(make)
 
     def keep(self, number: int, body: Mapping[str, Any]) -> None:
-        """Keep what the entries below a number say, which `catch_up` has returned, and delete the oldest.
+        """Write the state after the entries below a number as a snapshot, and delete the oldest entries.
 
-        Reads nothing of this object, so it may be called beside the other verbs. Safe to repeat, and to
-        be killed in; whoever is next deletes the rest.
+        `body` is that state, as `catch_up` returned it. Reads nothing of this object, so it may be called
+        beside the other verbs. Safe to repeat, and to be killed in: the next call deletes the rest.
         """
         data = sums.add(json.dumps(body, separators=(",", ":")).encode())
-        self._store.create(self._key(number), data)
+        self._store.create(numbered(self._snapshots, number), data)
         faults.point("ledger.snapshot")
         line = self._line(self._kept())
         for folder in (self._snapshots, self._prefix):
             for key in list(self._store.list(folder)):
-                if _number(key) < line:
+                if 0 <= number_of(key) < line:
                     self._store.delete(key)
 
     def _restart(self, number: int, state: State) -> None:
@@ -227,7 +217,7 @@ class BoundedLog(FoldedLog[State]):
         self._first = self._believed = number
 
     def _believe(self) -> bool:
-        """Whether everything that was taken in is true; then it stays so."""
+        """Whether everything that was applied counts; then it always will."""
         kept = self._kept()
         if self._line(kept) > self._believed:
             return False
@@ -236,23 +226,23 @@ class BoundedLog(FoldedLog[State]):
         return True
 
     def _is_cut_off(self) -> bool:
-        """Whether the newest entry that was taken in is gone: the whole log was put back to an older state.
+        """Whether the newest entry that was applied is gone: an older copy of the log took its place.
 
         Then what is left of it is the truth. An entry after a gap would be read by nobody.
         """
         newest = self._log.next_number - 1
-        return newest >= self._first and not self._store.exists(f"{self._prefix}/{newest:09d}.json")
+        return newest >= self._first and not self._store.exists(self._log.key(newest))
 
     def _reload(self) -> None:
-        """Begin at the newest snapshot; if it is damaged, at the older one, whose entries are all there.
+        """Start from the newest snapshot; if it is damaged, from the older one, whose entries all exist.
 
         Where there is no older one, no entry was deleted yet.
         """
         self._checked = False
         while kept := self._kept():
             for number in kept[:-3:-1]:
-                data = self._store.get(self._key(number))
-                if data is None:  # two newer ones have come
+                data = self._store.get(numbered(self._snapshots, number))
+                if data is None:  # two newer ones were written
                     break
                 try:
                     self._restart(number, self._decode(json.loads(sums.strip(data))))
@@ -262,11 +252,11 @@ class BoundedLog(FoldedLog[State]):
             else:
                 if len(kept) == 1:
                     break
-                raise lost(self._store, self._key(kept[-1]), "can't be read")
+                raise lost(self._store, numbered(self._snapshots, kept[-1]), "can't be read")
         self._restart(0, self._empty())
 
     def _is_all(self) -> bool:
-        """Whether nothing stands after what was read, once for each beginning; a hole is an error."""
+        """Whether nothing comes after what was read, once for each start; a hole is an error."""
         try:
             return self._log.check_end()
         except LostLedgerError:
@@ -285,18 +275,11 @@ class BoundedLog(FoldedLog[State]):
         try:
             self.state.apply(entry)
         except _MALFORMED as error:
-            last = f"{self._prefix}/{self._log.next_number - 1:09d}.json"
-            raise lost(self._store, last, "can't be read") from error
+            raise lost(self._store, self._log.key(self._log.next_number - 1), "can't be read") from error
 
     def _kept(self) -> list[int]:
-        return sorted(_number(key) for key in self._store.list(self._snapshots))
+        numbers = map(number_of, self._store.list(self._snapshots))
+        return sorted(number for number in numbers if number >= 0)
 
     def _line(self, kept: list[int]) -> int:
         return kept[-2] if len(kept) > 1 else 0
-
-    def _key(self, number: int) -> str:
-        return f"{self._snapshots}/{number:09d}.json"
-
-
-def _number(key: str) -> int:
-    return int(key.rsplit("/", 1)[1].removesuffix(".json"))

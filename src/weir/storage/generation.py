@@ -4,11 +4,11 @@ A job's first start opens generation 1. Its origin is written once and says what
 and must not change by itself: the lineage that ties sinks to these files, and the parallelism of
 keyed state, which Spark fixes at the first batch.
 
-A restore opens another one. Its origin is the durable intention; `copied.json` follows when its
-files are in place, `rewinding.json` when the first sink is about to be rewound, `live.json` when all of
-them are. The highest generation that is live is the one that the job works on; those below it are never
-touched again. One that can't be restored is dropped, and its number is never used again. One that has
-begun to rewind sinks is never dropped: it is finished, or a restore to an older point takes its place.
+A restore opens another one. Its origin is the durable intention; `copied.json` follows when its files are in
+place, `rewinding.json` when the first sink is about to be rewound, `live.json` when all of them are. The
+highest generation that is live is the one that the job works on; those below it are never touched again. One
+that can't be restored is dropped, and its number is never used again. One that has begun to rewind sinks is
+never dropped: it is finished, or a restore to an older point takes its place.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import json
 import os
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from weir.clock import Clock
 from weir.errors import DamagedOriginError, StorageError
@@ -29,6 +30,22 @@ from weir.storage.open import is_local, local_path
 from weir.storage.store import Created, Store
 
 FIRST = Generation(1)
+
+
+@dataclass(frozen=True)
+class RestoreOptions:
+    """What the request of a restore changes and allows; every start of the generation follows it."""
+
+    accept_duplicates: bool = False
+    """Output that can't be rewound may be delivered again."""
+    maps: tuple[str, ...] = ()
+    """Which old operator or source becomes which, where the user had to say it."""
+    allow_dropped: bool = False
+    """State that nothing in the job takes may be lost."""
+    offsets: Mapping[str, str] = field(default_factory=dict)
+    """Sources that resume elsewhere than at the point, and where."""
+    claim: bool = False
+    """The savepoint is weir's from now on: it is deleted once a checkpoint takes its place."""
 
 
 @dataclass(frozen=True)
@@ -44,19 +61,10 @@ class Origin:
     """What it was opened from: "chk-41", or the place of a savepoint; "" for a start with nothing."""
     parent: int = 0
     """The generation that this checkpoint was taken of."""
-    accept_duplicates: bool = False
-    """Whether output that can't be rewound may be delivered again."""
     why: str = ""
     saved: int = 0
     """The checkpoint that the savepoint is a copy of, when it was opened from one."""
-    maps: tuple[str, ...] = ()
-    """Which old operator or source becomes which, where the user had to say it."""
-    allow_dropped: bool = False
-    """Whether state may be given up that nothing in the job takes."""
-    offsets: Mapping[str, str] = field(default_factory=dict)
-    """Sources that do not go on where the point has them, and where they begin instead."""
-    claim: bool = False
-    """Whether the savepoint is weir's from now on: it is deleted when a checkpoint makes up for it."""
+    options: RestoreOptions = RestoreOptions()
     forked_from: str = ""
     """The job that the savepoint was taken of, where this one is another."""
     owners: Mapping[str, str] = field(default_factory=dict)
@@ -77,6 +85,23 @@ class Origin:
             return CheckpointId(self.saved)
         return CheckpointId(int(self.restored_from.removeprefix("chk-"))) if self.restored_from else None
 
+    def encode(self) -> bytes:
+        """As it is stored: one flat object, which an earlier weir reads too."""
+        body = asdict(self)
+        return json.dumps(body | body.pop("options")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Origin:
+        """What is stored so; raises `ValueError`, `TypeError` or `AttributeError` for anything else."""
+        body = json.loads(data)
+        options = {field.name: body.pop(field.name) for field in fields(RestoreOptions) if field.name in body}
+        options["maps"] = tuple(options.get("maps", ()))
+        origin = cls(**body, options=RestoreOptions(**options))
+        _ = origin.checkpoint  # "chk-41" has a number
+        if not all(isinstance(n, int) for n in (origin.parallelism, origin.parent, origin.saved)):
+            raise ValueError("a number is none")
+        return origin
+
 
 def read_origin(store: Store, job: JobName, generation: Generation) -> Origin | None:
     """The origin of a generation, or None; raises `DamagedOriginError` when it can't be read."""
@@ -85,19 +110,16 @@ def read_origin(store: Store, job: JobName, generation: Generation) -> Origin | 
     if data is None:
         return None
     try:
-        _check_sum(data, store.get(paths.origin_sum(job, generation)))
-        content = json.loads(data)
-        origin = Origin(**content | {"maps": tuple(content.get("maps", ()))})
-        _ = origin.checkpoint  # "chk-41" has a number
-        if not all(isinstance(n, int) for n in (origin.parallelism, origin.parent, origin.saved)):
-            raise ValueError("a number is none")
+        crc = store.get(paths.origin_sum(job, generation))
+        if crc is not None and crc != sums.of(data):  # one that an earlier weir wrote has none
+            raise sums.ChangedError
+        return Origin.decode(data)
     except (ValueError, TypeError, AttributeError) as error:
         raise DamagedOriginError(job=job, file=f"{store.url}/{key}", reason=str(error)) from error
-    return origin
 
 
 def known_origin(store: Store, job: JobName, generation: Generation) -> Origin | None:
-    """The same for who looks around: None also where it can't be read."""
+    """The same for a display: None also where it can't be read."""
     try:
         return read_origin(store, job, generation)
     except DamagedOriginError:
@@ -124,7 +146,7 @@ def open_origin(
 
 def create_origin(store: Store, job: JobName, generation: Generation, origin: Origin) -> bool:
     """Write the origin of a new generation; False when it has one already."""
-    data = json.dumps(asdict(origin)).encode()
+    data = origin.encode()
     if store.create(paths.origin(job, generation), data) is not Created.NOW:
         return False
     # Beside it, because an earlier weir refuses an origin with a field that it does not know.
@@ -132,16 +154,10 @@ def create_origin(store: Store, job: JobName, generation: Generation, origin: Or
     return True
 
 
-def _check_sum(data: bytes, sum: bytes | None) -> None:
-    """Raise `ChangedError` when it is another; one that an earlier weir wrote has none."""
-    if sum is not None and sum != sums.of(data):
-        raise sums.ChangedError
-
-
 def numbers(store: Store, job: JobName) -> list[Generation]:
     """The generations that have an origin, or have been live and lost it, in order."""
-    found = {int(name) for name in _folders(store, paths.generations(job)) if name.isdigit()}
-    known = (Generation(number) for number in sorted(found))
+    folders = {int(name) for name in _folders(store, paths.generations(job)) if name.isdigit()}
+    known = (Generation(number) for number in sorted(folders))
     return [n for n in known if store.exists(paths.origin(job, n)) or store.exists(paths.live(job, n))]
 
 
@@ -173,17 +189,20 @@ def opening(store: Store, job: JobName) -> Generation | None:
 
 
 def awaited(store: Store, job: JobName) -> str:
-    """What a restore that was asked for goes on from, as its origin has it; "" when there is none."""
-    number = opening(store, job)
-    origin = read_origin(store, job, number) if number is not None else None
+    """The point of a restore that is not live yet, as its origin has it; "" when there is none."""
+    origin = _awaited(store, job)
     return origin.restored_from if origin is not None else ""
 
 
 def awaited_attempt(store: Store, job: JobName) -> int:
-    """The attempt that a restore must be above which is not live yet; 0 when any will do."""
-    number = opening(store, job)
-    origin = read_origin(store, job, number) if number is not None else None
+    """The attempt that the next one must be above, for a restore that is not live yet; 0 when any will do."""
+    origin = _awaited(store, job)
     return origin.attempt if origin is not None else 0
+
+
+def _awaited(store: Store, job: JobName) -> Origin | None:
+    number = opening(store, job)
+    return read_origin(store, job, number) if number is not None else None
 
 
 def drop(store: Store, job: JobName, generation: Generation, why: str) -> bool:
@@ -209,20 +228,22 @@ def rewinding(store: Store, job: JobName) -> dict[Generation, dict[QueryName, Ba
 
     None of one that an earlier weir began, which did not record it, and where the record is damaged.
     """
-    found: dict[Generation, dict[QueryName, BatchId] | None] = {}
+    cuts: dict[Generation, dict[QueryName, BatchId] | None] = {}
     for number in _not_live(store, job):
         data = store.get(paths.rewinding(job, number))
-        if data is not None:
-            found[number] = _cuts(data)
-    return found
+        if data is None:
+            continue
+        try:
+            recorded = json.loads(sums.strip(data)).get("cuts")
+            cuts[number] = recorded and _batches(recorded)
+        except (ValueError, TypeError, AttributeError):
+            cuts[number] = None
+    return cuts
 
 
-def _cuts(data: bytes) -> dict[QueryName, BatchId] | None:
-    try:
-        cuts = json.loads(sums.strip(data)).get("cuts")
-        return cuts and {QueryName(name): BatchId(int(batch)) for name, batch in cuts.items()}
-    except (ValueError, TypeError, AttributeError):
-        return None
+def _batches(body: Any) -> dict[QueryName, BatchId]:
+    """A batch for each query; raises `ValueError`, `TypeError` or `AttributeError` for what is none."""
+    return {QueryName(name): BatchId(int(batch)) for name, batch in body.items()}
 
 
 def _not_live(store: Store, job: JobName) -> list[Generation]:
@@ -236,7 +257,7 @@ def _has_begun_to_rewind(store: Store, job: JobName, generation: Generation) -> 
 
 
 def delivered_elsewhere(store: Store, job: JobName, generation: Generation) -> dict[QueryName, BatchId]:
-    """For queries whose sink knew of no batch when the generation began: the last one delivered before.
+    """For queries whose sink knew no batch when the generation began: the last one delivered before.
 
     Either the query got a new sink, or the sink's ledger was lost with the job's directory. Raises
     `DamagedOriginError`.
@@ -244,8 +265,7 @@ def delivered_elsewhere(store: Store, job: JobName, generation: Generation) -> d
     key = paths.elsewhere(job, generation)
     data = store.get(key)
     try:
-        found = json.loads(data or b"{}")
-        return {QueryName(name): BatchId(int(batch)) for name, batch in found.items()}
+        return _batches(json.loads(data or b"{}"))
     except (ValueError, TypeError, AttributeError) as error:
         raise DamagedOriginError(job=job, file=f"{store.url}/{key}", reason=sums.wrong(error)) from error
 
@@ -253,7 +273,7 @@ def delivered_elsewhere(store: Store, job: JobName, generation: Generation) -> d
 def note_elsewhere(
     store: Store, job: JobName, generation: Generation, last: Mapping[QueryName, BatchId]
 ) -> None:
-    """Write that down, before the generation is live. Safe to repeat."""
+    """Record that, before the generation is live. Safe to repeat."""
     if last:
         store.put(paths.elsewhere(job, generation), json.dumps(last).encode())
 
@@ -261,12 +281,11 @@ def note_elsewhere(
 def ahead(store: Store, job: JobName, generation: Generation) -> dict[QueryName, BatchId]:
     """The queries whose sinks hold more than the live files know of, each with the last batch that it holds.
 
-    As a start has found it; none when no start has refused for that.
+    As a start recorded it; none when no start has refused for that.
     """
     data = store.get(paths.ahead(job, generation))
     try:
-        found = json.loads(data or b"{}")
-        return {QueryName(name): BatchId(int(batch)) for name, batch in found.items()}
+        return _batches(json.loads(data or b"{}"))
     except (ValueError, TypeError, AttributeError):
         return {}  # the next start finds it again
 
@@ -290,15 +309,15 @@ def mark_live(store: Store, job: JobName, generation: Generation) -> None:
 def timeline(store: Store, job: JobName) -> dict[Generation, CheckpointId | None]:
     """The generations that the live one descends from, each with its last checkpoint that counts.
 
-    None: all of them count. A checkpoint that was taken behind the point of a later rollback is of
-    another timeline: no job goes back to it.
+    None: all of them count. A checkpoint that was taken after the point of a later rollback is of another
+    timeline: no job goes back to it.
     """
     at = live(store, job)
-    found: dict[Generation, CheckpointId | None] = {at: None}
+    ancestors: dict[Generation, CheckpointId | None] = {at: None}
     while (origin := known_origin(store, job, at)) is not None and origin.restored_from:
         at = Generation(origin.parent)
-        found[at] = origin.checkpoint
-    return found
+        ancestors[at] = origin.checkpoint
+    return ancestors
 
 
 def _highest_live(store: Store, job: JobName) -> Generation | None:

@@ -2,7 +2,7 @@
 
 Every write is: temporary file beside the target, fsync, link (create) or rename (put), fsync of the
 folder. The link makes create-if-absent atomic on every POSIX file system, NFS included, and a crash
-leaves either nothing or the whole value. What goes wrong after the link or the rename has happened is an
+leaves either nothing or the complete value. What goes wrong after the link or the rename has happened is an
 `OutcomeUnknownError`. Temporary files start with a dot and are never listed.
 """
 
@@ -54,7 +54,7 @@ class LocalStore:
         return Created.NOW
 
     def _is_linked(self, temporary: str, key: str, refused: OSError) -> bool:
-        """Whether a link that was refused is there all the same: NFS asks again when an answer is lost."""
+        """Whether a refused link exists all the same: NFS repeats a request whose answer was lost."""
         try:
             return os.stat(temporary).st_nlink > 1
         except OSError:
@@ -76,7 +76,7 @@ class LocalStore:
         try:
             handle = os.open(self._path(key), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             with open(handle, "rb") as file:
-                if not stat.S_ISREG(os.fstat(handle).st_mode):  # a pipe never ends, and a device neither
+                if not stat.S_ISREG(os.fstat(handle).st_mode):  # a pipe or a device may never end
                     raise OSError(errno.EINVAL, "is not a regular file")
                 return file.read()
         except (FileNotFoundError, NotADirectoryError):
@@ -95,15 +95,15 @@ class LocalStore:
 
     def list(self, prefix: str) -> Iterator[str]:
         top = self._path(prefix) if prefix else self._root
-        found = []
+        keys = []
         try:
             for folder, names in walk(top):
                 inner = os.path.relpath(folder, self._root)
                 inner = "" if inner == "." else f"{inner}/"
-                found += [inner + name for name in names if not name.startswith(".")]
+                keys += [inner + name for name in names if not name.startswith(".")]
         except OSError as error:
             raise self._failed("list", prefix, error) from error
-        return iter(sorted(found))
+        return iter(sorted(keys))
 
     def delete(self, key: str) -> None:
         try:
@@ -140,10 +140,9 @@ class LocalStore:
 
 
 def walk(top: str | Path) -> Iterator[tuple[str, list[str]]]:
-    """Each folder from the top on, with the names of its files; nothing when it is not there.
+    """Each folder from the top on, with the names of its files; nothing when it does not exist.
 
-    A folder that can't be read is an error, where `os.walk` passes over it: what lies there would seem to
-    be gone.
+    A folder that can't be read is an error, where `os.walk` skips it: its files would seem to be gone.
     """
 
     def refused(error: OSError) -> None:

@@ -1,8 +1,8 @@
 """A dense, ordered log of small entries in a store: `<prefix>/<number>.json`, from 0.
 
 Appending is create-if-absent at the next number; who loses the race takes the next one, after it
-has seen what won. So any number of writers agree on one order, and a writer learns of a fence that
-was written before its entry. Readers probe number + 1 and never list. Each entry has a checksum (`sums.py`).
+has seen what won. So any number of writers agree on one order, and a writer learns of a fence that was
+written before its entry. Readers probe number + 1 and never list. Each entry has a checksum (`sums.py`).
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ class DenseLog:
 
     @property
     def next_number(self) -> int:
-        """The number behind the last entry that was read or written through this object."""
+        """The number after the last entry that was read or written through this object."""
         return self._next
 
     def read_new(self) -> Iterator[Entry]:
-        """The entries behind the last one seen, in order, up to the present end."""
-        while (data := self._store.get(key := self._key(self._next))) is not None:
+        """The entries after the last one seen, in order, up to the present end."""
+        while (data := self._store.get(key := self.key(self._next))) is not None:
             entry = self._parse(key, data)
             self._next += 1
             yield entry
 
     def append(self, entry: Entry, seen: Callable[[Entry], bool]) -> bool:
-        """Append the entry behind everything that is there; True when it is in the log.
+        """Append the entry after all others; True when it is in the log.
 
         `seen` is called with each entry of others that is found on the way; when it answers False
-        the entry is no longer wanted and is not written. An entry equal to ours that we find is our
-        own, from a write whose answer was lost: so a repeated append never writes twice.
+        the entry is no longer wanted and is not written. An entry equal to ours is our own, from a write
+        whose answer was lost: so a repeated append never writes twice.
         """
         data = sums.add(json.dumps(entry, separators=(",", ":"), sort_keys=True).encode())
         while True:
@@ -56,11 +56,11 @@ class DenseLog:
                 if not seen(other):
                     return False
             try:
-                if self._store.create(self._key(self._next), data) is Created.NOW:
+                if self._store.create(self.key(self._next), data) is Created.NOW:
                     self._next += 1
                     return True
             except OutcomeUnknownError:
-                if self._store.get(self._key(self._next)) is None:
+                if self._store.get(self.key(self._next)) is None:
                     raise
 
     def check_end(self) -> bool:
@@ -69,18 +69,35 @@ class DenseLog:
         False when the next entry has come meanwhile. Lists the log: for a start and a reader, not for every
         batch.
         """
-        last = max((_number(key) for key in self._store.list(self._prefix)), default=-1)
-        if last < self._next:
+        if newest_number(self._store, self._prefix) < self._next:
             return True
-        if self._store.exists(self._key(self._next)):
+        if self._store.exists(self.key(self._next)):
             return False
-        raise lost(self._store, self._key(self._next), "is gone, and later entries are there")
+        raise lost(self._store, self.key(self._next), "is gone, and later entries are there")
 
     def _parse(self, key: str, data: bytes) -> Entry:
+        """The entry in these bytes; a log of another form has its own."""
         return parse(self._store, key, data)
 
-    def _key(self, number: int) -> str:
-        return f"{self._prefix}/{number:09d}.json"
+    def key(self, number: int) -> str:
+        """Where the entry of this number is."""
+        return numbered(self._prefix, number)
+
+
+def numbered(prefix: str, number: int) -> str:
+    """The key of an entry, or of a snapshot, below its folder."""
+    return f"{prefix}/{number:09d}.json"
+
+
+def number_of(key: str) -> int:
+    """The number in such a key; -1 for what is no entry."""
+    name = key.rsplit("/", 1)[1].removesuffix(".json")
+    return int(name) if name.isdigit() else -1
+
+
+def newest_number(store: Store, prefix: str) -> int:
+    """The number of the newest entry of a log; -1 when it has none. Lists the log."""
+    return max((number_of(key) for key in store.list(prefix)), default=-1)
 
 
 def parse(store: Store, key: str, data: bytes) -> Entry:
@@ -97,8 +114,3 @@ def parse(store: Store, key: str, data: bytes) -> Entry:
 def lost(store: Store, key: str, wrong: str) -> LostLedgerError:
     """The error for an entry that is gone or damaged."""
     return LostLedgerError(file=f"{store.url}/{key}", wrong=wrong)
-
-
-def _number(key: str) -> int:
-    name = key.rsplit("/", 1)[1].removesuffix(".json")
-    return int(name) if name.isdigit() else -1

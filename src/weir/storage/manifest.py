@@ -10,7 +10,8 @@ written; and what is no manifest at all.
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ValidationError
 
@@ -41,23 +42,19 @@ class Stored(BaseModel):
 M = TypeVar("M", bound=Stored)
 
 
-def _job(name: str) -> str:
-    try:
-        return job_name(name)
-    except BadNameError as error:
-        raise ValueError(error.what) from error
+def _checked(check: Callable[[str], str]) -> AfterValidator:
+    def validate(name: str) -> str:
+        try:
+            return check(name)
+        except BadNameError as error:
+            raise ValueError(error.what) from error
+
+    return AfterValidator(validate)
 
 
-def _query(name: str) -> str:
-    try:
-        return query_name(name)
-    except BadNameError as error:
-        raise ValueError(error.what) from error
-
-
-Job = Annotated[str, AfterValidator(_job)]
+Job = Annotated[str, _checked(job_name)]
 """The name of a job, checked: it becomes a path."""
-Query = Annotated[str, AfterValidator(_query)]
+Query = Annotated[str, _checked(query_name)]
 
 
 def encode(manifest: Stored, indent: int | None = None) -> bytes:
@@ -67,7 +64,7 @@ def encode(manifest: Stored, indent: int | None = None) -> bytes:
 
 
 def decode(data: bytes, kind: type[M], *, unsaid: int | None = None) -> M:
-    """What is stored so; `unsaid` is the format of a manifest that does not tell it, if there are such.
+    """What is stored so; `unsaid` is the format of a manifest that does not say it, if there are such.
 
     Raises `NewerManifestError`, or another `ValueError`, whose text says what is wrong with the file: a
     `ValidationError` where it lacks something, or names what no manifest may name.
@@ -76,20 +73,22 @@ def decode(data: bytes, kind: type[M], *, unsaid: int | None = None) -> M:
     if form > FORMAT:
         raise NewerManifestError(f"it has format {form}, and this weir knows those up to {FORMAT}: {NEWER}")
     try:
-        found = kind.model_validate_json(data)
+        manifest = kind.model_validate_json(data)
     except ValidationError as error:
-        kinds = {one["type"] for one in error.errors()}
+        kinds = {problem["type"] for problem in error.errors()}
         if kinds == {"extra_forbidden"} and sums.check(data):
-            raise _newer(".".join(map(str, one["loc"])) for one in error.errors()) from error
+            raise _newer(".".join(map(str, problem["loc"])) for problem in error.errors()) from error
         if kinds == {"json_invalid"}:
             raise ValueError(UNREADABLE) from error
         raise
-    if form > 1 or found.checksum:
+    if form > 1 or manifest.checksum:
         if not sums.check(data):
             raise ValueError(CHANGED)
-        if kind.model_config.get("extra") != "forbid" and (added := _fields(data) - _known(kind)):
+        if kind.model_config.get("extra") != "forbid" and (
+            added := set(json.loads(data)) - set(kind.model_fields)
+        ):
             raise _newer(sorted(added))
-    return found.model_copy(update={"format": form, "checksum": ""})
+    return manifest.model_copy(update={"format": form, "checksum": ""})
 
 
 def _format(data: bytes, unsaid: int | None) -> int:
@@ -105,13 +104,5 @@ def _format(data: bytes, unsaid: int | None) -> int:
     return form
 
 
-def _fields(data: bytes) -> set[str]:
-    return set(json.loads(data))
-
-
-def _known(kind: type[BaseModel]) -> set[str]:
-    return set(kind.model_fields)
-
-
-def _newer(fields: Any) -> NewerManifestError:
+def _newer(fields: Iterable[str]) -> NewerManifestError:
     return NewerManifestError(f"it has {', '.join(fields)}, which this weir does not know: {NEWER}")

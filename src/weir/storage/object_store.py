@@ -1,7 +1,7 @@
 """Object stores (S3, GCS, Azure) and memory, through obstore.
 
 Create-if-absent is the store's own conditional put. An answer that never came is reported as
-`OutcomeUnknownError`: the caller reads before it tries again.
+`OutcomeUnknownError`: the caller reads before it retries.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class ObjectStore:
     def list(self, prefix: str) -> Iterator[str]:
         folder = prefix.rstrip("/") + "/" if prefix else None
         try:
-            found = [str(item["path"]) for page in obstore.list(self._store, prefix=folder) for item in page]
+            keys = [str(item["path"]) for page in obstore.list(self._store, prefix=folder) for item in page]
         except BaseError as error:
             raise self._failed("list", prefix, error) from error
-        return iter(sorted(found))
+        return iter(sorted(keys))
 
     def delete(self, key: str) -> None:
         try:

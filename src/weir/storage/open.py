@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
 from urllib.parse import quote
 
-from weir.ids import JobName
-from weir.storage import paths
 from weir.storage.local import LocalStore
 from weir.storage.store import Store
 
@@ -24,12 +20,12 @@ def is_local(url: str) -> bool:
 
 
 def local_path(url: str) -> str:
-    """The path behind a local place."""
+    """The path of a local place."""
     return url.removeprefix("file://").removeprefix("file:") if url.startswith("file:") else url
 
 
 def absolute(url: str) -> str:
-    """The place as it is called from any directory, for people."""
+    """The place with an absolute path, for people."""
     return str(Path(local_path(url)).absolute()) if is_local(url) else url
 
 
@@ -51,43 +47,3 @@ def open_store(url: str) -> Store:
     from weir.storage.object_store import ObjectStore  # noqa: PLC0415  obstore only where it is used
 
     return ObjectStore(url)
-
-
-# Who may look into a job's directory: by default only the user who runs the job.
-#
-# State, journal and logs hold the job's data, and whoever may write there commands the job
-# (`supervisor/inbox.py`). The directory is closed as a whole: so the files in it need no mode of their
-# own, and output that a sink writes elsewhere keeps the one that the user's umask gives it.
-
-
-_OWNER_ONLY = 0o700
-
-
-def close_to_others(dir: str, job: JobName) -> str:
-    """Make the job's directory, for its owner alone; returns what there is to tell, mostly nothing.
-
-    One that was open is closed, unless it is another user's. Where the storage refuses, it stays as it
-    is, and that is told: the next thing that is written there fails loudly if it can't be used.
-    """
-    folder = beside(dir, paths.job(job))
-    try:
-        if not is_local(dir):
-            folder = _made(local_state()) / folder.relative_to(local_state())
-        _made(folder)
-        about = folder.stat()
-        mode = stat.S_IMODE(about.st_mode)
-        if not mode & 0o077 or about.st_uid != os.getuid():
-            return ""
-        folder.chmod(_OWNER_ONLY)
-    except OSError as error:
-        return f"other users may be able to read {folder}: {error.strerror or error}"
-    return (
-        f"{folder} was open to other users (mode {mode:04o}) and is closed now; "
-        "execution.checkpointing.dir-access=umask leaves it as it is"
-    )
-
-
-def _made(folder: Path) -> Path:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.mkdir(mode=_OWNER_ONLY, exist_ok=True)
-    return folder

@@ -1,14 +1,15 @@
-"""The layout of docs/design.md, section 7, below `<dir>/<job>/`: every key is made here and nowhere else."""
+"""The layout of docs/design.md, section 7, below `<dir>/<job>/`: every key is made here and nowhere else.
+
+`Live` is where everything of one generation is, seen from the queries' side; what reads it is above:
+`QueryFiles.of` in `spark`, `Place.of` in `sources`.
+"""
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Collection, Iterable
-from pathlib import Path
+from dataclasses import dataclass
 
-from weir.errors import BadNameError, OutsideError
-from weir.ids import Attempt, CheckpointId, Generation, JobName, QueryName, SourceName, source_name
+from weir.ids import Attempt, CheckpointId, Generation, JobName, QueryName, SourceName
+from weir.storage.store import Store
 
 
 def job(name: JobName) -> str:
@@ -45,7 +46,7 @@ def origin_sum(name: JobName, number: Generation) -> str:
 
 
 def laid_out(name: JobName, number: Generation) -> str:
-    """Written before the first file of a restored generation is brought: for which plan they are."""
+    """Written before the first file of a restored generation is fetched: the plan that they are for."""
     return f"{generation(name, number)}/laid-out.json"
 
 
@@ -55,17 +56,17 @@ def copied(name: JobName, number: Generation) -> str:
 
 
 def rewinding(name: JobName, number: Generation) -> str:
-    """Written before the first sink of a restored generation is taken back: from here on it only goes on."""
+    """Written before the first sink is rewound for a restored generation: then it must be finished."""
     return f"{generation(name, number)}/rewinding.json"
 
 
 def live(name: JobName, number: Generation) -> str:
-    """Written when a restored generation is the one that the job goes on with."""
+    """Written when the job resumes from a restored generation."""
     return f"{generation(name, number)}/live.json"
 
 
 def dropped(name: JobName, number: Generation) -> str:
-    """Written when a restore that was asked for can't be: the generation will never be live."""
+    """Written when a restore that was asked for can't be done: the generation will never be live."""
     return f"{generation(name, number)}/dropped.json"
 
 
@@ -145,64 +146,32 @@ def logs(name: JobName) -> str:
     return f"{name}/logs"
 
 
-# Which files a manifest may name, and where a restore may write them.
-#
-# A manifest comes from wherever a savepoint or a copy-dir is, so it may be anybody's. Its paths are
-# checked twice: where it is parsed (`check_members`), and once more where a file is written (`below`).
+@dataclass(frozen=True)
+class Live:
+    """One generation of one job."""
 
+    store: Store
+    job: JobName
+    generation: Generation
 
-QUERIES, CHANNELS, USER_STATE = "queries", "channels", "user-state"
-JOURNALS = "sources"
-"""What is below it goes to the job's own folder on a restore; all else into the new generation."""
+    @property
+    def root(self) -> str:
+        """The generation's folder, as a path or URL."""
+        return f"{self.store.url}/{generation(self.job, self.generation)}"
 
-_PART = re.compile(r"[^/\\\0]+")
-_ENTRY = re.compile(r"log/\d+\.json")
-"""What a journal consists of."""
+    @property
+    def checkpoints(self) -> str:
+        """The folder of the job's checkpoints, as a path or URL."""
+        return f"{self.store.url}/{checkpoints(self.job)}"
 
+    def query(self, name: QueryName) -> str:
+        """The checkpointLocation of a query, as a path or URL."""
+        return f"{self.store.url}/{query(self.job, self.generation, name)}"
 
-def is_safe(path: str) -> bool:
-    """Whether a relative path can't lead out of the folder that it is below."""
-    return all(_PART.fullmatch(part) and part not in (".", "..") for part in path.split("/"))
+    def channel(self, name: QueryName) -> str:
+        """The folder of the channel that this query writes, as a path or URL."""
+        return f"{self.store.url}/{channel(self.job, self.generation, name)}"
 
-
-def check_members(
-    paths: Iterable[str], queries: Collection[str], channels: Collection[str], *, journals: bool = False
-) -> None:
-    """Raise `ValueError` unless each path is that of a file of these queries and channels, named once.
-
-    The form is `<folder>/<owner>/<file>`; with `journals` also `sources/<source>/log/<n>.json`.
-    """
-    owners = {QUERIES: queries, USER_STATE: queries, CHANNELS: channels}
-    seen: set[str] = set()
-    for path in paths:
-        folder, _, rest = path.partition("/")
-        owner, _, name = rest.partition("/")
-        if not is_safe(path) or not name or (folder not in owners and not (journals and folder == JOURNALS)):
-            raise ValueError(f"the path {path!r} is not that of a file of a checkpoint or savepoint")
-        if folder == JOURNALS:
-            _check_entry(path, owner, name)
-        elif owner not in owners[folder]:
-            raise ValueError(f"the path {path!r} is of {owner!r}, which is not in it")
-        if path in seen:
-            raise ValueError(f"the path {path!r} is there twice")
-        seen.add(path)
-
-
-def _check_entry(path: str, source: str, name: str) -> None:
-    try:
-        source_name(source)
-    except BadNameError as error:
-        raise ValueError(error.what) from error
-    if not _ENTRY.fullmatch(name):
-        raise ValueError(f"the path {path!r} is not that of an entry of a journal")
-
-
-def below(root: Path, target: Path) -> Path:
-    """The target itself; raises `OutsideError` when it is not below the root, whatever its path goes through.
-
-    Nothing is looked up: the folders that a restore writes to are made by weir, and hold no links.
-    """
-    top = os.path.normpath(root)
-    if ".." in target.parts or not os.path.normpath(target).startswith(f"{top}{os.sep}"):
-        raise OutsideError(path=str(target), root=top)
-    return target
+    def sink(self, name: QueryName) -> str:
+        """Where the ledger of a sink without a place of its own is; it outlives every generation."""
+        return f"{self.store.url}/{sink(self.job, name)}"

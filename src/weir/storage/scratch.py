@@ -4,10 +4,10 @@
     <tmp>/weir-<uid>/<name>/about.json   its process group, the supervisor, and directories elsewhere
 
 It is deleted with its driver. A supervisor that was killed leaves it: then the next start of any job of
-this user does, or `weir clean`. Never that of a driver that lives: supervisor and driver hold a lock on
-it as long as one of them lives, whatever process ids mean where one looks, and the JVM, which does
-not inherit the lock, is found by its process group. The directory itself is locked, not a file in it, which
-a cleaner of /tmp could delete; systemd-tmpfiles leaves a locked directory alone.
+this user deletes it, or `weir clean`. Never that of a driver that lives: supervisor and driver hold a lock
+on it as long as one of them lives, in whatever process namespace, and the JVM, which does not inherit the
+lock, is found by its process group. The directory itself is locked, not a file in it, which a cleaner of
+/tmp could delete; systemd-tmpfiles leaves a locked directory alone.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from weir.storage.attempts import boot, group_lives
+from weir.storage.process import boot, group_lives
 
 VARIABLE = "WEIR_SCRATCH"
 """Tells a driver where its scratch directory is."""
 _TMP, _LOCAL, _ABOUT = "tmp", "local", "about.json"
 _UNFINISHED = 600.0
-"""Seconds after which a directory that was never finished counts as left behind."""
+"""Seconds after which a directory that was never finished counts as left over."""
 
 
 class Scratch:
@@ -58,7 +58,7 @@ class Scratch:
         return {VARIABLE: str(self.path), "TMPDIR": str(self.path / "tmp")}
 
     def belongs_to(self, group: int) -> None:
-        """Write down whose it is, for whoever finds it later."""
+        """Record whose it is, for whoever finds it later."""
         with suppress(OSError):
             about = {"group": group, "boot": boot(), "supervisor": os.getpid()}
             (self.path / _ABOUT).write_text(json.dumps(about))
@@ -149,10 +149,10 @@ def _is_dead(path: Path) -> bool:
 
 
 def _elsewhere(path: Path) -> tuple[Path, ...]:
-    """Only directories that are called as this one: what the file says is not taken on trust."""
+    """Only directories with this one's name: the file is not trusted to name others."""
     named = _read(path / "elsewhere.json")
-    folders = [Path(one) for one in named if isinstance(one, str)] if isinstance(named, list) else []
-    return tuple(one for one in folders if one.is_absolute() and one.name == f"weir-{path.name}")
+    folders = [Path(name) for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    return tuple(folder for folder in folders if folder.is_absolute() and folder.name == f"weir-{path.name}")
 
 
 def _read(file: Path) -> Any:

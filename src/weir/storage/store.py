@@ -30,23 +30,23 @@ class Store(Protocol):
     def create(self, key: str, data: bytes) -> Created:
         """Write the key if it is absent.
 
-        Of any number of concurrent callers exactly one gets `NOW`; after that the value is whole,
-        durable and never changes by this verb. No reader ever sees a part of it.
+        Of any number of concurrent callers exactly one gets `NOW`; after that the value is complete,
+        durable and never changes by this verb. No reader ever sees an incomplete one.
         """
 
     def put(self, key: str, data: bytes) -> None:
-        """Write the key, whatever was there. Readers see the old or the new value, whole."""
+        """Write the key, whatever was there. Readers see the old or the new value, never a mixture."""
 
     def get(self, key: str) -> bytes | None:
         """The value, or None when the key is absent. A `get` after a `create` or `put` sees it."""
 
     def exists(self, key: str) -> bool:
-        """Whether the key is there. What can't be told is an error, and never False."""
+        """Whether the key is there. What can't be found out is an error, and never False."""
 
     def list(self, prefix: str) -> Iterator[str]:
         """All keys below the folder `prefix`, in order of their text; none when it is absent.
 
-        All of them, or an error: a folder that can't be read is never taken for an empty one.
+        All of them, or an error: a folder that can't be read never counts as an empty one.
         """
 
     def delete(self, key: str) -> None:

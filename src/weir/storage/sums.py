@@ -1,10 +1,12 @@
-"""A checksum at the head of a small JSON file: of an entry of a ledger, a record, a value.
+"""Checksums inside small JSON files, in two forms.
 
-    {"crc32":"1c291ca3", ...}
+    {"crc32":"1c291ca3", ...}                        an entry of a ledger, a record, a value: `add`, `strip`
+    {"format": 2, "checksum": "<SHA-256>", ...}      a manifest, read much later: `seal`, `check`
 
-The sum is over the bytes of the object without it, so it costs one pass over them and no second encoding. A
-file that an earlier weir wrote has none, and is read as it is; an earlier weir passes over the extra field.
-A manifest, which has a format number and may be large, is sealed instead: `sealed.py`.
+The CRC is over the bytes of the object without it, so it costs one pass over them and no second encoding.
+The SHA-256 is over every byte of the file but its own digits, so that no change of any byte goes unnoticed.
+A file that an earlier weir wrote has no sum, and is read as it is; an earlier weir ignores the extra field
+of a CRC.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import re
 import zlib
 
 _HEAD = re.compile(rb'\{"crc32":"([^"]*)"(,|(?=\}))')
+_SEALED = re.compile(rb'\s*\{\s*"format"\s*:\s*(\d{1,9})\s*,\s*"checksum"\s*:\s*"([0-9a-f]{64})"')
 
 
 class ChangedError(ValueError):
@@ -36,7 +39,10 @@ def add(data: bytes) -> bytes:
 
 
 def strip(data: bytes) -> bytes:
-    """The JSON without its sum; raises `ChangedError` when that is another. What has no sum comes back."""
+    """The JSON without its sum; raises `ChangedError` when the sum is wrong.
+
+    Without a sum, the same bytes.
+    """
     head = _HEAD.match(data)
     if head is None:
         return data
@@ -47,24 +53,13 @@ def strip(data: bytes) -> bytes:
 
 
 def has(data: bytes) -> bool:
-    """Whether there is a sum at its head, right or wrong."""
+    """Whether it begins with a sum, right or wrong."""
     return _HEAD.match(data) is not None
 
 
 def wrong(error: Exception) -> str:
-    """What to say of a file that could not be decoded."""
+    """The reason, in words, that a file could not be decoded."""
     return str(error) if isinstance(error, ChangedError) else "can't be read"
-
-
-# JSON with a checksum of its own, for files that are written once and read much later.
-#
-# {"format": 2, "checksum": "<SHA-256>", ...}
-#
-# The sum is of every byte of the file but its own digits, so that no change of any byte goes unnoticed.
-# What an earlier weir wrote has no sum, and does not begin like this.
-
-
-_BEGINS = re.compile(rb'\s*\{\s*"format"\s*:\s*(\d{1,9})\s*,\s*"checksum"\s*:\s*"([0-9a-f]{64})"')
 
 
 def seal(data: bytes) -> bytes:
@@ -79,16 +74,16 @@ def seal(data: bytes) -> bytes:
 
 def check(data: bytes) -> bool:
     """Whether the sum of what was sealed is right; False for what has no sum."""
-    found = _BEGINS.match(data)
-    if found is None:
+    head = _SEALED.match(data)
+    if head is None:
         return False
-    return _sum(data[: found.start(2)], data[found.end(2) :]) == found[2].decode()
+    return _sum(data[: head.start(2)], data[head.end(2) :]) == head[2].decode()
 
 
 def format_of(data: bytes) -> int | None:
     """The format that sealed JSON begins with; None for what was not sealed."""
-    found = _BEGINS.match(data)
-    return int(found[1]) if found else None
+    head = _SEALED.match(data)
+    return int(head[1]) if head else None
 
 
 def _sum(before: bytes, after: bytes) -> str:

@@ -1,4 +1,4 @@
-"""A store that fails by seed: whether it happened and whether it answered are drawn apart.
+"""A store that fails by seed: whether a write happened and whether it answered are drawn separately.
 
 For tests, weir's own and its users': `weir.testing.UnreliableStore`.
 """
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 class UnreliableStore:
-    """Passes everything on to another store, or fails to, or fails to say so."""
+    """Passes every call on to another store, or fails to, or fails after it did."""
 
     def __init__(self, inner: Store, seed: int, failing: float = 0.3, failing_reads: float = 0.0) -> None:
         self._inner = inner
