@@ -15,12 +15,13 @@ from weir.restore.request import RestoreRequest
 from weir.storage import paths
 from weir.storage.attempts import AttemptLock
 from weir.storage.local import LocalStore
-from weir.supervisor.home import Inputs
 from weir.supervisor.inbox import Requests
 from weir.supervisor.journal import History
 from weir.supervisor.loop import Supervisor
-from weir.supervisor.process import Heard, OutputFile
+from weir.supervisor.output import OutputFile
+from weir.supervisor.process import Heard
 from weir.supervisor.reports import Watcher
+from weir.supervisor.supervised_job import Inputs
 
 JOB = job_name("wordcount")
 RESTORED = m.Restored(41, 2, "asked for", 1.5)

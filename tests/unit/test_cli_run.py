@@ -23,8 +23,8 @@ from weir.config import Config, resolve
 from weir.errors import PreflightError
 from weir.protocol.messages import BatchCommitted, CheckpointCompleted, Failure
 from weir.protocol.states import JobState
-from weir.supervisor.home import Inputs
 from weir.supervisor.reports import Watcher
+from weir.supervisor.supervised_job import Inputs
 
 FAILURE = Failure("the job failed", "of a reason", "mend it", exit_code=3)
 

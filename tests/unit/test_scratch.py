@@ -19,7 +19,9 @@ from weir.config import resolve
 from weir.spark.session import scratch_environment
 from weir.storage import scratch
 from weir.storage.scratch import Scratch
-from weir.supervisor.process import DriverProcess, OutputFile, ask_child
+from weir.supervisor.child import ask_child
+from weir.supervisor.output import OutputFile
+from weir.supervisor.process import DriverProcess
 
 JOB_FILE = """
 import os, sys

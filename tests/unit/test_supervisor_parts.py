@@ -16,7 +16,8 @@ from weir.protocol import messages as m
 from weir.storage.local import LocalStore
 from weir.supervisor.inbox import Requests
 from weir.supervisor.journal import History, Journal
-from weir.supervisor.process import DriverProcess, OutputFile
+from weir.supervisor.output import OutputFile
+from weir.supervisor.process import DriverProcess
 from weir.supervisor.recovery import PARTS, Recovery, timeline
 
 

@@ -41,8 +41,7 @@ from weir.storage.attempts import AttemptLock
 from weir.storage.local import LocalStore
 from weir.supervisor import loop
 from weir.supervisor import requests as planning
-from weir.supervisor.home import Desk
-from weir.supervisor.inbox import Requests
+from weir.supervisor.inbox import Desk, Requests
 
 INTERVAL = "execution.checkpointing.interval"
 COMPLETED = m.CheckpointCompleted(7, "aligned", "request", False, 0.5, 100, 900, subsumed=[4])

@@ -28,10 +28,10 @@ from weir.protocol.states import JobState
 from weir.restore.request import RestoreRequest
 from weir.storage import paths
 from weir.storage.open import beside
-from weir.supervisor.home import Inputs
 from weir.supervisor.loop import Supervisor
-from weir.supervisor.process import OutputFile
+from weir.supervisor.output import OutputFile
 from weir.supervisor.reports import Watcher
+from weir.supervisor.supervised_job import Inputs
 
 _VARIABLE = "WEIR_READY_FD"
 

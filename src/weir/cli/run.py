@@ -40,8 +40,8 @@ from weir.protocol.messages import Failure
 from weir.protocol.states import JobState
 from weir.restore.point import attempt_of
 from weir.restore.request import RestoreRequest
-from weir.supervisor.home import Inputs
 from weir.supervisor.loop import Supervisor
+from weir.supervisor.supervised_job import Inputs
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The job file.")]
 Arguments = Annotated[

@@ -9,8 +9,8 @@ from weir.ids import NO_BATCH
 from weir.protocol import messages as m
 from weir.protocol.restart import Restarts
 from weir.supervisor.failures import FailureHandler
-from weir.supervisor.go_back import GoBack
 from weir.supervisor.requests import RequestHandler
+from weir.supervisor.restore import RestoreHandler
 from weir.supervisor.running_driver import RunningDriver
 from weir.supervisor.supervised_job import GRACE, Pulse, SupervisedJob
 
@@ -23,14 +23,14 @@ class DriverMessages:
         job: SupervisedJob,
         pulse: Pulse,
         restarts: Restarts,
-        go_back: GoBack,
+        restores: RestoreHandler,
         requests: RequestHandler,
         failures: FailureHandler,
     ) -> None:
         self._job = job
         self._pulse = pulse
         self._restarts = restarts
-        self._go_back = go_back
+        self._restores = restores
         self._requests = requests
         self._failures = failures
 
@@ -107,7 +107,7 @@ class DriverMessages:
         job.recoveries.started(message, job.clock.monotonic())
         job.queries.started(message.query, message.run)
         if not driver.leaving:
-            self._go_back.runs()
+            self._restores.runs()
         job.settle(driver)
 
     def _report(self, driver: RunningDriver, message: m.Message) -> None:
@@ -122,4 +122,4 @@ class DriverMessages:
             job.queries.ended(message.query)
             job.settle(driver)
         elif isinstance(message, m.Restored):
-            self._go_back.restored(message, leaving=driver.leaving)
+            self._restores.restored(message, leaving=driver.leaving)

@@ -28,19 +28,19 @@ from weir.protocol.restart import (
     RestartStrategy,
 )
 from weir.protocol.states import JobEvent
-from weir.supervisor.go_back import GoBack
-from weir.supervisor.requests import fail_stop
+from weir.supervisor.restore import RestoreHandler
 from weir.supervisor.running_driver import RunningDriver, exit_words, failure_body
+from weir.supervisor.stop import fail_stop
 from weir.supervisor.supervised_job import GRACE, SupervisedJob
 
 
 class FailureHandler:
     """Carries out what `protocol/` decides, for one job."""
 
-    def __init__(self, job: SupervisedJob, restarts: Restarts, go_back: GoBack) -> None:
+    def __init__(self, job: SupervisedJob, restarts: Restarts, restores: RestoreHandler) -> None:
         self._job = job
         self._restarts = restarts
-        self._go_back = go_back
+        self._restores = restores
 
     def driver_over(self, driver: RunningDriver) -> None:
         """The driver is gone, or must be: make sure of it, then decide what follows."""
@@ -82,7 +82,7 @@ class FailureHandler:
 
     def _driver_failed(self, where: FailedAt, after: AfterDriver, heard_at: float) -> None:
         job = self._job
-        self._go_back.fail(where.failure)
+        self._restores.fail(where.failure)
         if after is AfterDriver.NEVER_STARTED:
             job.fail_early(where.failure)
         elif after is AfterDriver.END_AFTER_FAILURE:
@@ -90,7 +90,7 @@ class FailureHandler:
                 job.note(f"{where.failure.what}; the job was stopped before that, and ends")
             job.event("failure", failure_body(where))
             job.ended()
-        elif not self._go_back.stays(where):
+        elif not self._restores.stays(where):
             self.failed(where, heard_at, whole=True)
 
     def query_failed(self, driver: RunningDriver, message: m.QueryFailed) -> None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from weir.clock import Clock
@@ -17,71 +15,15 @@ from weir.config import Config, DirAccess
 from weir.errors import ExternalError, StorageError
 from weir.ids import Attempt, JobName
 from weir.restore.point import attempt_of_latest
-from weir.restore.request import LATEST, RestoreRequest
+from weir.restore.request import LATEST
 from weir.storage import generation, open_store, paths
 from weir.storage.access import close_to_others
 from weir.storage.attempts import AttemptLock, AttemptRecord
 from weir.storage.open import beside
 from weir.supervisor import leftovers
-from weir.supervisor.inbox import Request, Requests
+from weir.supervisor.inbox import Desk, Requests
 from weir.supervisor.journal import Journal
-from weir.supervisor.process import OutputFile
-
-# The supervisor's desk: requests from their arrival to their answer.
-#
-# Each request for this supervisor is taken once and answered once; one that was meant for an earlier
-# supervisor, or that can't be read, is answered here, at once. A store that fails does not stop the job:
-# what could not be read or written is tried again at the next look.
-
-
-class Desk:
-    """The requests of one job, for one supervisor. Called from one thread."""
-
-    def __init__(self, requests: Requests, session: str) -> None:
-        self._requests = requests
-        self._session = session
-        self._open: dict[str, Request] = {}
-        self._answers: dict[str, tuple[Request, dict[str, Any]]] = {}
-        """Answers that are not written yet."""
-
-    def arrived(self) -> list[Request]:
-        """The requests that came since the last look."""
-        fresh = []
-        with suppress(ExternalError):
-            self._write()
-            for request in self._requests.pending():
-                if request.unreadable:
-                    self._requests.answer(request, done=False, reason=request.unreadable)
-                elif request.session != self._session:
-                    reason = "it was meant for a supervisor that is gone"
-                    self._requests.answer(request, done=False, gone=True, reason=reason)
-                elif request.id not in self._open and request.id not in self._answers:
-                    self._open[request.id] = request
-                    fresh.append(request)
-        return fresh
-
-    def open(self, *verbs: str) -> list[Request]:
-        """The requests with these verbs that wait for their answer."""
-        return [request for request in self._open.values() if request.verb in verbs]
-
-    def answer(self, identity: str, done: bool, /, **body: Any) -> Request | None:
-        """Answer a request and give it back; None when it has its answer already."""
-        request = self._open.pop(identity, None)
-        if request is not None:
-            self._answers[identity] = (request, {**body, "done": done})
-            with suppress(ExternalError):
-                self._write()
-        return request
-
-    def refuse(self, *verbs: str, reason: str) -> None:
-        """Answer the requests with these verbs that wait: it was not done."""
-        for request in self.open(*verbs):
-            self.answer(request.id, False, reason=reason)
-
-    def _write(self) -> None:
-        for identity, (request, body) in list(self._answers.items()):
-            self._requests.answer(request, **body)
-            del self._answers[identity]
+from weir.supervisor.output import OutputFile
 
 
 class Home:
@@ -103,7 +45,7 @@ class Home:
         self._dir = config.settings.execution_checkpointing_dir
         self.store = open_store(self._dir)
         self.notes: list[str] = []
-        """What there is to tell of its directory."""
+        """What there is to report of its directory."""
         if config.settings.execution_checkpointing_dir_access is DirAccess.OWNER:
             self.notes += filter(None, [close_to_others(self._dir, job)])
         self.lock = AttemptLock(self.store, job, clock)
@@ -146,32 +88,10 @@ class Home:
         return OutputFile(beside(self._dir, f"{paths.logs(self.job)}/driver-{self.attempt:06d}.log"))
 
     def close(self) -> None:
-        """Let the job go: the next taker need not wait."""
+        """Release the job: the next taker need not wait."""
         self._release()
         self.journal.close()
 
     def _release(self) -> None:
         with suppress(ExternalError):  # then the next taker waits, or sees that nobody is left
             self.lock.release()
-
-
-# What the command line gives a supervisor.
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """What the command line gives: the file, its arguments, and the layers of settings."""
-
-    file: Path
-    arguments: list[str]
-    settings_file: Path | None
-    environ: Mapping[str, str]
-    overrides: Mapping[str, str]
-    wanted: RestoreRequest | None = None
-    """The checkpoint or savepoint to go on from, at the first start; None: from the live files."""
-    name: str = ""
-    """The job's name, instead of the one in its file; "": that one."""
-    above: int = 0
-    """Attempts begin above this one, which the job has had elsewhere."""
-    take_over: int | None = None
-    """The attempt that the user named to take over from, out of which `above` was made; None: none."""

@@ -1,4 +1,4 @@
-"""Requests to a running job, through its own storage.
+"""Requests to a running job, through its own storage, from who asks to the supervisor's desk.
 
 Whoever may write the job's directory may command the job, from any machine, without a port or a
 password. A request names the supervisor it is meant for, so that one which came too late never
@@ -164,20 +164,75 @@ class Requests:
         return answer
 
     def withdraw(self, identity: str) -> None:
-        """Take a request back that nobody will answer."""
+        """Delete a request that nobody will answer."""
         self._store.delete(f"{self._folder}/{identity}.json")
 
     def pending(self) -> list[Request]:
         """Every request without an answer. One file that the store refuses to read holds up no other."""
-        found = []
+        requests = []
         for key in self._store.list(self._folder):
             with suppress(ExternalError):
                 data = self._store.get(key) if key.endswith(".json") else None
                 if data is not None:
-                    found.append(read(key.rsplit("/", 1)[1].removesuffix(".json"), data))
-        return found
+                    requests.append(read(key.rsplit("/", 1)[1].removesuffix(".json"), data))
+        return requests
 
     def answer(self, request: Request, **body: Any) -> None:
-        """Answer a request, then take it away."""
+        """Answer a request, then delete it."""
         self._store.put(f"{self._folder}/{request.id}.answer", json.dumps(body, default=str).encode())
         self._store.delete(f"{self._folder}/{request.id}.json")
+
+
+class Desk:
+    """The requests of one job at one supervisor, from their arrival to their answer. Called from one thread.
+
+    Each request for this supervisor is taken once and answered once; one that was meant for an earlier
+    supervisor, or that can't be read, is answered here, at once. A store that fails does not stop the job:
+    what could not be read or written is tried again at the next look.
+    """
+
+    def __init__(self, requests: Requests, session: str) -> None:
+        self._requests = requests
+        self._session = session
+        self._open: dict[str, Request] = {}
+        self._answers: dict[str, tuple[Request, dict[str, Any]]] = {}
+        """Answers that are not written yet."""
+
+    def arrived(self) -> list[Request]:
+        """The requests that came since the last look."""
+        fresh = []
+        with suppress(ExternalError):
+            self._write()
+            for request in self._requests.pending():
+                if request.unreadable:
+                    self._requests.answer(request, done=False, reason=request.unreadable)
+                elif request.session != self._session:
+                    reason = "it was meant for a supervisor that is gone"
+                    self._requests.answer(request, done=False, gone=True, reason=reason)
+                elif request.id not in self._open and request.id not in self._answers:
+                    self._open[request.id] = request
+                    fresh.append(request)
+        return fresh
+
+    def open(self, *verbs: str) -> list[Request]:
+        """The requests with these verbs that wait for their answer."""
+        return [request for request in self._open.values() if request.verb in verbs]
+
+    def answer(self, identity: str, done: bool, /, **body: Any) -> Request | None:
+        """Answer a request and give it back; None when it has its answer already."""
+        request = self._open.pop(identity, None)
+        if request is not None:
+            self._answers[identity] = (request, {**body, "done": done})
+            with suppress(ExternalError):
+                self._write()
+        return request
+
+    def refuse(self, *verbs: str, reason: str) -> None:
+        """Answer the requests with these verbs that wait: it was not done."""
+        for request in self.open(*verbs):
+            self.answer(request.id, False, reason=reason)
+
+    def _write(self) -> None:
+        for identity, (request, body) in list(self._answers.items()):
+            self._requests.answer(request, **body)
+            del self._answers[identity]

@@ -2,7 +2,7 @@
 
 Everything that happens comes through one queue and is handled in one thread, in order: messages of
 the driver (`driver_messages.py`), its end and failures (`failures.py`), signals and requests
-(`requests.py`, `stop.py`, `go_back.py`), and the passing of time. Decisions are made in `protocol/`;
+(`requests.py`, `stop.py`, `restore.py`), and the passing of time. Decisions are made in `protocol/`;
 here they are carried out and written to the journal.
 """
 
@@ -24,14 +24,14 @@ from weir.protocol.states import JobEvent, JobState
 from weir.storage.attempts import AttemptRecord
 from weir.supervisor.driver_messages import DriverMessages
 from weir.supervisor.failures import FailureHandler, strategy
-from weir.supervisor.go_back import GoBack
-from weir.supervisor.home import Home, Inputs
+from weir.supervisor.home import Home
 from weir.supervisor.process import DriverProcess
 from weir.supervisor.reports import Watcher
-from weir.supervisor.requests import CancelledEarlyError, Made, RequestHandler, answer_stopped, cancel
-from weir.supervisor.restore import Intended
+from weir.supervisor.requests import PlanAnswer, RequestHandler
+from weir.supervisor.restore import Intended, RestoreHandler
 from weir.supervisor.running_driver import Heard, RunningDriver, failure_of
-from weir.supervisor.supervised_job import Pulse, SupervisedJob
+from weir.supervisor.stop import CancelledEarlyError, answer_stopped, cancel
+from weir.supervisor.supervised_job import Inputs, Pulse, SupervisedJob
 
 _SIGNALS = {number.name: number for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
 _TICK = 0.1
@@ -47,7 +47,7 @@ class Supervisor:
 
     def __init__(self, inputs: Inputs, watcher: Watcher, clock: Clock) -> None:
         job = self._job = SupervisedJob(inputs, watcher, clock)
-        self._events: queue.Queue[Heard | _Cancel | Intended | Made] = queue.Queue()
+        self._events: queue.Queue[Heard | _Cancel | Intended | PlanAnswer] = queue.Queue()
         self._signalled = threading.Event()
         self._serial = 0
         """Of the driver that was started last."""
@@ -55,11 +55,11 @@ class Supervisor:
         """The holder of the attempt that was noted last."""
         self._pulse = Pulse(job)
         restarts = Restarts(lambda: strategy(job.settings))
-        self._go_back = GoBack(job, restarts, self._events.put)
-        self._requests = RequestHandler(job, self._go_back, self._events.put)
-        self._failures = FailureHandler(job, restarts, self._go_back)
+        self._restores = RestoreHandler(job, restarts, self._events.put)
+        self._requests = RequestHandler(job, self._restores, self._events.put)
+        self._failures = FailureHandler(job, restarts, self._restores)
         self._messages = DriverMessages(
-            job, self._pulse, restarts, self._go_back, self._requests, self._failures
+            job, self._pulse, restarts, self._restores, self._requests, self._failures
         )
 
     def run(self) -> tuple[JobState, m.Failure | None]:
@@ -99,13 +99,13 @@ class Supervisor:
         if not self._job.state.final:
             self._pass_time(self._job.clock.monotonic())
 
-    def _handle(self, event: Heard | _Cancel | Intended | Made) -> None:
+    def _handle(self, event: Heard | _Cancel | Intended | PlanAnswer) -> None:
         driver = self._job.driver
         if isinstance(event, _Cancel):
             cancel(self._job, event.by, at_once=True)
         elif isinstance(event, Intended):
-            self._go_back.go_back(event)
-        elif isinstance(event, Made):
+            self._restores.resume(event)
+        elif isinstance(event, PlanAnswer):
             self._requests.planned(event)
         elif driver is not None and event.serial == driver.serial:
             if event.message is not None:
@@ -184,7 +184,7 @@ class Supervisor:
         body = {"session": home.session, "file": str(job.inputs.file), "driver": driver.process.group}
         home.event("attempt", body)
         job.reports.settings(job.config)
-        wanted = job.inputs.wanted if not self._go_back.went_back else None
+        wanted = job.inputs.wanted if not self._restores.restored_once else None
         wire = wanted.to_wire() if wanted else {}
         driver.process.send(m.Start(home.attempt, wire, job.ran, home.session))
         job.move(JobEvent.DEPLOY)
@@ -229,6 +229,6 @@ class Supervisor:
             job.driver.process.end()
         if job.home is not None:
             answer_stopped(job)
-            self._go_back.job_ended()
+            self._restores.job_ended()
             job.home.desk.refuse(*OF_THE_DRIVER, "stop", *OF_THE_SUPERVISOR, reason="the job ended")
             job.home.close()

@@ -1,7 +1,7 @@
 """The job that a supervisor runs: its state, its driver, and what is to be started when.
 
 What happens to it is handled by subject: a driver's message in `driver_messages.py`, a failure in
-`failures.py`, a request in `requests.py`, `stop.py` and `go_back.py`. All of them work on this one object, in
+`failures.py`, a request in `requests.py`, `stop.py` and `restore.py`. All of them work on this one object, in
 one thread.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from weir.clock import Clock
@@ -16,7 +17,8 @@ from weir.config import Config, Settings
 from weir.errors import DriverDiedError, ExternalError
 from weir.protocol import messages as m
 from weir.protocol.states import JOB, JobEvent, JobState, move
-from weir.supervisor.home import Home, Inputs
+from weir.restore.request import RestoreRequest
+from weir.supervisor.home import Home
 from weir.supervisor.inbox import Request
 from weir.supervisor.query_standings import QueryStandings
 from weir.supervisor.recovery import Recoveries
@@ -29,6 +31,25 @@ _WARM_UP = 15.0
 """A driver is started this many seconds before a wait is over, and held: so a short wait costs nothing."""
 _BEFORE_THE_END = ("drain",)
 """The phases of a stop in which a query that fails is started again."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the command line gives: the file, its arguments, and the layers of settings."""
+
+    file: Path
+    arguments: list[str]
+    settings_file: Path | None
+    environ: Mapping[str, str]
+    overrides: Mapping[str, str]
+    wanted: RestoreRequest | None = None
+    """The checkpoint or savepoint to resume from, at the first start; None: from the live files."""
+    name: str = ""
+    """The job's name, instead of the one in its file; "": that one."""
+    above: int = 0
+    """Attempts begin above this one, which the job has had elsewhere."""
+    take_over: int | None = None
+    """The attempt that the user named to take over from, out of which `above` was made; None: none."""
 
 
 @dataclass
