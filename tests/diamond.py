@@ -171,7 +171,7 @@ def wait_for(what: str, there: Callable[[], Any], seconds: float = 120.0) -> Non
         since = time.monotonic()
         if there():
             return
-        assert time.monotonic() < until, f"waited {seconds:g} s in vain for {what}"
+        assert time.monotonic() < until, f"waited {seconds:g} s for {what}"
         time.sleep(max(0.02, 4 * (time.monotonic() - since)))  # looking must not slow down what is looked for
 
 

@@ -54,7 +54,7 @@ log.cleaner.io.buffer.size=65536
 
 
 class UnavailableError(Exception):
-    """The broker's jars can't be had here."""
+    """The broker's jars can't be fetched here."""
 
 
 def jars() -> Path:

@@ -33,7 +33,7 @@ class UnreliableBroker:
         if self._random.random() < self.failing:
             if self._random.random() < 0.5:
                 self._inner.fence()
-            raise BrokerError(bootstrap="?", verb="take the producer over", reason="drawn by seed")
+            raise BrokerError(bootstrap="?", verb="take over the producer", reason="drawn by seed")
         self._inner.fence()
 
     def entries(self, newest: bool) -> Sequence[Entry]:

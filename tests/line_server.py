@@ -61,5 +61,5 @@ def until(there: Callable[[], object], what: str, seconds: float = 60.0) -> None
     """Wait until something holds."""
     limit = time.monotonic() + seconds
     while not there():
-        assert time.monotonic() < limit, f"waited {seconds:g} s in vain for {what}"
+        assert time.monotonic() < limit, f"waited {seconds:g} s for {what}"
         time.sleep(0.01)

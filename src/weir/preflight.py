@@ -85,7 +85,7 @@ def require_spark() -> None:
     for check, why in (
         (check_java(), f"Spark needs Java {OLDEST_JAVA} or newer"),
         (check_worker_python(), "Spark starts its Python workers with it"),
-        (check_spark_home(), "SPARK_HOME says which Spark is started"),
+        (check_spark_home(), "SPARK_HOME decides which Spark is started"),
     ):
         if check.verdict is Verdict.FAILED:
             raise PreflightError(what=check.found, why=why, todo=check.todo)
@@ -182,7 +182,7 @@ def check_storage(dir: str) -> Check:
     except OSError as error:
         todo = f"make {folder} writable on a file system with hard links, or choose another directory"
         return Check(name, Verdict.FAILED, f"{folder}: {error.strerror or error}", todo)
-    found = str(folder) if folder == Path(local_path(dir)) else f"{folder}, in which {dir} can be made"
+    found = str(folder) if folder == Path(local_path(dir)) else f"{folder}, in which {dir} can be created"
     return Check(name, Verdict.OK, f"{found}, is writable")
 
 
@@ -248,7 +248,7 @@ def _probe(top: Path) -> None:
         except FileExistsError:
             pass
         else:
-            raise OSError("a hard link replaced a file that was there, so nothing can be locked here")
+            raise OSError("a hard link replaced an existing file, so nothing can be locked here")
         created.rename(renamed)
         sync_folder(folder)
         renamed.unlink()

@@ -231,8 +231,8 @@ def test_a_merge_that_fails_leaves_all_as_it_was(store: Store, capsys: pytest.Ca
     ("make", "word"),
     [
         (lambda: files("out", "csv", compact="1 mb"), "can't be merged"),
-        (lambda: files("out", compact="128"), "no size"),
-        (lambda: files("out", compact="0 mb"), "no size"),
+        (lambda: files("out", compact="128"), "not a size"),
+        (lambda: files("out", compact="0 mb"), "not a size"),
         (
             lambda: files("out", compact="1 gb").check("q", None, "update"),  # type: ignore[arg-type]
             "output mode update",

@@ -144,7 +144,7 @@ def test_identifiers_with_quotes_are_only_names(database: str) -> None:
         ("CREATE TABLE t (k name, v int, weir_batch bigint)", {}, "does not take string"),
         ("CREATE TABLE t (k text, v real, weir_batch bigint)", {}, "does not take bigint"),
         ("CREATE TABLE t (k text, v bigint)", {}, 'ALTER TABLE "public"."t" ADD COLUMN "weir_batch"'),
-        ("CREATE TABLE t (k text, v bigint, weir_batch text)", {}, "no bigint"),
+        ("CREATE TABLE t (k text, v bigint, weir_batch text)", {}, "not a bigint"),
         ("CREATE TABLE t (k text, v bigint)", {"key": "k"}, "no unique index"),
         ("CREATE TABLE t (k text, v bigint, PRIMARY KEY (k, v))", {"key": "k"}, "no unique index"),
         ("CREATE TABLE t (k text PRIMARY KEY, v bigint)", {"key": "z"}, "key column 'z'"),
@@ -154,7 +154,7 @@ def test_identifiers_with_quotes_are_only_names(database: str) -> None:
             {"key": "k", "columns": ["k", "q"]},
             "no column 'q'",
         ),
-        ("CREATE VIEW t AS SELECT ''::text k, 1::bigint v", {}, "no table"),
+        ("CREATE VIEW t AS SELECT ''::text k, 1::bigint v", {}, "not a table"),
         (
             "CREATE TABLE t (k text, v bigint GENERATED ALWAYS AS (1) STORED, weir_batch bigint)",
             {},

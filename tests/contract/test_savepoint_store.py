@@ -119,7 +119,7 @@ def saved(store: Store, holder: Holder | None = None, content: bytes = b"x") -> 
 
 
 def whole(store: Store, name: str, content: bytes = b"x") -> bool:
-    """Whether a savepoint of this name is there, with its own files."""
+    """Whether a savepoint of this name exists, with its own files."""
     data = store.get(f"{name}/{MANIFEST}")
     return data is not None and all(
         store.get(f"{name}/{file.path}") == content for file in decode(data, name).files
@@ -152,7 +152,7 @@ def test_two_writers_of_one_name_get_a_place_each() -> None:
     other.give_up()
     one.give_up()
     assert whole(store, "orders-7", b"one") and whole(store, "orders-7-abcd", b"other")
-    with pytest.raises(SavepointPlaceError, match="a savepoint of this name is there"):
+    with pytest.raises(SavepointPlaceError, match="a savepoint of this name exists"):
         begun(store)
 
 

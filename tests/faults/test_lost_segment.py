@@ -148,7 +148,7 @@ def test_a_channel_that_loses_a_file_takes_the_job_back_by_itself_and_nothing_is
     if which == 2:  # nothing is left that says how it was called
         damage = f"the segment of batch {batch} of channel all is gone"
     assert damage in restored.body["why"]
-    told = f"live files are damaged ({damage}): the job goes on from checkpoint {kept.id}"
+    told = f"live files are damaged ({damage}): the job resumes from checkpoint {kept.id}"
     assert told in [event.body["text"] for event in run.of("note")]
     again = {
         query: min(b["batch"] for b in run.batches if (b["attempt"], b["query"]) == (2, query))

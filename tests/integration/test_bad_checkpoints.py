@@ -92,7 +92,7 @@ def test_a_full_disk_and_a_listener_that_raises_end_no_job(
     assert [id for id, _ in heard] == [1, 2]
     assert all(AbortReason.STORAGE.value in reason and "the disk is full" in reason for _, reason in heard)
     assert run.notes == [
-        f"listener grumpy raised ValueError: I can't stand {id}; the job goes on" for id in (3, 4)
+        f"listener grumpy raised ValueError: I can't stand {id}; the job continues" for id in (3, 4)
     ]
     assert mf.ids(diamond.store, JOB) == {"begun": {1, 3, 4}, "chk": {3, 4}, "aborted": {1, 2}}
     assert [verify(diamond.store, one) for one in diamond.manifests()] == [[], []]
@@ -123,11 +123,11 @@ def test_a_file_of_a_channel_that_was_deleted_by_hand_is_told_and_the_next_start
     failure = run.failures[0].failure
     assert (run.failures[0].query, failure.error) == ("right", "LostSegmentError")
     assert failure.what == f"the channel file {lost} is gone"
-    assert f"'weir restore {JOB} latest' goes back" in failure.hint
+    assert f"'weir restore {JOB} latest" in failure.hint
     assert failure.retry and failure.redeploy
     with job.start(spark) as run:
         wait(run, "all of it", diamond.complete)
-        assert any("of channel all is gone): the job goes on from checkpoint 1" in note for note in run.notes)
+        assert any("of channel all is gone): the job resumes from checkpoint 1" in note for note in run.notes)
     diamond.check()
 
 

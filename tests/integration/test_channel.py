@@ -248,7 +248,7 @@ def test_what_was_deleted_by_hand_ends_the_query_with_words(bench: Bench, lost: 
     assert (failure.domain, failure.error) == (Domain.INTERNAL, "LostSegmentError")
     assert failure.what == f"the channel file {gone} is gone"
     assert failure.why.startswith("somebody changed or deleted it")
-    assert failure.hint.startswith("the next driver resumes from the newest checkpoint that is intact")
+    assert failure.hint.startswith("the next driver resumes from the newest intact checkpoint")
     assert failure.retry and failure.redeploy
 
 

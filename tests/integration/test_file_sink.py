@@ -82,7 +82,7 @@ def test_spark_s_own_files_move_and_go_back_with_the_job(spark: SparkSession, tm
         path.unlink()
     (log / f"{entries[-1].name}.compact").write_text("\n".join(["v1", *compacted]))
     live = generations.live(store, name)
-    with pytest.raises(SinkMismatchError, match="compacted behind batch"):
+    with pytest.raises(SinkMismatchError, match="compacted after batch"):
         archive(tmp_path, "moved").start(spark, f"chk-{first}")
     assert generations.live(store, name) == live
     run("moved", "e")

@@ -201,7 +201,7 @@ def test_a_query_that_is_started_past_weir_is_refused_and_stopped(
         rows.writeStream.format("noop").queryName("by_itself").start()
         env.sink("rows", rows, weir.sinks.files(str(tmp_path / "out")))
 
-    with pytest.raises(PipelineError, match="starts the query past weir"):
+    with pytest.raises(PipelineError, match="starts the query without weir"):
         job(pipeline, tmp_path).start(spark)
     assert not [query for query in spark.streams.active if query.name == "by_itself"]
     assert not (tmp_path / "out").exists()

@@ -39,8 +39,8 @@ def rate(spark: SparkSession) -> DataFrame:
     [
         (lambda w: w.trigger(continuous="1 second"), "'continuous', which commits no batches"),
         (lambda w: w.trigger(realTime="5 seconds"), "'realTime', which commits no batches"),
-        (lambda w: w.option("asyncProgressTrackingEnabled", "TRUE"), "does not write down every batch"),
-        (lambda w: w.option("ASYNCprogressTrackingEnabled", True), "does not write down every batch"),
+        (lambda w: w.option("asyncProgressTrackingEnabled", "TRUE"), "does not record every batch"),
+        (lambda w: w.option("ASYNCprogressTrackingEnabled", True), "does not record every batch"),
         (lambda w: w.option("checkpointLocation", "/prod/ckpt"), "of its own, /prod/ckpt"),
         (lambda w: w.queryName("other"), "has the queryName 'other'"),
     ],

@@ -95,7 +95,7 @@ def test_a_savepoint_of_a_running_graph_is_whole_without_the_job(spark: SparkSes
         add(tmp_path, ("a", 10))
         run.process_all()
         run.checkpoint()
-        with pytest.raises(NoSavepointError, match="neither a folder was given"):
+        with pytest.raises(NoSavepointError, match="no savepoint directory is configured"):
             run.savepoint()
         with pytest.raises(NoSavepointError, match="the job's own directory"):
             run.savepoint(str(tmp_path / "weir" / "saved" / "mine"))

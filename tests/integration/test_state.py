@@ -227,13 +227,13 @@ def test_what_cannot_be_read_or_edited_is_refused_by_name(
         assert not (tmp_path / "new").exists()
 
     table = spark.createDataFrame([("k1", 1, 1), ("new", 2, 2)], "k string, sum long, count long")
-    refused("one of what to delete, to replace and to seed")
-    refused("one of what to delete, to replace and to seed", delete="true", seed=table)
+    refused("exactly one of delete, replace and seed")
+    refused("exactly one of delete, replace and seed", delete="true", seed=table)
     refused("the condition can't be used.*the columns are struct<key", delete="nothing = 1")
-    refused("1 keys of the rows that were given are not there", replace=table)
+    refused("1 of the given keys do not exist", replace=table)
     refused("rows already", seed=table)
     refused("no column 'count'.*give value as struct<sum:bigint,count:bigint>", replace=table.drop("count"))
-    refused("keys are there more than once", replace=table.where("k = 'k1'").union(table))
+    refused("keys are given more than once", replace=table.where("k = 'k1'").union(table))
 
 
 OTHERS = [
@@ -257,7 +257,7 @@ def test_of_state_with_several_parts_whole_keys_are_deleted(
     column = "k" if part == "var" else "field0"
     with pytest.raises(StateNotRewritableError, match="the condition can't be used"):
         state.edit(spark, savepoint, tmp_path / "new", delete="value.n = 1")
-    with pytest.raises(StateNotRewritableError, match="only whole keys of it can be deleted"):
+    with pytest.raises(StateNotRewritableError, match="only complete keys of it can be deleted"):
         state.edit(spark, savepoint, tmp_path / "new", seed=spark.range(1))
     with pytest.raises(StateNotReadableError, match=f"{others[0]}"):
         state.read(spark, savepoint)

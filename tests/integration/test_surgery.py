@@ -301,7 +301,7 @@ def test_an_aggregate_column_is_added_behind_a_dedup_that_is_new(rocksdb: Query)
     query = rocksdb.change("one", "two", old, new, "update", fits=False)
     (part,) = (part for part in query.of("operator") if part.reshape is not None)
     assert part.notes == (
-        "avg(v) begins anew: it covers the rows since the savepoint only",
+        "avg(v) starts again: it covers the rows since the savepoint only",
         "now also: Deduplicate id",
     )
     assert part.reshape is not None and part.old == part.new == 0

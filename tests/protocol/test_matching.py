@@ -235,12 +235,12 @@ def test_columns_that_changed_places_are_put_back() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        (unknown(aggregation(0, COUNT)), aggregation(0, COUNT, SUM), "does not tell"),
+        (unknown(aggregation(0, COUNT)), aggregation(0, COUNT, SUM), "does not record"),
         (aggregation(0, COUNT), aggregation(0, SUM), "nothing"),
         (
             aggregation(0, COUNT),
             aggregation(0, COUNT, Computed(text="sum(w)", columns=1)),
-            "does not tell what sum(w) begins with",
+            "does not report what sum(w) begins with",
         ),
     ],
 )

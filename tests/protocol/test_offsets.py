@@ -59,7 +59,7 @@ def test_of_several_wrong_values_one_error_names_each_and_its_hint_is_there_once
     for look in (lambda: choices(wrong, SOURCES), lambda: check_form({**wrong, "counts": "latest"})):
         with pytest.raises(BadOffsetsError) as error:
             look()
-        assert "counts/orders: 'yesterday' is no place" in error.value.why
+        assert "counts/orders: 'yesterday' is not a place" in error.value.why
         assert "drops: " not in error.value.text
         assert error.value.text.count("WHERE is earliest") == 1
     assert error.value.what == "--set-offsets counts/orders, counts can't be used"
@@ -73,12 +73,12 @@ def test_a_time_names_its_zone() -> None:
     assert at.since_ms == 1794787200000
     assert said(orders="timestamp:2026-11-16T01:00:00+01:00")[0].since_ms == at.since_ms
     assert "no time zone" in refused("counts/orders", "timestamp:2026-11-16T00:00:00")
-    assert "no time of the form" in refused("counts/orders", "timestamp:yesterday")
+    assert "not a time of the form" in refused("counts/orders", "timestamp:yesterday")
 
 
 @pytest.mark.parametrize("value", ["later", "1200", "[1]", "", "timestamp", '{"orders":'])
 def test_what_is_no_place_is_refused(value: str) -> None:
-    assert "no place to go on from" in refused("counts/orders", value)
+    assert "not a place to resume from" in refused("counts/orders", value)
 
 
 @pytest.mark.parametrize("place", ["counts", "counts/", "/@0", "counts/@x", "counts/@"])
@@ -111,7 +111,7 @@ def test_of_any_source_it_can_be_said_that_it_begins() -> None:
 def test_rate_and_socket_can_only_begin_again() -> None:
     assert said(ticks="initial")[3].word is Word.INITIAL
     for value in ("earliest", "latest", "timestamp:2026-11-16T00:00:00Z", '{"offset": 1}'):
-        assert "'rate' can only begin again" in refused("counts/ticks", value)
+        assert "'rate' can only start from its beginning" in refused("counts/ticks", value)
 
 
 def test_of_another_source_weir_knows_no_words_but_takes_its_offset() -> None:

@@ -128,7 +128,7 @@ def test_a_place_for_copies_that_does_not_answer_keeps_no_job_from_starting(
     again.step()
     waited_for(lambda: notes(again))
     assert notes(again)[0].startswith(
-        "files of old checkpoints are left behind: the storage could not use far"
+        "files of old checkpoints could not be deleted: the storage could not use far"
     )
     again.coordinator.stop()
 

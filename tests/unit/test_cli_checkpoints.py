@@ -281,12 +281,12 @@ def test_the_tables_fit_eighty_columns(weir: Weir, job: FakeJob) -> None:
 
 def test_orphans_are_listed_with_their_bytes_and_stay(weir: Weir, job: FakeJob) -> None:
     assert weir("checkpoints", "wordcount", "--orphans").out == (
-        "the next sweep of wordcount would delete nothing\n"
+        "the next cleanup of wordcount would delete nothing\n"
     )
     left = write(job.dir / paths.pins(job.name, Generation(1)) / "queries/counts/offsets/7", "left")
     key = str(left.relative_to(job.dir))
     out = weir("checkpoints", "wordcount", "--orphans").out
-    assert out == f"      4 B  {key}\nthe next sweep of wordcount would delete 1 file, 4 B\n"
+    assert out == f"      4 B  {key}\nthe next cleanup of wordcount would delete 1 file, 4 B\n"
     LocalStore(job.dir).create(paths.begun(job.name, CheckpointId(4)), b"{}")
     out = weir("checkpoints", "wordcount", "--orphans").out
     assert key not in out and "under way: checkpoint 4; pins and copies are left out" in out
@@ -439,7 +439,7 @@ def test_a_stopped_job_keeps_what_changes_on_the_way(weir: Weir, job: FakeJob) -
 def test_only_a_savepoint_can_be_claimed(point: str, weir: Weir, job: FakeJob) -> None:
     answer = weir("restore", "wordcount", point, "--claim")
     assert answer.code == 2 and "--claim can't be" in answer.err
-    assert "a checkpoint is the job's own already" in answer.err
+    assert "a checkpoint already belongs to the job" in answer.err
     assert job.requests.pending() == []
 
 
@@ -471,9 +471,9 @@ def test_a_restore_of_a_stopped_job_can_be_withdrawn(weir: Weir, job: FakeJob) -
     nothing = weir("restore", "wordcount", "--withdraw")
     assert nothing.code == 1 and "none is recorded" in nothing.err
     asked = weir("restore", "wordcount", "41")
-    assert "to withdraw it: weir restore wordcount --withdraw" in asked.err
+    assert "to cancel it: weir restore wordcount --withdraw" in asked.err
     answer = weir("restore", "wordcount", "--withdraw")
-    assert answer.out == "withdrawn: the next 'weir run /jobs/wordcount.py' resumes where wordcount was\n"
+    assert answer.out == "cancelled: the next 'weir run /jobs/wordcount.py' resumes where wordcount was\n"
     assert opening(LocalStore(job.dir), job.name) is None
     for wrong in (["41", "--withdraw"], []):
         assert weir("restore", "wordcount", *wrong).code == 2
@@ -528,10 +528,10 @@ def test_a_restore_that_has_taken_sinks_back_only_goes_on(weir: Weir, job: FakeJ
 
 
 def test_a_restore_that_failed_says_what_why_and_what_to_do(weir: Weir, job: FakeJob) -> None:
-    Supervisor(job, done=False, what="a file is gone", why="somebody deleted it", hint="bring it back")
+    Supervisor(job, done=False, what="a file is gone", why="somebody deleted it", hint="put it back")
     answer = weir("restore", "wordcount", "latest")
     assert answer.code == 1
-    assert "error: a file is gone\n  why: somebody deleted it\n  what to do: bring it back" in answer.err
+    assert "error: a file is gone\n  why: somebody deleted it\n  what to do: put it back" in answer.err
 
 
 def test_a_file_in_a_copy_dir_is_named_from_the_root(
@@ -581,7 +581,7 @@ def test_settings_of_a_running_job_are_changed(weir: Weir, job: FakeJob) -> None
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], "there is nothing to change; these can be: execution.checkpointing.interval, "),
+        ([], "no setting is given; these can be changed: execution.checkpointing.interval, "),
         (["-D", "execution.checkpointing.mode=at_least_once"], "on a running job only"),
         (["-D", f"{INTERVAL}=soon"], "a whole number with a unit"),
         (["-D", f"{INTERVAL}l=1s"], f"did you mean '{INTERVAL}'"),

@@ -315,11 +315,11 @@ def test_the_hint_of_a_failure_names_the_attempt_that_failed(weir: Weir, job: Fa
     job.event("failure", {"what": failure.what, "why": "", "hint": failure.hint})
     assert "'weir logs wordcount --attempt 1' shows its last output" in weir("status", "wordcount").out
     job.event(
-        "failure", {"what": "Spark failed", "why": "", "hint": "'weir logs wordcount' has the whole stack"}
+        "failure", {"what": "Spark failed", "why": "", "hint": "'weir logs wordcount' has the full stack"}
     )
     job.restart()
     seen = weir("status", "wordcount", "--json").json["failure"]["hint"]
-    assert seen == "'weir logs wordcount --attempt 1' has the whole stack"
+    assert seen == "'weir logs wordcount --attempt 1' has the full stack"
 
 
 def test_cancel_of_a_lost_job_says_that_nobody_is_there(weir: Weir, job: FakeJob) -> None:
@@ -356,12 +356,12 @@ def test_logs_shows_the_last_lines_of_the_newest_attempt_over_turned_files(weir:
 
 
 def test_output_that_is_not_there_is_said_with_what_is(weir: Weir, job: FakeJob) -> None:
-    assert "no driver has been started" in weir("logs", "wordcount").err
+    assert "no supervisor has started a driver" in weir("logs", "wordcount").err
     job.log(1, "x\n")
     answer = weir("logs", "wordcount", "--attempt", "7")
     assert answer.code == 2 and "there is output of attempt 1" in answer.err
     assert "only a run with -d" in weir("logs", "wordcount", "--supervisor").err
-    assert "one JSON object needs one" in weir("logs", "wordcount", "-f", "--json").json["error"]["why"]
+    assert "can't be one JSON object" in weir("logs", "wordcount", "-f", "--json").json["error"]["why"]
 
 
 def test_follow_goes_on_over_turned_files_and_attempts_until_the_job_ends(

@@ -136,7 +136,7 @@ def test_the_settings_file_is_here_or_beside_the_job_file_or_named(weir: Weir, t
         (
             ["job.py", "-s", "latest", "--set-offsets", "counts/orders=later"],
             2,
-            "--set-offsets counts/orders can't be used\n  why: 'later' is no place to go on from",
+            "--set-offsets counts/orders can't be used\n  why: 'later' is not a place to resume from",
         ),
     ],
 )

@@ -152,7 +152,7 @@ def test_the_bar_shows_what_the_journal_says_of_this_request(job: FakeJob, tmp_p
     job.event("savepoint progress", asdict(SavepointProgress("mine", "copy", 10, 100)))
     look("mine")
     assert bar.shown == [
-        "wordcount: processing what the sources hold",
+        "wordcount: processing the remaining input",
         "wordcount: copying",
         (10, 100),
     ]
@@ -216,7 +216,7 @@ def test_the_catalogue_has_what_is_in_the_savepoint_dir_and_what_the_journal_nam
     assert one["verified"]["damage"] == [] and found[2]["verified"] is None
     assert one["restorable"]["answer"] == "unknown" and found[0]["restorable"] is None
     out = weir("savepoints").out
-    assert f"to know: weir plan FILE -s {first.place}" in " ".join(out.split())
+    assert f"to find out: weir plan FILE -s {first.place}" in " ".join(out.split())
     assert "another" in out and "1f3c9a2" in out and "never" in out
     assert f"{broken}: it has format 3" in out.replace("\n", " ").replace("  ", " ")
     assert weir("savepoints", "nobody").code == 2
@@ -426,7 +426,7 @@ def test_what_is_whole_is_loaded_when_asked_and_the_catalogue_knows(
     job = str(tmp_path / "weir/wordcount")
     assert asked["paths"] == [job, f"{job}/chk-1", done.place]  # chk-2 is no use to load
     assert asked["rows"] == {job: {}, f"{job}/chk-1": {}, done.place: {"counts": {0: 1234}}}
-    assert "not looked into: query counts, operator 1 (globalLimit)" in found.out
+    assert "not checked: query counts, operator 1 (globalLimit)" in found.out
     assert "1,233 rows of state loaded\n    operator 0 has 1233 rows instead of 1234" in found.out
     assert "damaged: operator 0 has 1233 rows" in " ".join(weir("savepoint", "show", done.place).out.split())
     (body,) = weir("verify", done.place, "--json").json["checked"]

@@ -104,7 +104,7 @@ def test_what_is_asked_for_wrongly_is_told_without_spark(weir: Weir, tmp_path: P
     assert answer.code == 2 and "nowhere can't be read" in answer.err
     assert "there is no such place" in answer.err and "<dir>/<job>/chk-<number>" in answer.err
     answer = weir("state", "show", "nowhere", "--conf", "heartbeat.timeout=3s", "--json")
-    assert answer.code == 2 and "Spark's own keys" in answer.json["error"]["why"]
+    assert answer.code == 2 and "spark.* keys only" in answer.json["error"]["why"]
     answer = weir("state")
     assert answer.code == 2 and "did you mean 'weir state show' or 'weir state export'" in answer.err
 

@@ -229,7 +229,7 @@ def test_an_unknown_key_names_the_nearest_and_the_layer(
 ) -> None:
     text = refused(UnknownKeyError, **layers)
     assert nearest in text
-    assert f"given in {place}" in text
+    assert f"from {place}" in text
 
 
 def test_an_unknown_key_in_the_file_is_refused_even_if_nothing_is_near(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_a_bad_value_names_key_value_layer_and_reason(key: str, value: str, reas
 def test_the_stronger_of_two_layers_that_contradict_each_other_is_blamed(tmp_path: Path) -> None:
     file = written(tmp_path, "heartbeat.interval: 1 min\n")
     text = refused(BadValueError, file=file, environ={"WEIR_HEARTBEAT_TIMEOUT": "20 s"})
-    assert text.startswith("WEIR_HEARTBEAT_TIMEOUT can't be '20 s' (given in the environment)")
+    assert text.startswith("WEIR_HEARTBEAT_TIMEOUT can't be '20 s' (from the environment)")
 
 
 @pytest.mark.parametrize("value", [True, None, [1], 1.5])
@@ -414,11 +414,11 @@ def test_flinks_words_are_read_in_any_case_with_dashes_or_underscores(word: str)
     [
         ((MODE, "at_least_once"), ("unaligned.enabled", "true"), "never waits at a barrier"),
         ((MODE, "at_least_once"), ("aligned-checkpoint-timeout", "1 s"), "never waits at a barrier"),
-        ((CHECKPOINTING + "storage", "memory"), ("copy-dir", "/mnt"), "has no files that could be copied"),
-        ((COMMIT, "checkpoint"), ("mode", "at_least_once"), "agree only when it is aligned"),
-        ((COMMIT, "checkpoint"), ("unaligned.enabled", "true"), "agree only when it is aligned"),
-        ((COMMIT, "checkpoint"), ("aligned-checkpoint-timeout", "1 s"), "agree only when it is aligned"),
-        ((COMMIT, "checkpoint"), ("interval", "off"), "nothing would be shown"),
+        ((CHECKPOINTING + "storage", "memory"), ("copy-dir", "/mnt"), "has no files to copy"),
+        ((COMMIT, "checkpoint"), ("mode", "at_least_once"), "agree only if it is aligned"),
+        ((COMMIT, "checkpoint"), ("unaligned.enabled", "true"), "agree only if it is aligned"),
+        ((COMMIT, "checkpoint"), ("aligned-checkpoint-timeout", "1 s"), "agree only if it is aligned"),
+        ((COMMIT, "checkpoint"), ("interval", "off"), "no output would become visible"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused_and_the_stronger_is_blamed(
@@ -428,7 +428,7 @@ def test_settings_that_contradict_each_other_are_refused_and_the_stronger_is_bla
     for weak, strong in ((first, second), (second, first)):
         file = written(tmp_path, f"{weak[0]}: {weak[1]}")
         text = refused(BadValueError, file=file, overrides=dict([strong]))
-        assert text.startswith(f"{strong[0]} can't be '{strong[1]}' (given in the command line)")
+        assert text.startswith(f"{strong[0]} can't be '{strong[1]}' (from the command line)")
         assert f"{weak[0]} is {weak[1]}" in text and reason in text
 
 
@@ -436,7 +436,7 @@ def test_output_that_waits_for_checkpoints_gets_them_by_count_or_by_time() -> No
     by_count = {COMMIT: "checkpoint", INTERVAL: "off", CHECKPOINTING + "interval-records": "100"}
     resolve(file=None, overrides=by_count).changed({INTERVAL: "off"})
     by_time = resolve(file=None, overrides={COMMIT: "checkpoint"})
-    with pytest.raises(BadValueError, match="nothing would be shown"):
+    with pytest.raises(BadValueError, match="no output would become visible"):
         by_time.changed({INTERVAL: "off"})
 
 
@@ -487,4 +487,4 @@ def test_what_cannot_be_changed_on_a_running_job_is_refused(
 ) -> None:
     with pytest.raises(kind) as caught:
         changed(Settings(), {key: value})
-    assert words in str(caught.value) and "given in the request" in str(caught.value)
+    assert words in str(caught.value) and "from the request" in str(caught.value)

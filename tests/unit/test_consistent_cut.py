@@ -110,7 +110,7 @@ def test_one_that_an_earlier_weir_has_completed_is_refused_and_passed_over(tmp_p
     job = KeptJob(tmp_path)
     job.take(12, job.pins(), job.batch(0), 0)
     wrong = inconsistent(job, 13)
-    says = "is no consistent cut: query fast resumes at entry 9 of channel all, which is cut at entry 4"
+    says = "is not a consistent cut: query fast resumes at entry 9 of channel all, which is cut at entry 4"
     assert verify(job.store, wrong) == [f"chk-13.json {says}"]
     with pytest.raises(InconsistentCheckpointError) as refused:
         resolve(job.store, job.job, "chk-13")

@@ -259,7 +259,7 @@ def test_only_a_thorough_look_reads_state(rocksdb: Path, job: KeptJob) -> None:
     known = Contents({f"queries/counts/state/0/0/{SST}": files.checksum(sst)})
     write(sst, "keys and VALUES")
     assert not collect(rocksdb).wrong
-    assert collect(rocksdb, known).wrong == {f"state/0/0/{SST}": "is not what a checkpoint has of it"}
+    assert collect(rocksdb, known).wrong == {f"state/0/0/{SST}": "differs from what a checkpoint has of it"}
     write(delta, delta.read_bytes().replace(b"batch", b"BATCH"))
     assert found(job) == []
     torn = look(job.store, job.job, FIRST, thorough=True)

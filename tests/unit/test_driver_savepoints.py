@@ -81,7 +81,7 @@ class Bench:
     def delivered(self, manifest: Manifest, *, final: bool, halted: Callable[[], bool]) -> None:
         self.final.append(final)
         if self.undelivered:
-            raise NoSavepointError(job=self.job.job, reason=self.undelivered, todo="ask once more")
+            raise NoSavepointError(job=self.job.job, reason=self.undelivered, todo="try again")
 
     def facts(self, manifest: Manifest, wanted: Wanted) -> Facts:
         return Facts(wanted.trigger, wanted.by, wanted.since)
@@ -143,7 +143,7 @@ def test_one_that_fails_says_why_and_the_next_is_taken(bench: Made, tmp_path: Pa
     first, second = one.wait_for(m.Answered, 2)
     assert not first.done and "savepoint-dir" in first.body["why"] and "weir stop job" in first.body["hint"]
     assert "the job's own directory" in second.body["why"]
-    goes_on, again = "the job goes on; ask for it again", "ask for it again when the job runs again"
+    goes_on, again = "the job continues; take it again", "take it again when the job runs"
     refusals = {"a query of the job is down": goes_on, "the job is ending": again, "the job was ended": again}
     for count, (reason, hint) in enumerate(refusals.items(), start=3):
         one.refuse = reason
@@ -205,7 +205,7 @@ def test_the_end_of_the_job_gives_up_what_is_copied_and_refuses_what_waits(
     one.savepoints.settle()
     answers = {a.request: a for a in one.wait_for(m.Answered, 2)}
     assert [answers[name].body["reason"] for name in ("first", "second")] == ["the job was ended"] * 2
-    assert answers["first"].body["hint"] == "ask for it again when the job runs again"
+    assert answers["first"].body["hint"] == "take it again when the job runs"
     assert list((tmp_path / "saved").iterdir()) == [] and one.held == set()
 
 
@@ -325,7 +325,7 @@ def test_a_savepoint_that_a_restore_waits_for_stays(bench: Made, tmp_path: Path)
 
 
 def test_a_schedule_needs_a_place() -> None:
-    with pytest.raises(BadValueError, match="savepoint-dir must say where to"):
+    with pytest.raises(BadValueError, match="savepoint-dir must be set"):
         resolve(file=None, overrides={"savepoint.schedule": "1 h"})
     for text in ("0", "5, 6", "soon", "1 d, 2 d", "0 s"):
         with pytest.raises(BadValueError):

@@ -62,7 +62,7 @@ def test_complete_results_are_not_appended() -> None:
     for sink in (weir.sinks.files("memory://out"), kafka("localhost:1", "topic")):
         with pytest.raises(SinkMismatchError) as refused:
             sink.check(query_name("counts"), FRAME, "complete")
-        assert "each batch has the whole result" in refused.value.why and "update" in refused.value.hint
+        assert "each batch has the complete result" in refused.value.why and "update" in refused.value.hint
 
 
 def test_a_table_without_a_key_takes_only_what_is_appended() -> None:

@@ -32,7 +32,7 @@ def test_a_failure_that_was_reported_has_the_same_form() -> None:
 
 def test_anything_else_is_a_breakdown_of_weir() -> None:
     assert error_form(KeyError("token='x1y2'")) == {
-        "what": "weir broke down: KeyError: \"token='***'\"",
+        "what": "internal error in weir: KeyError: \"token='***'\"",
         "why": "",
         "hint": "",
     }

@@ -148,7 +148,7 @@ def words(act: Callable[[], object], what: str) -> str:
     try:
         act()
     except WeirError as error:
-        assert error.what and not error.what.startswith("weir broke"), what
+        assert error.what and not error.what.startswith("internal error in weir"), what
         return error.text
     except Exception as error:
         raise AssertionError(f"{what}: {type(error).__name__}: {error}") from error

@@ -139,8 +139,8 @@ def test_no_password_is_in_a_failure_though_a_line_of_the_job_file_has_it(tmp_pa
 
 
 def test_what_a_jvm_printed_is_shown_where_no_log_keeps_it() -> None:
-    error = JvmNotStartedError(seen="what it said is above")
-    assert "what it said is above" in error.text
+    error = JvmNotStartedError(seen="its output is above")
+    assert "its output is above" in error.text
     assert shows_output(error)
     assert shows_output(ValueError("of nobody's"))
     assert not shows_output(NoSuchJobError(job="orders", dir="weir-data")), "its own words are enough"

@@ -94,7 +94,9 @@ def test_files_that_did_not_come_along_are_refused(folder: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("planned", [11, NO_BATCH])
 def test_output_that_the_live_files_know_nothing_of_is_refused(folder: Path, planned: int) -> None:
-    with pytest.raises(SinkMismatchError, match=f"up to 12, and the live files know only up to {planned}"):
+    with pytest.raises(
+        SinkMismatchError, match=f"up to 12, and the live files know only those up to {planned}"
+    ):
         log(folder).fit(BatchId(planned), NO_BATCH)
 
 
@@ -107,7 +109,7 @@ def test_a_log_is_taken_back_as_far_as_it_tells_batches_apart(folder: Path) -> N
     log(folder).rewind(BatchId(4))  # Spark has not deleted what it compacted yet
     assert log(folder).newest() == 4
     (folder / LOG / "2").unlink()
-    with pytest.raises(SinkMismatchError, match="compacted behind batch 3"):
+    with pytest.raises(SinkMismatchError, match="compacted after batch 3"):
         log(folder).rewind(BatchId(3))
     log(folder).rewind(NO_BATCH)
     assert log(folder).newest() == NO_BATCH
@@ -151,7 +153,7 @@ def test_a_rewind_to_entries_that_name_files_elsewhere_is_refused_before_it_is_b
 
 def test_a_new_folder_begins_behind_the_batch_that_the_query_goes_on_behind(tmp_path: Path) -> None:
     new = log(tmp_path / "new")
-    with pytest.raises(SinkMismatchError, match="ends with batch -1, and the query goes on behind batch 12"):
+    with pytest.raises(SinkMismatchError, match="ends with batch -1, and the query resumes after batch 12"):
         new.check_rewind(BatchId(12), new=False)
     new.check_rewind(BatchId(12), new=True)
     for _ in range(2):
@@ -181,7 +183,7 @@ def test_a_folder_that_began_behind_a_batch_goes_back_before_it(tmp_path: Path) 
 
 def test_a_log_that_lost_its_end_is_refused(folder: Path) -> None:
     for new in (True, False):
-        with pytest.raises(SinkMismatchError, match=r"ends with batch 12, and .* behind batch 20"):
+        with pytest.raises(SinkMismatchError, match=r"ends with batch 12, and .* after batch 20"):
             log(folder).check_rewind(BatchId(20), new=new)
-    with pytest.raises(SinkMismatchError, match="go on from a checkpoint or savepoint with a new folder"):
+    with pytest.raises(SinkMismatchError, match="resume from a checkpoint or savepoint with a new folder"):
         log(folder).fit(BatchId(20), BatchId(20))

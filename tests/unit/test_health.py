@@ -141,7 +141,7 @@ def test_a_query_falls_behind_when_its_newest_batches_all_leave_more_over(
     found = judge(seen, [], [], "off", Clock().now(), [query] if late else [])
     assert found.level is (Level.WARN if late else Level.OK)
     if late:
-        assert found.words.startswith("counts can't keep up: ") and "records wait" in found.words
+        assert found.words.startswith("counts can't keep up: ") and "records are unread" in found.words
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def test_every_malformed_request_is_answered_and_the_job_runs_on(run: Run, drive
         for number, name in enumerate(MALFORMED):
             answer = client.answer(f"request-{number}")
             assert answer["done"] is False and answer["reason"], name
-            assert "weir broke down" not in answer["reason"]
+            assert "internal error in weir" not in answer["reason"]
         assert client.call("checkpoint") == {"done": True, "id": 7}  # and nothing is in its way
 
     assert run(steps) is JobState.CANCELED

@@ -67,7 +67,7 @@ def test_bad_files_are_refused_with_words(tmp_path: Path) -> None:
     assert "job.py:2: ZeroDivisionError" in refused(write(tmp_path, "1 / 0"))
     assert "SyntaxError" in refused(write(tmp_path, "def"))
     assert "ended by itself with exit code 3" in refused(write(tmp_path, "raise SystemExit(3)"))
-    assert "exit code 1, before there was a job: no" in refused(write(tmp_path, "raise SystemExit('no')"))
+    assert "exit code 1, before it made a job: no" in refused(write(tmp_path, "raise SystemExit('no')"))
 
 
 def test_what_a_file_prints_before_it_ends_is_the_reason(
@@ -88,7 +88,7 @@ def test_a_program_that_starts_its_queries_by_itself_is_refused_before_it_does(t
     )
     file = write(tmp_path, text)
     why = refused(file)
-    assert ".start() on a writer" in why and "by itself" in why
+    assert ".start() on a writer" in why and "starts a query" in why
     assert ".toTable() on a writer" in refused(write(tmp_path, text.replace("start('out')", "toTable('t')")))
 
 

@@ -196,7 +196,7 @@ def test_weir_clean_shows_first_and_deletes_when_it_is_told_to(job: FakeJob, wei
     done = weir(*command, "-y")
     assert done.code == 0 and "deleted" in done.out
     assert not left.path.exists() and len(list((job.dir / paths.logs(job.name)).iterdir())) == 2
-    assert "nothing is left over" in weir(*command).out
+    assert "there is nothing to delete" in weir(*command).out
     assert weir("clean", "nope", "--dir", str(job.dir)).code == 2
 
 

@@ -265,7 +265,7 @@ def test_what_spark_s_files_say_of_each_other_stays_inside(job: KeptJob, told: d
     metadata = job.root() / "queries/counts/state/0/_metadata/metadata"
     body = {"operatorInfo": {"operatorId": 0, "operatorName": "x"}, "stateStoreInfo": [told]}
     metadata.write_text("v1\n" + json.dumps(body))
-    with pytest.raises(ValueError, match="no file of a query"):
+    with pytest.raises(ValueError, match="not a file of a query"):
         closure(job.root() / "queries/counts", BatchId(0))
 
 

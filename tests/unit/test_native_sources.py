@@ -50,8 +50,8 @@ def test_a_rate_is_a_rate() -> None:
     [
         ({}, "either topics or a pattern"),
         ({"topics": "a", "pattern": "b.*"}, "either topics or a pattern"),
-        ({"topics": ["a", ""]}, "no names of topics"),
-        ({"topics": "a,b"}, "no names of topics"),
+        ({"topics": ["a", ""]}, "not topic names"),
+        ({"topics": "a,b"}, "not topic names"),
         ({"topics": "a", "starting": "begin"}, "'earliest', 'latest'"),
         ({"topics": "a", "lost_data": "ignore"}, "'fail' or 'skip'"),
         ({"topics": "a", "max_records": 0}, "max_records must be 1"),

@@ -124,7 +124,7 @@ def test_what_can_not_work_later_either_is_dropped(job: KeptJob, fails: str) -> 
     with pytest.raises(WeirError):
         code.start("chk-41", failing(MISMATCH))
     assert pending(job) is None
-    assert code.notes[-1] == "the restore from chk-41 is dropped: the job stays where it was"
+    assert code.notes[-1] == "the restore from chk-41 is cancelled: the job stays where it was"
     assert Code(job, "v1").start().live.generation == 1
 
 
@@ -133,7 +133,7 @@ def test_what_may_work_later_is_taken_up_and_can_be_withdrawn(job: KeptJob) -> N
     with pytest.raises(DatabaseError):
         code.start("chk-41", failing(UNREACHABLE))
     assert pending(job) == 2
-    assert "to give it up: weir restore job --withdraw" in code.notes[-1]
+    assert "to cancel it: weir restore job --withdraw" in code.notes[-1]
 
 
 def test_nothing_is_dropped_once_sinks_are_taken_back(job: KeptJob) -> None:
@@ -147,7 +147,7 @@ def test_nothing_is_dropped_once_sinks_are_taken_back(job: KeptJob) -> None:
     with pytest.raises(SinkMismatchError):
         code.start(None, failing(MISMATCH))
     assert pending(job) == 2
-    assert "the next start resumes that from chk-41" in code.notes[-1]
+    assert "the next start resumes the one from chk-41" in code.notes[-1]
     assert Code(job, "v1").start().live.generation == 2
 
 

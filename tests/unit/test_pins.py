@@ -512,7 +512,7 @@ def test_copies_of_another_life_of_the_job_are_not_written_over(job: KeptJob, tm
 
 
 def test_the_second_place_is_not_the_first(job: KeptJob) -> None:
-    with pytest.raises(BadValueError, match="where the files are already"):
+    with pytest.raises(BadValueError, match="which already holds the files"):
         job.pins(copy_dir=job.folder)
 
 

@@ -168,7 +168,7 @@ def test_storage_is_tried_for_real_and_nothing_is_left_behind(tmp_path: Path) ->
 def test_storage_that_is_not_there_yet_is_not_made(tmp_path: Path) -> None:
     check = preflight.check_storage(str(tmp_path / "a" / "b"))
     assert check.verdict is Verdict.OK
-    assert "can be made" in check.found
+    assert "can be created" in check.found
     assert list(tmp_path.iterdir()) == []
 
 

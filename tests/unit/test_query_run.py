@@ -318,7 +318,7 @@ def test_a_batch_after_one_that_another_run_decided_is_refused_before_it_is_reco
             each.check_next(BatchId(4))
         with pytest.raises(FencedError) as caught:
             each.submit(Staged(BatchId(4), one))
-        assert "batch 3 was decided by another run" in caught.value.why
+        assert "another run (it decided batch 3 " in caught.value.why
         each.submit(Staged(BatchId(3), one))
         each.submit(Staged(BatchId(4), one))
         with pytest.raises(FencedError):

@@ -383,7 +383,7 @@ def test_a_newer_point_that_was_asked_for_meanwhile_is_dropped_and_the_rewind_fi
     start = Start(begun, {COUNTS: outputs.sink(COUNTS), OTHER: outputs.sink(OTHER)}, 3)
     with pytest.raises(RewindBegunError):
         start.start()
-    assert pending(begun) == 2 and "the next start resumes that from chk-42" in start.notes[-1]
+    assert pending(begun) == 2 and "the next start resumes the one from chk-42" in start.notes[-1]
     with pytest.raises(RunsError):
         Start(begun, {COUNTS: outputs.sink(COUNTS), OTHER: outputs.sink(OTHER)}, 4).start()
     assert (outputs.last(COUNTS), outputs.last(OTHER)) == (3, 3)

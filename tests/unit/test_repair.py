@@ -89,11 +89,11 @@ def test_what_runs_again_is_said(job: KeptJob) -> None:
     empty(live(job) / "commits/2")
     found = plan(job.store, job.job)
     assert found is not None and found.replays[0].text == (
-        "query counts goes on behind batch 1: batch 2 runs again, and what it delivered is rewound"
+        "query counts resumes after batch 1: batch 2 runs again, and what it delivered is rewound"
     )
     empty(live(job) / "state/0/0/2.delta")
     found = plan(job.store, job.job)
-    assert found is not None and "goes on behind batch 0: batches 1 to 2 run again" in found.replays[0].text
+    assert found is not None and "resumes after batch 0: batches 1 to 2 run again" in found.replays[0].text
 
 
 def test_values_of_the_author_go_with_the_batch(job: KeptJob) -> None:
@@ -151,7 +151,7 @@ def test_output_that_can_not_be_taken_back_is_not_delivered_twice_unasked(job: K
     job.store.put(paths.completed(job.job, CheckpointId(5)), encode(told))
     empty(live(job) / "commits/2")
     found = plan(job.store, job.job)
-    assert found is not None and found.replays[0].text.endswith("can't be rewound: it comes twice")
+    assert found is not None and found.replays[0].text.endswith("can't be rewound: it is delivered again")
     with pytest.raises(NotRewindableError, match="counts"):
         opened(job)
     assert generations.numbers(job.store, job.job) == [1]

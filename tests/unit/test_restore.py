@@ -128,7 +128,9 @@ def test_a_damaged_file_is_found_and_the_one_before_is_taken(
 def test_when_all_are_damaged_it_says_so(job: KeptJob) -> None:
     three(job)
     (job.root() / "pins" / QUERY / "metadata").unlink()
-    with pytest.raises(NoSuchCheckpointError, match="no checkpoint is whole: chk-43 queries/counts/metadata"):
+    with pytest.raises(
+        NoSuchCheckpointError, match="no checkpoint is intact: chk-43 queries/counts/metadata"
+    ):
         intend(job)
     assert generations.opening(job.store, job.job) is None
 
@@ -202,7 +204,7 @@ def test_latest_is_a_checkpoint_before_its_copy_and_the_copy_when_the_checkpoint
         job.store.delete(paths.completed(job.job, CheckpointId(id)))
     assert latest(job) == older
     shutil.rmtree(older)
-    with pytest.raises(NoSuchCheckpointError, match=f"no checkpoint is whole: {place}"):
+    with pytest.raises(NoSuchCheckpointError, match=f"no checkpoint is intact: {place}"):
         latest(job)
 
 

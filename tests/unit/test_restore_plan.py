@@ -124,7 +124,7 @@ def test_a_gained_column_is_converted() -> None:
     assert made is not None
     assert made.fields == (0, None, None)
     assert made.fresh == (None, 0.0, 0)
-    assert part(found).notes == ("avg(v) begins anew: it covers the rows since the savepoint only",)
+    assert part(found).notes == ("avg(v) starts again: it covers the rows since the savepoint only",)
     assert found.overall is Overall.FITS
 
 
@@ -279,7 +279,7 @@ def test_a_log_of_files_is_cut_only_where_it_is() -> None:
 
 def test_some_partitions_of_a_source_that_is_new_are_not_enough() -> None:
     given = Position("goes on", '{"o":{"0":7}}', others=(("o", 1),))
-    with pytest.raises(BadOffsetsError, match="says nothing of o-1"):
+    with pytest.raises(BadOffsetsError, match="gives nothing for o-1"):
         set_to(shape(sources=["json /a"]), shape(sources=["json /a", "kafka o"]), ["-"], at1=given)
 
 
@@ -327,7 +327,7 @@ def test_a_source_does_not_get_or_lose_the_name_that_spark_finds_it_by(names: tu
     was, name = names
     found = planned(shape(sources=[was]), shape(sources=[name]), "counts/@0=0")
     assert verdicts(found, "source") == {(0, 0): ["incompatible"]}
-    assert "a query of another name begins anew" in part(found, "source").todo
+    assert "a query with another name starts from the beginning" in part(found, "source").todo
 
 
 def test_a_sink_may_be_swapped() -> None:
@@ -367,9 +367,9 @@ def test_the_plan_as_people_and_programs_read_it() -> None:
             "counts",
             "  source   0        json /in                                 kept",
             "  operator 0        aggregation by k                         rescaled, converted",
-            "      sum(v) begins anew: it covers the rows since the savepoint only",
+            "      sum(v) starts again: it covers the rows since the savepoint only",
             "  operator 1        dedup by id                              dropped",
-            "      given up: 1200 rows of state",
+            "      lost: 1200 rows of state",
             "  sink              files /out                               kept",
             "",
             "fits with loss: counts operator 1 (1200 rows of state); to allow all of that: -n",

@@ -209,7 +209,7 @@ def test_a_name_that_is_taken_by_another_life_of_the_job_gets_a_longer_one(
     first = take(job.store, manifest, str(tmp_path / "saved"), FACTS, job.clock)
     second = take(job.store, manifest, str(tmp_path / "saved"), FACTS, job.clock)
     assert second.place == f"{first.place}-{job.origin.lineage[:8]}"
-    with pytest.raises(SavepointPlaceError, match="a savepoint of this name is there"):
+    with pytest.raises(SavepointPlaceError, match="a savepoint of this name exists"):
         take(job.store, manifest, str(tmp_path / "saved"), FACTS, job.clock)
     assert len(list((tmp_path / "saved").iterdir())) == 2
 
@@ -290,7 +290,7 @@ def test_that_the_name_of_a_new_one_is_taken_is_said_before_spark_is_asked(
     done, target, no_spark = taken(job, tmp_path / "saved"), str(tmp_path / "made"), cast("Any", None)
     for name in (f"wordcount-7-{word}", f"wordcount-7-{word}-{job.origin.lineage[:8]}"):
         shutil.copytree(done.place, Path(target, name))
-    with pytest.raises(SavepointPlaceError, match="a savepoint of this name is there"):
+    with pytest.raises(SavepointPlaceError, match="a savepoint of this name exists"):
         if word == "edited":
             edit(no_spark, done.place, target, delete="true")
         else:
@@ -336,7 +336,7 @@ def test_what_is_no_manifest_or_not_for_this_weir_is_refused_by_name(job: KeptJo
     done = taken(job, tmp_path / "saved")
     assert decode(encode(done.savepoint), "x") == done.savepoint
     whole = {key: value for key, value in json.loads(encode(done.savepoint)).items() if key != "checksum"}
-    assert "is not what its checksum says" in refused(whole)
+    assert "does not match its checksum" in refused(whole)
     whole["format"] = 1  # as an earlier weir wrote it, without a checksum
     assert decode(json.dumps({**whole, "added": 1}).encode(), "x") == done.savepoint.model_copy(
         update={"format": 1}
@@ -346,11 +346,11 @@ def test_what_is_no_manifest_or_not_for_this_weir_is_refused_by_name(job: KeptJo
     )
     assert refused({**whole, "format": FORMAT + 1}).endswith("a newer weir wrote it")
     later = encode(done.savepoint).replace(b'"job":', b'"added": 1, "job":', 1)
-    assert "is not what its checksum says" in refused(later.decode())
+    assert "does not match its checksum" in refused(later.decode())
     resealed = seal(re.sub(rb'"checksum": "[0-9a-f]*"', b'"checksum": ""', later, count=1))
     assert refused(resealed.decode()) == "it has added, which this weir does not know: a newer weir wrote it"
     lost = {key: value for key, value in whole.items() if key != "lineage"}
-    assert refused(lost) == "its manifest.json is not whole: lineage: Field required"
+    assert refused(lost) == "its manifest.json is damaged: lineage: Field required"
     assert "can't be the name of a job" in refused({**whole, "job": "../up"})
     assert "can't be the name of a query" in refused(
         {**whole, "queries": {"a/b": whole["queries"]["counts"]}}
@@ -362,7 +362,7 @@ def test_what_is_no_manifest_or_not_for_this_weir_is_refused_by_name(job: KeptJo
     assert "is there twice" in refused({**whole, "files": [one, one]})
     for path in ("queries/other/offsets/1", "user-state/other/1.json", "channels/other/log/000000003.json"):
         why = refused({**whole, "files": [{**one, "path": path}]})
-        assert why == f"its manifest.json is not whole: the path {path!r} is of 'other', which is not in it"
+        assert why == f"its manifest.json is damaged: the path {path!r} is of 'other', which is not in it"
 
 
 def escape(manifest: dict[str, Any], folder: Path) -> None:

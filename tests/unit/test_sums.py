@@ -63,7 +63,7 @@ def test_a_flipped_digit_in_a_ledger_is_damage_and_named() -> None:
     data = store.get(ENTRY)
     assert data is not None
     store.put(ENTRY, data.replace(b'"batch":1', b'"batch":0'))
-    with pytest.raises(LostLedgerError, match=r"_weir/log/000000003\.json is not what its own checksum says"):
+    with pytest.raises(LostLedgerError, match=r"_weir/log/000000003\.json does not match its own checksum"):
         log_of(store).catch_up()
     with pytest.raises(LostLedgerError):
         log_of(store).append(lambda _: fence(Token(Attempt(2), Run(1))))
@@ -117,6 +117,6 @@ def test_a_reader_of_files_names_the_entry_and_the_description(tmp_path: object)
         data = store.get(key)
         assert data is not None and old in data
         store.put(key, data.replace(old, new))
-        with pytest.raises(LostLedgerError, match=rf"{key} is not what its own checksum says"):
+        with pytest.raises(LostLedgerError, match=rf"{key} does not match its own checksum"):
             read_files(str(tmp_path))
         store.put(key, data)

@@ -112,7 +112,7 @@ def test_a_driver_that_dies_or_does_not_run_answers_nothing_and_that_is_said(
         first = client.call("checkpoint")
         assert first == {"done": False, "reason": "its driver ended before it could answer"}
         second = client.call("configure", settings={INTERVAL: "1 s"})
-        assert second["done"] is False and "no driver of it runs now" in second["reason"]
+        assert second["done"] is False and "its driver is down" in second["reason"]
 
     assert run(steps) is JobState.CANCELED
     assert len(drivers) == 1

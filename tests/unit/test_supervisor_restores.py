@@ -31,7 +31,9 @@ from weir.storage.local import LocalStore
 from weir.supervisor import restore as restoring
 from weir.supervisor.home import Home
 
-MISFIT = m.Failure("it can't go on from there", "an operator is gone", "say what becomes of it", retry=False)
+MISFIT = m.Failure(
+    "it can't go on from there", "an operator is gone", "map it, or say where it resumes", retry=False
+)
 RESHAPED = RestoreRequest("latest", parallelism=8).to_wire()
 GENERATION = Generation(2)
 """The one that the restore opens."""
@@ -105,7 +107,7 @@ def test_a_restore_that_is_refused_leaves_the_job_as_it_is(
 def test_a_restore_whose_driver_fails_answers_with_the_failure(
     run: Run, drivers: list[Driver], points: list[tuple[str, bool]]
 ) -> None:
-    failure = m.Failure("a file is gone", "somebody deleted it", "bring it back")
+    failure = m.Failure("a file is gone", "somebody deleted it", "put it back")
     Driver.scripts = [plays_along, fails(failure)]
 
     def steps(client: Client) -> None:
@@ -170,7 +172,7 @@ def test_a_job_cancelled_during_a_restore_ends_and_says_what_the_next_start_does
         answers_.append(client.answer(wish))
 
     assert run(steps) is JobState.CANCELED
-    assert answers_ == [{"done": False, "reason": "the job ended; the next 'weir run' goes on from there"}]
+    assert answers_ == [{"done": False, "reason": "the job ended; the next 'weir run' resumes from there"}]
 
 
 def test_the_next_attempt_is_above_that_of_the_point_that_was_asked_for(tmp_path: Path) -> None:
@@ -238,7 +240,7 @@ def test_a_restore_that_can_not_be_done_leaves_the_job_running_where_it_was(
     assert parallelisms(drivers) == [None, 8, None if stays else 8]
     assert (generations.opening(store, JOB) is None) is stays
     assert len(run.events("failure")) == 1 and run.events("gave up") == []
-    assert (f"{failure.what}; the job goes on where it was" in run.told.notes) is stays
+    assert (f"{failure.what}; the job continues where it was" in run.told.notes) is stays
 
 
 def test_a_restore_that_is_taken_up_again_and_can_not_be_done_then_leaves_the_job_running_too(

@@ -370,7 +370,7 @@ def test_a_checkpoint_waits_for_a_cut_that_is_not_delivered_yet(tmp_path: Path) 
     staged = driver.stage(1)
     driver.decide(1)
     assert isinstance(driver.sink, UserStateSink)
-    with pytest.raises(ExternalError, match="behind batch 1 is not known yet"):
+    with pytest.raises(ExternalError, match="after batch 1 is not known yet"):
         driver.sink.files_of(BatchId(1), seconds=0.01)
     found: list[str] = []
     waiter = threading.Thread(target=lambda: found.extend(driver.sink.files_of(BatchId(1), 30)))  # type: ignore[attr-defined]
@@ -475,9 +475,9 @@ def test_a_value_that_is_too_large_is_refused_with_its_size_and_the_limit() -> N
 def test_a_state_has_no_value_outside_of_a_batch_of_its_query() -> None:
     learning, other, own = (States(query).add("n", "train", 0) for query in (None, QueryName("x"), TRAIN))
     for state in (learning, other):
-        with pytest.raises(UserStateError, match="for another query, or only to learn the graph"):
+        with pytest.raises(UserStateError, match="for another query, or only to build the graph"):
             state.value  # noqa: B018
-    with pytest.raises(UserStateError, match=r"can't be assigned.*this is no batch of query 'train'"):
+    with pytest.raises(UserStateError, match=r"can't be assigned.*no batch of query 'train' is running"):
         own.value = 1
 
 

@@ -80,7 +80,7 @@ def test_weir_dashboard_serves_a_storage_until_it_is_told_to_end(tmp_path: Path,
 
 def test_a_dashboard_that_has_nothing_to_serve_with_says_so(tmp_path: Path) -> None:
     for settings, word in (
-        (["-D", "rest.port=off"], "there would be nothing to serve"),
+        (["-D", "rest.port=off"], "the dashboard needs a port"),
         (["-D", f"rest.token-file={tmp_path}/none"], "No such file"),
         (["-D", "rest.address=0.0.0.0"], "set rest.token-file"),
     ):

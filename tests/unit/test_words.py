@@ -88,8 +88,8 @@ FORMS = {
 
 ORDINARY = (
     "batch 7 of query 'counts' took 3 s: 12.3k rows",
-    "check user, password and database of the url; the same with psql: psql postgresql://me@db/x",
-    "PostgreSQL does not let the sink in: no password supplied",
+    "check the user, password and database in the url; to try it with psql: psql postgresql://me@db/x",
+    "PostgreSQL refused the sink's login: no password supplied",
     "the token of rest.token-file can't be read from /etc/token",
     "rest.token-file=/etc/weir/token",
     "attempt 3 has the token (3, 1)",

@@ -41,7 +41,7 @@ def settle(store: Store, channel: str, schema: StructType) -> None:
         raise ChannelSchemaError(
             channel=channel,
             reason=f"it holds rows of {there.simpleString()}, the frame now has {wanted.simpleString()}",
-            todo="give the stream a new name to begin a new channel, or bring the old columns back",
+            todo="give the stream a new name to begin a new channel, or restore the old columns",
         )
 
 

@@ -250,7 +250,7 @@ class ChannelWriter:
         if self._tail.last >= staged.batch:
             return Outcome.ALREADY_DONE
         if self._tail.last < staged.batch - 1:  # the next start finds its staging and enters it
-            missing = f"batch {self._tail.last + 1}, decided by another run after this one had begun, which"
+            missing = f"another run (it decided batch {self._tail.last + 1} after this run began)"
             raise FencedError(who=f"run {self._fence.token}", by=missing)
         segment = self._segment(staged)
 
@@ -327,7 +327,7 @@ class ChannelWriter:
             query=owner.split("/", 1)[1],
             path=self._location,
             reason=f"the channel was written by {now.owner!r} with other live files",
-            todo="bring the job's directory back as a whole, or give the stream a new name",
+            todo="restore the complete job directory, or give the stream a new name",
         )
 
 

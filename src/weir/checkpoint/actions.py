@@ -30,7 +30,7 @@ from weir.protocol.checkpoint_facts import Action, Fact
 from weir.protocol.pending import State
 from weir.storage.attempts import Lease
 
-LEFT_BEHIND = "files of old checkpoints are left behind"
+LEFT_BEHIND = "files of old checkpoints could not be deleted"
 T = TypeVar("T")
 Held = Callable[[Manifest | None, str], None]
 """Called once, and must return at once: with the checkpoint, or with None and why there is none."""

@@ -199,7 +199,7 @@ class Coordinator:
         retained = self._actions.retained
         newest = retained.last_id
         if newest is not None and not self._actions.records.abort(newest, AbortReason.DELETED, ""):
-            self._outside.report(m.Noted("the checkpoints stay: that they are deleted could not be written"))
+            self._outside.report(m.Noted("the checkpoints are kept: their deletion could not be recorded"))
             return
         try:
             retained.delete_all()

@@ -182,7 +182,7 @@ def kept_at(path: str, id: CheckpointId, *, full: bool) -> str:
 
 def no_cut(inconsistencies: Sequence[str]) -> str:
     """What is wrong with cuts that do not belong together, as a phrase that follows the manifest's name."""
-    return f"is no consistent cut: {inconsistencies[0]}"
+    return f"is not a consistent cut: {inconsistencies[0]}"
 
 
 completed_key = paths.completed

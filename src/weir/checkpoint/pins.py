@@ -264,7 +264,7 @@ class Pins:
                     continue
             except FileNotFoundError:  # purged since it was linked
                 continue
-            reason = "an aborted checkpoint kept another file of this name; the next sweep deletes it"
+            reason = "an aborted checkpoint kept another file of this name; the next cleanup deletes it"
             raise StorageError(verb="use", path=pin, reason=reason, root=self._store.url)
 
     def _put(self, path: str, place: str, write: Callable[[Path, Path], T], there: T | None = None) -> T:
@@ -381,7 +381,7 @@ def _second_place(store: Store, copy_dir: str, job: JobName, clock: Clock) -> Co
             key="execution.checkpointing.copy-dir",
             value=copy_dir,
             origin="the settings",
-            reason="it is execution.checkpointing.dir, where the files are already",
+            reason="it is execution.checkpointing.dir itself, which already holds the files",
         )
     return copies
 

@@ -92,7 +92,7 @@ class Records:
             created = self._store.create(key, data)
         except ExternalError as error:
             return "" if self._is_there(key, data) else error.text
-        return "" if created is Created.NOW else "its manifest was there already"
+        return "" if created is Created.NOW else "its manifest already exists"
 
     def _is_there(self, key: str, data: bytes) -> bool:
         try:

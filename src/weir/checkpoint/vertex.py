@@ -33,7 +33,7 @@ class NoPositionError(Exception):
 
     def __init__(self, query: QueryName) -> None:
         super().__init__(
-            f"query {query} has not committed its first batch yet, so there is nothing that it could resume"
+            f"query {query} has not committed its first batch yet, so it has nothing to resume"
             " from; ask again when it has"
         )
 

@@ -57,18 +57,18 @@ A second word is one only directly after the first: 'weir savepoint show PATH' l
 
 EXIT_CODES = {
     0: "done; for 'run': the job was FINISHED or CANCELED",
-    1: "what was asked for did not come about: a check of 'doctor' failed, a checkpoint was aborted, a"
-    " savepoint was not taken, 'verify' or 'repair' found damage, the cancelled job ended as FAILED; or weir"
-    " itself broke down",
-    2: "the command, the job, its file or its settings must change",
-    3: "something outside failed (storage, Java, a process); trying again may help",
+    1: "the request failed: a check of 'doctor' failed, a checkpoint was aborted, a savepoint "
+    "was not taken, 'verify' or 'repair' found damage, or the cancelled job ended as FAILED; "
+    "also an internal error in weir",
+    2: "the command, the job, its file or a setting must be changed",
+    3: "something outside weir failed (storage, Java, a process); a retry may help",
     4: "weir's or Spark's own fault",
     5: "the job is already running ('run', 'repair'), or is not running ('cancel', 'stop', 'checkpoint',"
     " 'savepoint', 'configure')",
-    6: "a newer attempt has taken the job over",
-    10: "'plan', 'savepoint convert': it fits, but something would be lost",
-    11: "'plan', 'savepoint convert': something must be mapped (--map)",
-    12: "'plan', 'savepoint convert': it does not fit",
+    6: "a newer attempt has taken over the job",
+    10: "'plan', 'savepoint convert': the point fits, but something would be lost",
+    11: "'plan', 'savepoint convert': something must be mapped first (--map)",
+    12: "'plan', 'savepoint convert': the point does not fit the job",
     130: "interrupted with Ctrl-C",
 }
 

@@ -15,12 +15,15 @@ from weir.client.ask import Caller, Progress
 Timeout = Annotated[
     float | None,
     typer.Option(
-        "--timeout", metavar="SECONDS", min=0, help="How long to wait; what was asked for continues."
+        "--timeout",
+        metavar="SECONDS",
+        min=0,
+        help="How long to wait. After that, the operation continues without you.",
     ),
 ]
 
 _PHASES = {
-    "drain": "processing what the sources hold",
+    "drain": "processing the remaining input",
     "end": "waiting for the running batches",
     "checkpoint": "waiting for a checkpoint",
     "deliver": "waiting for the sinks",
@@ -50,7 +53,7 @@ def caller(
 
 
 def shown_by(job: str, dir: str) -> str:
-    return f"'{command('status', job, dir)}' shows how it stands"
+    return f"'{command('status', job, dir)}' shows its state"
 
 
 def reached(bar: say.Bar, job: str) -> Callable[[Mapping[str, Any]], None]:

@@ -12,7 +12,9 @@ from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, dir
 from weir.client import running
 from weir.errors import NotDoneError, error_form
 
-Full = Annotated[bool, typer.Option("--full", help="Copy all that a restore needs, not only what is new.")]
+Full = Annotated[
+    bool, typer.Option("--full", help="Copy all files that a restore needs, not only the new ones.")
+]
 
 
 def checkpoint(

@@ -22,13 +22,19 @@ from weir.monitor.checkpoints import orphans as the_orphans
 from weir.protocol.checkpoint import Alignment
 from weir.protocol.states import CheckpointState
 
-Id = Annotated[str | None, typer.Argument(metavar="ID", help="Only this one, with its phases: 41 or chk-41.")]
-Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many of the newest.")]
+Id = Annotated[
+    str | None, typer.Argument(metavar="ID", help="Show only this checkpoint, with its phases: 41 or chk-41.")
+]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many of the newest to list.")]
 Queries = Annotated[
-    bool, typer.Option("--queries", help="The queries of all that are listed, not only of the newest three.")
+    bool,
+    typer.Option(
+        "--queries", help="Show the queries of every listed checkpoint, not only of the newest three."
+    ),
 ]
 OrphansOnly = Annotated[
-    bool, typer.Option("--orphans", help="The files that the next sweep would delete; deletes none.")
+    bool,
+    typer.Option("--orphans", help="List the files that the next cleanup would delete, and delete none."),
 ]
 
 _LOOKED_INTO = 3
@@ -79,7 +85,7 @@ def checkpoints(
     clock = Clock()
     if orphans:
         if id:
-            reason = "orphans are of no checkpoint: --orphans goes without an ID"
+            reason = "orphans belong to no checkpoint: use --orphans without an ID"
             raise BadValueError(key="ID", value=id, origin="the command line", reason=reason)
         _say_orphans(job, the_orphans(place, job, clock), json)
         return
@@ -102,7 +108,7 @@ def _say_orphans(job: str, seen: Orphans, json: bool) -> None:
         say.say(f"{_size(one.bytes):>9}  {one.key}")
     count = len(seen.found)
     total = f"{count} file{'s' if count > 1 else ''}, {say.size(seen.bytes)}" if count else "nothing"
-    say.say(f"the next sweep of {job} would delete {total}")
+    say.say(f"the next cleanup of {job} would delete {total}")
     if seen.under_way:
         ids = ", ".join(map(str, seen.under_way))
         say.say(f"under way: checkpoint {ids}; pins and copies are left out, ask again when it has ended")
@@ -111,7 +117,7 @@ def _say_orphans(job: str, seen: Orphans, json: bool) -> None:
 def _number(text: str) -> int:
     found = re.fullmatch(r"(?:chk-)?([0-9]{1,18})", text)
     if found is None:
-        reason = "it should be the number of a checkpoint, like 41 or chk-41"
+        reason = "it must be the number of a checkpoint, like 41 or chk-41"
         raise BadValueError(key="ID", value=text, origin="the command line", reason=reason)
     return int(found[1])
 

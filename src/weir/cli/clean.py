@@ -15,11 +15,11 @@ from weir.client.ask import Caller
 from weir.config import resolve
 from weir.supervisor.leftovers import Leftover
 
-Yes = Annotated[bool, typer.Option("-y", "--yes", help="Delete it; without this it is only shown.")]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Delete the files; without it they are only listed.")]
 _KINDS = {
     "log": "output of old attempts",
     "attempt": "records of old attempts",
-    "answer": "answers that nobody fetched",
+    "answer": "answers that were never read",
     "shape": "shapes of old starts",
     "generation": "files of old generations",
     "scratch": "scratch directories of drivers that have ended, of any job",
@@ -58,7 +58,7 @@ def clean(
             say.say(f"{len(of_kind):6d}  {_size(of_kind):>8}  {text}")
             _show(of_kind)
     if not found:
-        say.say("nothing is left over")
+        say.say("there is nothing to delete")
     elif yes:
         say.say(f"deleted: {_size(found)}")
     else:

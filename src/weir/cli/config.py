@@ -36,7 +36,7 @@ def config(
         _say(found, one)
     for key, value in found.spark.items():
         say.say(f"{key} = {value}  ({found.origins[key].value})\n    passed to Spark as it is")
-    say.say(f"settings file: {file or 'none (no weir.yaml in this directory)'}; the job file may give more")
+    say.say(f"settings file: {file or 'none (no weir.yaml in this directory)'}; the job file may set more")
 
 
 def _as_json(found: Config, file: str | None) -> dict[str, Any]:

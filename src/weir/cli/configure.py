@@ -15,7 +15,7 @@ from weir.errors import BadValueError
 
 Change = Annotated[
     list[str] | None,
-    typer.Option("-D", metavar="KEY=VALUE", help="A setting of the job, and its new value. Repeatable."),
+    typer.Option("-D", metavar="KEY=VALUE", help="A setting and its new value, KEY=VALUE. Repeatable."),
 ]
 
 
@@ -38,10 +38,10 @@ def configure(
     """
     given = overrides(change)
     if not given:
-        reason = f"there is nothing to change; these can be: {', '.join(RUNTIME_KEYS)}"
+        reason = f"no setting is given; these can be changed: {', '.join(RUNTIME_KEYS)}"
         raise BadValueError(key="-D", value="", origin="the command line", reason=reason)
     place = directory(dir, config)
-    asked = caller(place, job, "configure", f"waiting for {job} to take the change", timeout)
+    asked = caller(place, job, "configure", f"waiting for {job} to apply the change", timeout)
     done = running.configure(asked, given)
     if json:
         say.say_json(done.form())

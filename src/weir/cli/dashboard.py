@@ -40,14 +40,14 @@ def dashboard(
     given = overrides(define, dir=dir) | ({"rest.port": port} if port is not None else {})
     settings = resolve(file=settings_file(config), environ=os.environ, overrides=given).settings
     if settings.rest_port is None:
-        reason = "there would be nothing to serve; --port says where"
+        reason = "the dashboard needs a port; set one with --port"
         raise BadValueError(key="rest.port", value="off", origin="the settings", reason=reason)
     from weir.web.server import Server  # noqa: PLC0415  FastAPI only where it is served
     from weir.web.site import Site  # noqa: PLC0415
 
     place = settings.execution_checkpointing_dir
     if is_local(place) and not os.path.isdir(local_path(place)):
-        reason = "there is no such directory; it should be the one in which jobs are kept"
+        reason = "there is no such directory; it must be the directory that holds the jobs"
         raise BadValueError(key="--dir", value=absolute(place), origin="the command line", reason=reason)
     site = Site(place, Clock())
     server = Server(site, settings.rest_address, settings.rest_port, settings.rest_token_file)
@@ -55,6 +55,6 @@ def dashboard(
         say.say_json({"url": server.url, "dir": place})
     else:
         say.say(
-            f"the jobs of {place}: {server.link() if say.out.is_terminal else server.url}  (Ctrl-C ends it)"
+            f"the jobs of {place}: {server.link() if say.out.is_terminal else server.url}  (Ctrl-C stops it)"
         )
     server.run()

@@ -16,7 +16,7 @@ from weir.monitor.job import LOST, Alive, Standing, jobs, running
 from weir.protocol.states import JobState
 from weir.storage.open import absolute
 
-All = Annotated[bool, typer.Option("--all", "-a", help="Also the jobs that have ended.")]
+All = Annotated[bool, typer.Option("--all", "-a", help="Also list jobs that have ended.")]
 
 
 _STYLES = {

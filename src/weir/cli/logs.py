@@ -29,15 +29,15 @@ from weir.storage.open import beside
 from weir.text import without_escapes
 
 _PAUSE = 0.2
-Follow = Annotated[
-    bool, typer.Option("-f", "--follow", help="Follow the output as it comes, across attempts.")
+Follow = Annotated[bool, typer.Option("-f", "--follow", help="Follow the output, across attempts.")]
+Lines = Annotated[
+    int, typer.Option("-n", "--lines", min=-1, help="How many of the last lines to show; -1 for all.")
 ]
-Lines = Annotated[int, typer.Option("-n", "--lines", min=-1, help="How many of the last lines; -1 for all.")]
 OfAttempt = Annotated[
-    int | None, typer.Option("--attempt", min=1, metavar="N", help="Of this attempt instead of the newest.")
+    int | None, typer.Option("--attempt", min=1, metavar="N", help="Show this attempt instead of the newest.")
 ]
 OfSupervisor = Annotated[
-    bool, typer.Option("--supervisor", help="The notes of the supervisor, which a detached run keeps.")
+    bool, typer.Option("--supervisor", help="Show the supervisor's notes; only a run with -d keeps them.")
 ]
 
 
@@ -61,7 +61,7 @@ def logs(
     Example: weir logs wordcount -f -n 20
     """
     if json and follows:
-        reason = "what is followed has no end, and one JSON object needs one"
+        reason = "output that is followed never ends, so it can't be one JSON object"
         raise BadValueError(key="--json", value="-f", origin="the command line", reason=reason)
     place = directory(dir, config, define)
     standing = look(place, job, Clock())
@@ -92,7 +92,7 @@ def _nothing(job: str, dir: str, chain: Chain, attempt: int | None, supervisor: 
         reason, todo = "only a run with -d keeps the supervisor's notes", _shows("status", job, dir)
         return NoOutputError(whose="the supervisor", job=job, reason=reason, todo=todo)
     there = ", ".join(map(str, Chain.attempts(chain.folder)))
-    reason = f"there is output of attempt {there}" if there else "no driver has been started by a supervisor"
+    reason = f"there is output of attempt {there}" if there else "no supervisor has started a driver"
     whose = f"attempt {attempt}" if attempt else "any attempt"
     return NoOutputError(whose=whose, job=job, reason=reason, todo=_shows("logs", job, dir))
 

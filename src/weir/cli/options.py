@@ -38,18 +38,20 @@ JobOf = Annotated[
 ]
 Define = Annotated[
     list[str] | None,
-    typer.Option("-D", metavar="KEY=VALUE", help="A setting; stronger than all others. Repeatable."),
+    typer.Option(
+        "-D", metavar="KEY=VALUE", help="A weir setting, KEY=VALUE; overrides every other source. Repeatable."
+    ),
 ]
 Directory = Annotated[
     str | None,
     typer.Option(
-        "--dir", metavar="DIR", help="Where jobs are kept: the setting execution.checkpointing.dir."
+        "--dir", metavar="DIR", help="The directory that holds the jobs: execution.checkpointing.dir."
     ),
 ]
 SettingsFile = Annotated[
     Path | None,
     typer.Option(
-        "--config", metavar="FILE", help="The settings file instead of weir.yaml in this directory."
+        "--config", metavar="FILE", help="Settings file to use instead of weir.yaml in this directory."
     ),
 ]
 SavepointAt = Annotated[
@@ -58,12 +60,12 @@ SavepointAt = Annotated[
 ]
 Conf = Annotated[
     list[str] | None,
-    typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's own, spark.*. Repeatable."),
+    typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting, spark.*=VALUE. Repeatable."),
 ]
 HereMaster = Annotated[
-    str | None, typer.Option("--master", metavar="URL", help="Spark's master; without it, this machine.")
+    str | None, typer.Option("--master", metavar="URL", help="Spark's master; default: this machine.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Answer with one JSON object, also to a failure.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, also for errors.")]
 
 
 def overrides(
@@ -77,7 +79,7 @@ def overrides(
     given = pairs("-D", define) | pairs("--conf", conf)
     for key in pairs("--conf", conf):
         if not key.startswith("spark."):
-            raise _bad("--conf", key, "it takes Spark's own keys, spark.*; settings of weir's go with -D")
+            raise _bad("--conf", key, "--conf takes spark.* keys only; set weir's own keys with -D")
     if master:
         given["spark.master"] = master
     if dir:
@@ -156,7 +158,7 @@ AcceptDuplicates = Annotated[
 AllowDropped = Annotated[
     bool,
     typer.Option(
-        "-n", "--allow-non-restored-state", help="At a restore: state that nothing takes may be lost."
+        "-n", "--allow-non-restored-state", help="On restore: allow state that no operator takes to be lost."
     ),
 ]
 Maps = Annotated[
@@ -164,7 +166,7 @@ Maps = Annotated[
     typer.Option(
         "--map",
         metavar="QUERY/OLD=NEW",
-        help="At a restore: which operator becomes which (@OLD for a source; NEW may be none, or QUERY/NEW"
+        help="On restore: which operator becomes which (@OLD for a source; NEW may be none, or QUERY/NEW"
         " of another query). OLD=NEW alone renames a query. Repeatable.",
     ),
 ]
@@ -173,27 +175,27 @@ SetOffsets = Annotated[
     typer.Option(
         "--set-offsets",
         metavar="QUERY/SOURCE=WHERE",
-        help="At a restore: a source (its name, or @N) resumes at earliest, latest, timestamp:TIME, initial"
+        help="On restore: where a source (its name, or @N) resumes: earliest, latest, timestamp:TIME, initial"
         " (from its beginning, as its options say) or a JSON offset. Repeatable.",
     ),
 ]
 Parallelism = Annotated[
     int | None,
     typer.Option(
-        "--parallelism", metavar="N", help="Partitions of keyed state; at a restore it is rescaled."
+        "--parallelism", metavar="N", help="Partitions of keyed state; on restore, the state is rescaled."
     ),
 ]
 Backend = Annotated[
     str | None,
     typer.Option(
-        "--state-backend", metavar="NAME", help="rocksdb or hashmap; at a restore state is converted."
+        "--state-backend", metavar="NAME", help="rocksdb or hashmap; on restore, the state is converted."
     ),
 ]
 Claim = Annotated[
     bool,
     typer.Option(
         "--claim/--no-claim",
-        help="At a restore: delete the savepoint when a later checkpoint replaces it.",
+        help="On restore: delete the savepoint when a later checkpoint subsumes it.",
     ),
 ]
 
@@ -213,9 +215,9 @@ def elsewhere(point: str) -> bool:
 def check_claim(claim: bool, point: str | None) -> None:
     """Refuse to claim what can't be claimed; `point` as `as_point` gives it, None for the live files."""
     if claim and (point is None or not may_be_claimed(point)):
-        reason = "a checkpoint is the job's own already, and goes when newer ones replace it"
+        reason = "a checkpoint already belongs to the job, and is deleted when newer ones subsume it"
         if point is None:
-            reason = "it goes with -s and a savepoint, and here is none"
+            reason = "it needs -s with a savepoint"
         raise BadValueError(key="--claim", value=point or "true", origin="the command line", reason=reason)
 
 

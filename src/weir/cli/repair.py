@@ -26,7 +26,8 @@ from weir.errors import NotDoneError
 ToLastGood = Annotated[
     bool,
     typer.Option(
-        "--to-last-good", help="Resume from the newest point that is intact; else it is only shown."
+        "--to-last-good",
+        help="Record that the job resumes from the newest intact point; without it, the point is only shown.",
     ),
 ]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Don't ask.")]
@@ -60,11 +61,11 @@ def repair(
     )
     _show(json, job, found)
     if found.opening:
-        say.note(f"to withdraw it: {command('restore', job, place, ' --withdraw')}")
+        say.note(f"to cancel it: {command('restore', job, place, ' --withdraw')}")
         return
     if found.repair is None:
         load = command("verify", job, place, " --load")
-        say.note(f"whether Spark can load every row of its state is another question: {load}")
+        say.note(f"this does not check whether Spark can load every row of its state; to check that: {load}")
         return
     if not to_last_good:
         if json:
@@ -88,7 +89,7 @@ def _confirm(job: str, dir: str, yes: bool) -> None:
     if say.form is say.Form.JSON or not say.err.is_terminal:
         raise NotDoneError(
             what=f"the live files of job {job!r} were not repaired",
-            why="nobody can be asked here",
+            why="there is no terminal on which to ask",
             hint=command("repair", job, dir, " --to-last-good --yes"),
         )
     typer.confirm("repair it like this?", abort=True, err=True)
@@ -109,7 +110,7 @@ def _show(json: bool, job: str, found: Examined) -> None:
     for one in found.repair.damage:
         say.say(f"damaged: {one.text}")
     for text in found.repair.passed_over:
-        say.say(f"passed over: {text}")
+        say.say(f"skipped: {text}")
     say.say(f"{job} can resume from {found.repair.source}:")
     for replay in found.repair.replays:
         say.say(f"  {replay.text}")

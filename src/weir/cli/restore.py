@@ -45,7 +45,7 @@ Point = Annotated[
 ]
 Withdraw = Annotated[
     bool,
-    typer.Option("--withdraw", help="Withdraw a restore that was requested and is not done yet."),
+    typer.Option("--withdraw", help="Cancel a restore that was requested and has not taken effect."),
 ]
 
 
@@ -114,7 +114,7 @@ def restore(
         source = f"savepoint {done.savepoint}" if done.savepoint else f"checkpoint {done.checkpoint}"
         run = " ".join(["weir run", done.file or "FILE", *_shape_options(wanted)])
         say.say(f"the next '{run}' resumes from {source}")
-        say.note(f"to withdraw it: {command('restore', job, place, ' --withdraw')}")
+        say.note(f"to cancel it: {command('restore', job, place, ' --withdraw')}")
 
 
 def _shape_options(request: RestoreRequest) -> Sequence[str]:
@@ -126,7 +126,7 @@ def _shape_options(request: RestoreRequest) -> Sequence[str]:
 def _withdraw(dir: str, job: str, point: str | None, withdraw: bool) -> None:
     """Withdraw the restore that is recorded for the next start; nobody may run the job meanwhile."""
     if withdraw == (point is not None):
-        reason = "--withdraw goes without a point" if withdraw else "name the point to resume from"
+        reason = "--withdraw takes no point" if withdraw else "name the point to resume from"
         raise BadValueError(key="POINT", value=point or "", origin="the command line", reason=reason)
     done = verbs.withdraw(Caller(dir, job))
     if say.form is say.Form.JSON:
@@ -134,4 +134,4 @@ def _withdraw(dir: str, job: str, point: str | None, withdraw: bool) -> None:
         return
     begun = f"resumes the restore from {done.begun}, which has begun"
     where = begun if done.begun else f"resumes where {job} was"
-    say.say(f"withdrawn: the next 'weir run {done.file or 'FILE'}' {where}")
+    say.say(f"cancelled: the next 'weir run {done.file or 'FILE'}' {where}")

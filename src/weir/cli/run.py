@@ -47,14 +47,14 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="The job file.")]
 Arguments = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="ARGS", help="Arguments for the job file; after '--' when they look like options."
+        metavar="ARGS", help="Arguments for the job file; put them after '--' if they look like options."
     ),
 ]
 Master = Annotated[
     str | None, typer.Option("--master", metavar="URL", help="Spark's master, like local[4] or yarn.")
 ]
 Detached = Annotated[
-    bool, typer.Option("-d", "--detached", help="Return when the job is running, and leave it running.")
+    bool, typer.Option("-d", "--detached", help="Return as soon as the job is running; it keeps running.")
 ]
 Point = Annotated[
     str | None,
@@ -74,8 +74,8 @@ TakeOver = Annotated[
     typer.Option(
         "--take-over",
         metavar="ATTEMPT",
-        help="With -s: the job has ended in another directory for good; resume here, far above this"
-        " attempt of it.",
+        help="With -s: the job has ended for good in another directory, where this was its last "
+        "attempt; resume it here.",
     ),
 ]
 
@@ -122,7 +122,7 @@ def run(
     given = overrides(define, conf=conf, master=master, dir=dir) | shape_of(parallelism, state_backend)
     offsets = offsets_of(set_offsets)
     if offsets and not from_savepoint:
-        reason = "it goes with -s; live files resume where they are"
+        reason = "it needs -s; without -s the job resumes from its live files"
         raise BadOffsetsError(given=next(iter(offsets)), reason=reason)
     point = as_point(from_savepoint) if from_savepoint else None
     check_claim(claim, point)

@@ -46,12 +46,13 @@ Target = Annotated[
     str | None,
     typer.Argument(
         metavar="DIR",
-        help="Where to: a directory or URL, in which it gets a folder of its own; by default the job's"
-        " setting execution.checkpointing.savepoint-dir.",
+        help="The directory or URL below which the savepoint gets a folder of its own; default: the "
+        "job's execution.checkpointing.savepoint-dir.",
     ),
 ]
 Detached = Annotated[
-    bool, typer.Option("-d", "--detached", help="Return at once; 'weir savepoints' shows when it is there.")
+    bool,
+    typer.Option("-d", "--detached", help="Return at once; 'weir savepoints' shows when it is complete."),
 ]
 Destination = Annotated[
     str, typer.Argument(metavar="DEST", help="A directory or URL; the copy gets a folder of its own there.")
@@ -147,7 +148,12 @@ def convert(
         str, typer.Option("-s", "--from-savepoint", metavar="PATH", help="The savepoint's directory or URL.")
     ],
     to: Annotated[
-        str, typer.Option("--to", metavar="DIR", help="Where to; it gets a folder of its own there.")
+        str,
+        typer.Option(
+            "--to",
+            metavar="DIR",
+            help="A directory or URL; the new savepoint gets a folder of its own there.",
+        ),
     ],
     arguments: Arguments = None,
     allow_dropped: AllowDropped = False,
@@ -173,7 +179,7 @@ def convert(
     Example: weir savepoint convert orders.py -s saved/orders-7 --to converted
     """
     if not elsewhere(path):
-        reason = "it is no directory; 'weir savepoint JOB' takes one of a running job"
+        reason = "it is not a directory; 'weir savepoint JOB' takes one of a running job"
         raise NotASavepointError(place=path, reason=reason)
     made = plan_of(
         file,

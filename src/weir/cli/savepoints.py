@@ -17,7 +17,7 @@ from weir.monitor.savepoints import known
 from weir.savepoint.catalogue import Entry
 from weir.savepoint.restorable import Answer, Restorable
 
-Job = Annotated[str | None, typer.Argument(metavar="JOB", help="Only those of this job.")]
+Job = Annotated[str | None, typer.Argument(metavar="JOB", help="List only those of this job.")]
 
 
 def savepoints(
@@ -82,5 +82,5 @@ def _say(found: list[Entry]) -> None:
 
 def _words(place: str, restorable: Restorable) -> str:
     if restorable.answer is Answer.UNKNOWN:
-        return f"{restorable.why}; to know: weir plan FILE -s {shlex.quote(place)}"
+        return f"{restorable.why}; to find out: weir plan FILE -s {shlex.quote(place)}"
     return f"{restorable.answer.value}: {restorable.why}"

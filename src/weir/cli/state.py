@@ -26,39 +26,40 @@ At = Annotated[
         help="A savepoint; JOB for its live files; JOB/chk-41 for a checkpoint; or any checkpointLocation.",
     ),
 ]
-Other = Annotated[str, typer.Argument(metavar="OTHER", help="What it is compared with, in the same forms.")]
+Other = Annotated[str, typer.Argument(metavar="OTHER", help="What to compare it with, in the same forms.")]
 Savepoint = Annotated[str, typer.Argument(metavar="PATH", help="The savepoint's directory or URL.")]
 NewFolder = Annotated[
-    str, typer.Argument(metavar="DIR", help="Where to; the new savepoint gets a folder of its own there.")
+    str, typer.Argument(metavar="DIR", help="Directory or URL; the new savepoint gets a folder there.")
 ]
 Query = Annotated[
-    str | None, typer.Option("--query", metavar="NAME", help="Which query, where there are several.")
+    str | None, typer.Option("--query", metavar="NAME", help="Which query, if there are several.")
 ]
 Number = Annotated[
     int, typer.Option("--operator", metavar="N", help="Which operator; 0 is the one nearest the sink.")
 ]
 Store = Annotated[
-    str | None, typer.Option("--store", metavar="NAME", help="Of a join: one of its stores, as it is kept.")
+    str | None,
+    typer.Option("--store", metavar="NAME", help="For a join: one of its stores, as Spark keeps it."),
 ]
 Side = Annotated[
-    Literal["left", "right"] | None, typer.Option("--side", help="Of a join: the rows of one side.")
+    Literal["left", "right"] | None, typer.Option("--side", help="For a join: the rows of one side.")
 ]
 Var = Annotated[
     str | None,
-    typer.Option("--var", metavar="NAME", help="Of transformWithState: a state variable, or 'timers'."),
+    typer.Option("--var", metavar="NAME", help="For transformWithState: a state variable, or 'timers'."),
 ]
 Where = Annotated[
     str | None,
-    typer.Option("--where", metavar="SQL", help="Only rows for which this holds, like \"key.k = 'a'\"."),
+    typer.Option("--where", metavar="SQL", help="Only rows that match this condition, like \"key.k = 'a'\"."),
 ]
 Limit = Annotated[int, typer.Option("--limit", metavar="N", help="How many rows to show at most.")]
 Form = Annotated[Literal["parquet", "json"], typer.Option("--format", help="The form of the files.")]
 Export = Annotated[
-    str | None, typer.Option("--export", metavar="DIR", help="Write all differences there, instead.")
+    str | None, typer.Option("--export", metavar="DIR", help="Write all differences to this folder instead.")
 ]
 
-_READS = "Spark reads the state"
-_WRITES = "Spark writes the state"
+_READS = "reading the state with Spark"
+_WRITES = "writing the state with Spark"
 
 
 def show(
@@ -99,7 +100,7 @@ def show(
 
 def export(
     path: At,
-    target: Annotated[str, typer.Argument(metavar="DIR", help="The folder to write; it must not be there.")],
+    target: Annotated[str, typer.Argument(metavar="DIR", help="The folder to write; it must not exist yet.")],
     query: Query = None,
     operator: Number = 0,
     store: Store = None,
@@ -187,15 +188,15 @@ def edit(
     operator: Number = 0,
     delete: Annotated[
         str | None,
-        typer.Option("--delete", metavar="SQL", help="Delete the keys for which this holds."),
+        typer.Option("--delete", metavar="SQL", help="Delete the keys that match this condition."),
     ] = None,
     replace: Annotated[
         str | None,
-        typer.Option("--replace", metavar="FILES", help="New values for keys that are there."),
+        typer.Option("--replace", metavar="FILES", help="Files with new values for existing keys."),
     ] = None,
     seed: Annotated[
         str | None,
-        typer.Option("--seed", metavar="FILES", help="All rows of an operator that has none."),
+        typer.Option("--seed", metavar="FILES", help="Files with all rows of an operator that has none."),
     ] = None,
     format: Form = "parquet",
     conf: Conf = None,

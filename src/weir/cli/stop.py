@@ -19,23 +19,23 @@ SavepointPath = Annotated[
     typer.Option(
         "--savepoint-path",
         metavar="DIR",
-        help="Where the savepoint goes to; by default the job's setting"
-        " execution.checkpointing.savepoint-dir.",
+        help="The directory or URL for the savepoint; default: the job's "
+        "execution.checkpointing.savepoint-dir.",
     ),
 ]
 Drain = Annotated[
     bool,
     typer.Option(
         "--drain",
-        help="First process all that the sources hold, which ends only when they pause."
-        " Windows that are still open stay open: unlike Flink, Spark can't fire them early.",
+        help="First process all input that the sources hold; this ends only when they pause. Open "
+        "windows stay open: unlike Flink, Spark can't fire them early.",
     ),
 ]
 Detached = Annotated[
     bool,
     typer.Option("-d", "--detached", help="Return at once; 'weir status' shows when the job has ended."),
 ]
-NoSavepoint = Annotated[bool, typer.Option("--no-savepoint", help="Only end the job.")]
+NoSavepoint = Annotated[bool, typer.Option("--no-savepoint", help="End the job without a savepoint.")]
 
 
 def stop(

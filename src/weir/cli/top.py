@@ -20,10 +20,8 @@ from weir.monitor.events import Event, timeline
 from weir.monitor.health import Health, Level, health
 from weir.monitor.job import Report, report
 
-Every = Annotated[
-    float, typer.Option("--every", metavar="SECONDS", min=0.2, help="How often it is refreshed.")
-]
-Once = Annotated[bool, typer.Option("--once", help="Show it once, and end.")]
+Every = Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.2, help="How often to refresh.")]
+Once = Annotated[bool, typer.Option("--once", help="Show it once and exit.")]
 
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.BAD: "bold red", Level.OVER: "cyan"}
 _SHOWN = 6

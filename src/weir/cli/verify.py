@@ -28,7 +28,7 @@ What = Annotated[
     str, typer.Argument(metavar="PATH_OR_JOB", help="A savepoint's directory or URL, or the name of a job.")
 ]
 
-Load = Annotated[bool, typer.Option("--load", help="Let Spark load all state, too.")]
+Load = Annotated[bool, typer.Option("--load", help="Also load all state with Spark.")]
 
 
 def verify(
@@ -59,7 +59,7 @@ def verify(
         checked = list(found)
     if load:
         spark = session(conf, master, config)
-        checked = verbs.load(checked, spark, lambda: say.waiting("Spark loads the state"))
+        checked = verbs.load(checked, spark, lambda: say.waiting("loading the state with Spark"))
     ok = not any(one.damage for one in checked)
     if json:
         say.say_json({"ok": ok, "checked": [one.form() for one in checked]})
@@ -73,7 +73,7 @@ def verify(
 def _lines(one: Checked) -> str:
     size = "" if one.bytes is None else f", {one.files} files, {say.size(one.bytes)}"
     loaded = "" if one.rows is None else f", {one.rows:,} rows of state loaded"
-    more = [*one.damage, *(f"not looked into: {text}" for text in one.left_out)]
+    more = [*one.damage, *(f"not checked: {text}" for text in one.left_out)]
     lines = "".join(f"\n    {text}" for text in more)
     return f"{'damaged' if one.damage else 'intact '}  {one.what} {one.name}{size}{loaded}{lines}"
 

@@ -49,7 +49,7 @@ class Caller:
 
     @property
     def todo(self) -> str:
-        return self.hint or f"'weir status {self.job}' shows how it stands"
+        return self.hint or f"'weir status {self.job}' shows its state"
 
     def look(self) -> Standing:
         """The job as it stands; raises `NoSuchJobError`."""

@@ -62,9 +62,9 @@ class Idle:
         if now != self:
             raise NotDoneError(
                 what=f"nothing was recorded for job {self.job!r}",
-                why=f"it has run since it was looked at: its newest attempt was {self.attempt} and is"
+                why=f"it has run since it was checked: its newest attempt was {self.attempt} and is"
                 f" {now.attempt}, its live generation was {self.generation} and is {now.generation}",
-                hint=f"'weir status {self.job}' shows how it stands; then ask again",
+                hint=f"'weir status {self.job}' shows its state; then try again",
             )
 
 
@@ -73,10 +73,10 @@ def _nobody_knows(dir: str, job: str, standing: Standing) -> NotDoneError:
     record = paths.attempt(job_name(job), Attempt(standing.attempt))
     return NotDoneError(
         what=f"nothing was recorded for job {job!r}",
-        why=f"the record of attempt {standing.attempt}, {dir}/{record},"
-        " can't be read, so that nobody can tell whether it runs",
-        hint="start the job: 'weir run FILE' waits until its silence is certain, takes over, and resumes from"
-        " the newest checkpoint that is intact where files are damaged",
+        why=f"the record of attempt {standing.attempt}, {dir}/{record}, can't be read, so weir can't "
+        "tell whether the job runs",
+        hint="start the job: 'weir run FILE' waits until the job is certain to be silent, takes over, "
+        "and, if files are damaged, resumes from the newest intact checkpoint",
     )
 
 
@@ -184,13 +184,13 @@ def withdraw(caller: Caller) -> Withdrawn:
     store, name = open_store(caller.dir), job_name(caller.job)
     opening = generations.opening(store, name)
     origin = read_origin(store, name, opening) if opening else None
-    what = f"no restore of job {caller.job!r} was withdrawn"
+    what = f"no restore of job {caller.job!r} was cancelled"
     if opening is None or origin is None:
-        shown = f"'weir status {caller.job}' shows how it stands"
+        shown = f"'weir status {caller.job}' shows its state"
         raise NotDoneError(what=what, why="none is recorded", hint=shown)
     idle.check()
     run = f"weir run {standing.file or 'FILE'}"
-    if not generations.drop(store, name, opening, "withdrawn by the user"):
+    if not generations.drop(store, name, opening, "cancelled by the user"):
         why = f"sinks are being rewound to {origin.restored_from}, so the live files are ahead of them"
         raise NotDoneError(what=what, why=why, hint=f"'{run}' resumes it")
     begun = generations.awaited(store, name) or ""

@@ -21,7 +21,7 @@ CHECKPOINT = Wish("checkpoint", "completed a checkpoint", "the checkpoint takes 
 SAVEPOINT = Wish("savepoint", "taken a savepoint", "the savepoint takes longer; it continues")
 RESTORE = Wish("restore", "been restored", "its running batches or the restore take longer; it continues")
 PLAN = Wish("plan", "made a plan", "Spark's planner takes longer; it continues")
-CONFIGURE = Wish("configure", "changed its settings", "it takes the change when its driver is ready")
+CONFIGURE = Wish("configure", "changed its settings", "it applies the change when its driver is ready")
 
 
 @dataclass(frozen=True)

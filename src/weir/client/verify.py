@@ -91,7 +91,7 @@ def of_job(caller: Caller, *, savepoint_dir: str | None, show: Show = _silent) -
         if not checked.damage or id in mf.completed(store, name):  # else it was deleted meanwhile
             yield checked
     for key in catalogue.damaged(store, name):
-        unread = "can't be read: where its savepoint is, nobody knows"
+        unread = "can't be read, so the place of its savepoint is not known"
         yield Checked("record", key, None, None, (unread,))
     for entry in known(dir, job.name, savepoint_dir):
         if entry.savepoint is None:

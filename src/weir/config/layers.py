@@ -45,7 +45,7 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _INTERVAL = "execution.checkpointing.interval"
 _NEAR = 0.55
 """How much alike two keys must be for one to be proposed for the other."""
-_NEVER_SHOWN = "without checkpoints nothing would be shown, and what waits would only grow"
+_NEVER_SHOWN = "without checkpoints no output would become visible, and pending output would only grow"
 
 
 class Layer(str, Enum):
@@ -219,7 +219,9 @@ def resolve(
     _check_order(settings, merged, backoff + "initial-backoff", backoff + "max-backoff", strictly=False)
     _check_checkpointing(settings, merged)
     if settings.rest_token_file in (None, "off") and not is_loopback(settings.rest_address):
-        raise merged["rest.address"].bad("who can reach it could command the job: set rest.token-file")
+        raise merged["rest.address"].bad(
+            "everyone who can reach it could control the job: set rest.token-file"
+        )
     return Config(
         settings=settings,
         spark={key: str(given.value) for key, given in merged.items() if key not in _FIELDS},
@@ -330,8 +332,8 @@ def _check_checkpointing(settings: Settings, merged: Mapping[str, _Given]) -> No
     turns_unaligned = bool(settings.execution_checkpointing_aligned_checkpoint_timeout)
     in_memory = settings.execution_checkpointing_storage is CheckpointStorage.MEMORY
     held = settings.sink_commit is SinkCommit.CHECKPOINT
-    never_waits = "at-least-once never waits at a barrier, so that there is nothing to be unaligned"
-    agree = "outputs that are shown with a checkpoint agree only when it is aligned"
+    never_waits = "at_least_once never waits at a barrier, so there is no alignment to avoid"
+    agree = "outputs that become visible with a checkpoint agree only if it is aligned"
     own = "execution.checkpointing."
     for contradiction, key, other, reason in (
         (at_least_once and unaligned, own + "mode", own + "unaligned.enabled", never_waits),
@@ -340,7 +342,7 @@ def _check_checkpointing(settings: Settings, merged: Mapping[str, _Given]) -> No
             in_memory and settings.execution_checkpointing_copy_dir is not None,
             own + "storage",
             own + "copy-dir",
-            "a checkpoint in memory has no files that could be copied",
+            "a checkpoint in memory has no files to copy",
         ),
         (held and at_least_once, "sink.commit", own + "mode", agree),
         (held and unaligned, "sink.commit", own + "unaligned.enabled", agree),
@@ -353,7 +355,7 @@ def _check_checkpointing(settings: Settings, merged: Mapping[str, _Given]) -> No
             (contrary,) = [one for one in keys if one != culprit.key]
             raise culprit.bad(f"{contrary} is {text(settings, contrary)}, and {reason}")
     if settings.savepoint_schedule is not None and settings.execution_checkpointing_savepoint_dir is None:
-        raise merged["savepoint.schedule"].bad("execution.checkpointing.savepoint-dir must say where to")
+        raise merged["savepoint.schedule"].bad("execution.checkpointing.savepoint-dir must be set")
 
 
 def _never_by_itself(settings: Settings) -> bool:

@@ -95,25 +95,25 @@ class Settings(BaseModel):
     execution_checkpointing_dir: Text = Field(
         "weir-data",
         alias="execution.checkpointing.dir",
-        description="the directory (or URL) under which each job keeps <dir>/<job>/...",
+        description="the directory under which each job keeps its files, in <dir>/<job>; it needs a file "
+        "system with hard links",
     )
     execution_checkpointing_dir_access: Annotated[DirAccess, lenient()] = Field(
         DirAccess.OWNER,
         alias="execution.checkpointing.dir-access",
-        description="owner: the job's directory is closed to other users at each start; "
-        "umask: it is left as it is, for executors or colleagues that work under another user",
+        description="owner: each start closes the job's directory to other users; umask: its mode is left as "
+        "it is, for executors or colleagues that work under another user",
     )
     execution_checkpointing_interval: DurationOrOff = Field(
         timedelta(seconds=10),
         alias="execution.checkpointing.interval",
-        description="a checkpoint of the whole job is triggered so often; off = not by time",
+        description="how often a checkpoint of the job is triggered; off = not by time",
     )
     execution_checkpointing_interval_records: CountOrUnset = Field(
         None,
         alias="execution.checkpointing.interval-records",
-        description="a checkpoint is triggered after so many records from outside, "
-        "read by all queries without channels together; "
-        "unset = not by count",
+        description="a checkpoint is triggered after this many records from outside the job, summed over all "
+        "queries that read no channel; unset = not by count",
     )
     execution_checkpointing_mode: Annotated[CheckpointingMode, lenient()] = Field(
         CheckpointingMode.EXACTLY_ONCE,
@@ -124,52 +124,53 @@ class Settings(BaseModel):
     execution_checkpointing_timeout: PositiveDuration = Field(
         timedelta(minutes=10),
         alias="execution.checkpointing.timeout",
-        description="a checkpoint that has not completed after so long is aborted",
+        description="a checkpoint that has not completed within this time is aborted",
     )
     execution_checkpointing_min_pause: Duration = Field(
         timedelta(0),
         alias="execution.checkpointing.min-pause",
-        description="the least time between the end of a checkpoint and the next trigger; "
-        "above 0 s there is one at a time",
+        description="the minimum time between the end of a checkpoint and the next trigger; above 0 s, only "
+        "one checkpoint is pending at a time",
     )
     execution_checkpointing_max_concurrent_checkpoints: Count = Field(
         1,
         alias="execution.checkpointing.max-concurrent-checkpoints",
-        description="so many checkpoints may be under way at once; unaligned ones are alone",
+        description="how many checkpoints may be pending at once; an unaligned one is always alone",
     )
     execution_checkpointing_tolerable_failed_checkpoints: CountOrZeroOrInfinite = Field(
         None,
         alias="execution.checkpointing.tolerable-failed-checkpoints",
-        description="so many aborted checkpoints in a row are no failure of the job; "
-        "infinite (Flink: 0), because recovery goes on from each query's last batch and needs no checkpoint",
+        description="how many checkpoints may be aborted in a row before the job fails; infinite (Flink: 0), "
+        "because recovery resumes from each query's last batch and needs no checkpoint",
     )
     execution_checkpointing_incremental: Boolean = Field(
         True,
         alias="execution.checkpointing.incremental",
-        description="a checkpoint adds only the files that are new since the one before; "
-        "false = each is a copy of all that a restore needs and shares no file",
+        description="a checkpoint adds only the files that are new since the one before; false = each "
+        "checkpoint is a full copy of what a restore needs and shares no file",
     )
     execution_checkpointing_num_retained: Count = Field(
         3,
         alias="execution.checkpointing.num-retained",
-        description="so many completed checkpoints are kept; older ones are subsumed",
+        description="how many completed checkpoints are retained; older ones are subsumed",
     )
     execution_checkpointing_externalized_checkpoint_retention: Annotated[Retention, lenient()] = Field(
         Retention.RETAIN_ON_CANCELLATION,
         alias="execution.checkpointing.externalized-checkpoint-retention",
-        description="what becomes of the checkpoints when the job is cancelled; "
-        "a job that ends by itself keeps them",
+        description="whether checkpoints are kept or deleted when the job is cancelled; a job that ends by "
+        "itself keeps them",
     )
     execution_checkpointing_unaligned_enabled: Boolean = Field(
         False,
         alias="execution.checkpointing.unaligned.enabled",
-        description="no query waits for a barrier: what is between two queries belongs to the checkpoint",
+        description="no query waits for a barrier; rows in flight between two queries become part of the "
+        "checkpoint",
     )
     execution_checkpointing_aligned_checkpoint_timeout: Duration = Field(
         timedelta(0),
         alias="execution.checkpointing.aligned-checkpoint-timeout",
-        description="with unaligned.enabled: a checkpoint begins aligned, and turns unaligned after this; "
-        "0 s = unaligned from the beginning",
+        description="with unaligned.enabled: a checkpoint begins aligned, and becomes unaligned after this "
+        "time; 0 s = unaligned from the beginning",
     )
     execution_checkpointing_storage: Annotated[CheckpointStorage, lenient({"jobmanager": "memory"})] = Field(
         CheckpointStorage.FILESYSTEM,
@@ -180,35 +181,35 @@ class Settings(BaseModel):
     execution_checkpointing_data_inline_threshold: InlineSize = Field(
         2048,
         alias="execution.checkpointing.data-inline-threshold",
-        description="files up to this size are inside the checkpoint's manifest, "
-        "which costs less than a file for each; 0 b = none",
+        description="files up to this size are stored inside the checkpoint's manifest, which costs less than"
+        " a file for each; 0 b = none",
     )
     execution_checkpointing_copy_dir: TextOrUnset = Field(
         None,
         alias="execution.checkpointing.copy-dir",
-        description="a directory on another file system to which the files of each checkpoint are copied "
-        "as well; a restore can come from there alone",
+        description="a directory on another file system (or a URL) to which the files of each checkpoint are "
+        "also copied; a restore can use that copy alone",
     )
     execution_checkpointing_savepoint_dir: TextOrUnset = Field(
         None,
         alias="execution.checkpointing.savepoint-dir",
-        description="the directory (or URL) below which savepoints are written when none is named",
+        description="the directory (or URL) below which savepoints are written when a command names none",
     )
     savepoint_schedule: DurationOrOff = Field(
         None,
         alias="savepoint.schedule",
-        description="a savepoint is taken so often, into execution.checkpointing.savepoint-dir",
+        description="how often a savepoint is taken, into execution.checkpointing.savepoint-dir; off = never",
     )
     savepoint_retain: KeepOrAll = Field(
         Keep(count=5),
         alias="savepoint.retain",
-        description="how many savepoints of the schedule are kept, or how long, or both (5, 7 d); "
-        "only those are ever deleted, and the newest never",
+        description="how many savepoints of the schedule are kept, or for how long, or both (5, 7 d); other "
+        "savepoints are never deleted, nor is the newest of the schedule",
     )
     channel_max_segments_ahead: Count = Field(
         100,
         alias="channel.max-segments-ahead",
-        description="back-pressure: so many segments may a stream be ahead of its slowest reader",
+        description="back-pressure: how many segments a stream may be ahead of its slowest reader",
     )
     state_backend_type: StateBackend = Field(
         StateBackend.ROCKSDB,
@@ -218,7 +219,7 @@ class Settings(BaseModel):
     state_changelog_enabled: Boolean = Field(
         True,
         alias="state.changelog.enabled",
-        description="RocksDB changelog checkpointing: a batch uploads its changes, not whole files",
+        description="RocksDB changelog checkpointing: a batch uploads its changes, not complete files",
     )
     parallelism_default: CountOrUnset = Field(
         None,
@@ -229,12 +230,13 @@ class Settings(BaseModel):
     heartbeat_interval: PositiveDuration = Field(
         timedelta(seconds=10),
         alias="heartbeat.interval",
-        description="how often the driver and its supervisor tell each other that they live",
+        description="how often the driver and its supervisor exchange heartbeats",
     )
     heartbeat_timeout: PositiveDuration = Field(
         timedelta(seconds=50),
         alias="heartbeat.timeout",
-        description="how long the other side may be silent until it counts as dead; above heartbeat.interval",
+        description="how long the other side may be silent before it counts as dead; must be above "
+        "heartbeat.interval",
     )
     task_cancellation_timeout: PositiveDuration = Field(
         timedelta(minutes=3),
@@ -245,7 +247,7 @@ class Settings(BaseModel):
     restart_strategy_type: RestartStrategyType = Field(
         RestartStrategyType.EXPONENTIAL_DELAY,
         alias="restart-strategy.type",
-        description="whether and how a failed job is started again",
+        description="whether and how a failed job is restarted",
     )
     restart_strategy_fixed_delay_attempts: CountOrZero = Field(
         1,
@@ -290,62 +292,62 @@ class Settings(BaseModel):
     restart_strategy_exponential_delay_jitter_factor: Annotated[Factor, Field(ge=0, le=1)] = Field(
         0.1,
         alias="restart-strategy.exponential-delay.jitter-factor",
-        description="exponential-delay: the part of the wait, 0 to 1, that is left to chance",
+        description="exponential-delay: the random part of the wait, as a fraction from 0 to 1",
     )
     restart_strategy_exponential_delay_reset_backoff_threshold: PositiveDuration = Field(
         timedelta(hours=1),
         alias="restart-strategy.exponential-delay.reset-backoff-threshold",
-        description="exponential-delay: after this long without a failure the wait starts small again; with "
-        "every strategy: after this long without input or failure a query's failures no longer count for "
-        "poison-batch.attempts and crash-loop.attempts",
+        description="exponential-delay: after this long without a failure, the wait starts at initial-backoff"
+        " again; with every strategy: after this long without input or failure, a query's "
+        "failures no longer count for poison-batch.attempts and crash-loop.attempts",
     )
     restart_strategy_exponential_delay_attempts_before_reset_backoff: CountOrInfinite = Field(
         None,
         alias="restart-strategy.exponential-delay.attempts-before-reset-backoff",
-        description="exponential-delay: how many restarts before such a quiet time until a query or "
-        "the job is FAILED",
+        description="exponential-delay: how many restarts without such a quiet time until a query or the job "
+        "is FAILED",
     )
     restart_strategy_poison_batch_attempts: Count = Field(
         2,
         alias="restart-strategy.poison-batch.attempts",
-        description="how many failures of the author's own code, or of a refused row, at one and the same "
-        "batch end its query as FAILED; the other queries run on",
+        description="how many failures at the same batch, of the job's own code or by a refused row, make its"
+        " query FAILED; the other queries continue",
     )
     restart_strategy_crash_loop_attempts: CountOrInfinite = Field(
         10,
         alias="restart-strategy.crash-loop.attempts",
-        description="how often the same failure may come back without a committed batch or a quiet time "
-        "(exponential-delay.reset-backoff-threshold) in between, before its query or the job is FAILED; "
-        "outages are not counted",
+        description="how often the same failure may repeat without a committed batch or a quiet time "
+        "(exponential-delay.reset-backoff-threshold) in between, before its query or the job is "
+        "FAILED; outages are not counted",
     )
     sink_commit: SinkCommit = Field(
         SinkCommit.BATCH,
         alias="sink.commit",
         description="when output becomes visible: with each batch, or with each completed checkpoint of the "
-        "whole job (batch, checkpoint)",
+        "job (batch, checkpoint)",
     )
     sink_max_pending_batches: Count = Field(
         4,
         alias="sink.max-pending-batches",
-        description="staged batches that may wait for the sink's commit before the query waits",
+        description="how many staged batches may wait for the sink's commit before the query waits",
     )
     history_retain_logs: KeepOrAll = Field(
         Keep(count=20),
         alias="history.retain-logs",
-        description="the output of how many attempts is kept for 'weir logs', or for how long, "
-        "or both (20, 30 d); that of the newest always is",
+        description="for how many attempts the driver's output is kept for 'weir logs', or for how long, or "
+        "both (20, 30 d); that of the newest is always kept",
     )
     history_retain_attempts: Annotated[Count, Field(ge=1000)] = Field(
         1000,
         alias="history.retain-attempts",
-        description="how many records of attempts are kept; 1000 or more, "
-        "because they tell an old writer from a new one",
+        description="how many records of attempts are kept; 1000 or more, because they distinguish an old "
+        "writer from a new one",
     )
     history_retain_generations: CountOrZero = Field(
         2,
         alias="history.retain-generations",
-        description="of how many generations before the live one the files stay, "
-        "besides those that a retained checkpoint is of",
+        description="how many generations before the live one keep their files, besides those that a retained"
+        " checkpoint belongs to",
     )
     rest_address: Text = Field(
         "127.0.0.1",
@@ -356,14 +358,14 @@ class Settings(BaseModel):
     rest_port: PortsOrOff = Field(
         Ports(8081, 8181),
         alias="rest.port",
-        description="the port for REST and pages; of a range the first that is free; off = none are served",
+        description="the port for REST and pages; of a range, the first free one; off = they are not served",
     )
     rest_token_file: TextOrUnset = Field(
         None,
         alias="rest.token-file",
-        description="a file whose first line is the token that REST and pages ask for; "
-        "unset = the user's own, ~/.local/state/weir/token, made at the first start; "
-        "off = none, on a loopback address: every local user may then command the job",
+        description="a file whose first line is the token that REST and pages ask for; unset = the user's "
+        "own, ~/.local/state/weir/token, created at the first start; off = no token, only on a "
+        "loopback address: every local user can then control the job",
     )
 
 

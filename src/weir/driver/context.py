@@ -96,7 +96,7 @@ class JobContext:
         return Timed(self.report, self.clock, step, query)
 
     def listener_failed(self, name: str, error: BaseException) -> None:
-        self.note(f"listener {name} raised {type(error).__name__}: {error}; the job goes on")
+        self.note(f"listener {name} raised {type(error).__name__}: {error}; the job continues")
 
 
 # The attempt of a job that runs without a supervisor: taken, kept by beats, released at the end.

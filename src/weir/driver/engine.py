@@ -242,7 +242,7 @@ class Engine:
             if failed := self._queries.failed():
                 raise NotDoneError(
                     what=f"job {self._context.name!r} can't be drained",
-                    why=f"query {failed[0]} has FAILED, and its input can't be worked off",
+                    why=f"query {failed[0]} has FAILED and can't process its remaining input",
                     hint="fix that query and start the job again, or stop it without --drain",
                 )
             if done and not self._queries.any_restarts:

@@ -60,7 +60,7 @@ def load(path: Path) -> Job:
             raise JobFileError(
                 file=path,
                 reason=f"{_line_of(error, path)}{type(error).__name__}: {error}",
-                todo=f"fix it; '{Path(sys.executable).name} {path.name}' shows the whole stack",
+                todo=f"fix it; '{Path(sys.executable).name} {path.name}' shows the full stack",
             ) from error
         finally:
             jobs.loading_in_driver = False
@@ -91,7 +91,7 @@ def _ended(path: Path, error: SystemExit, printed: list[str]) -> JobFileError:
     code = 1 if isinstance(error.code, str) else int(error.code or 0)
     return JobFileError(
         file=path,
-        reason=f"it ended by itself with exit code {code}, before there was a job"
+        reason=f"it ended by itself with exit code {code}, before it made a job"
         + (f": {said}" if said and code else ""),
         todo=f"arguments of the job come after the file: weir run {path.name} -- ARGUMENTS",
     )
@@ -100,8 +100,8 @@ def _ended(path: Path, error: SystemExit, printed: list[str]) -> JobFileError:
 def _starts_queries(path: Path, method: str) -> JobFileError:
     return JobFileError(
         file=path,
-        reason=f"it calls .{method}() on a writer: it starts a query by itself, which weir could not recover",
-        todo="make a weir.Job with a pipeline, and hand it the writer, unstarted: env.sink(name, writer)",
+        reason=f"it calls .{method}() on a writer: this starts a query that weir could not recover",
+        todo="make a weir.Job with a pipeline, and give it the writer, unstarted: env.sink(name, writer)",
     )
 
 

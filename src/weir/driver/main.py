@@ -88,7 +88,7 @@ class _Driver:
         faults.point("start.described")
         config = self._prepared.get()
         since = self._clock.monotonic()
-        spark = session.build(config, job.name, f"'weir logs {job.name}' shows what it said")
+        spark = session.build(config, job.name, f"'weir logs {job.name}' shows its output")
         ready_at = self._clock.monotonic()
         self._link.send(m.StepDone("session", ready_at - since))
         faults.point("start.session")
@@ -181,7 +181,7 @@ class _Driver:
         rest = threading.Event()
         while (left := lease.left) > 0:
             rest.wait(min(left, 1.0))  # a wait does not count the time for which the machine was suspended
-        _end(FencedError.exit_code, "the lease is over, so this driver ends")
+        _end(FencedError.exit_code, "the lease has expired, so this driver ends")
 
 
 def _from(wanted: RestoreRequest | None, name: str, called: str) -> RestoreRequest | None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from weir.job.job import Job
 
 
-_WHOLE_STACK = "the whole stack is in run.failures[0].failure.stack"
+_WHOLE_STACK = "the full stack is in run.failures[0].failure.stack"
 """A notebook keeps no logs."""
 
 
@@ -140,7 +140,7 @@ class Run:
         done = self._engine.work_off(Deadline(self._context.clock, self._context.clock.monotonic() + seconds))
         self.check()
         if not done:
-            raise TimeoutError(f"the input was not worked off in {seconds:g} s")
+            raise TimeoutError(f"the input was not processed in {seconds:g} s")
 
     def checkpoint(self, *, full: bool = False, seconds: float = 60.0) -> int:
         """Take a checkpoint now and return its id; raises when it was refused, aborted or took longer."""

@@ -22,7 +22,7 @@ from weir.clock import Clock
 from weir.config import Settings
 from weir.driver.progress import ProgressReports
 from weir.driver.runs import RunFactory
-from weir.errors import ExternalError, NoSavepointError, SavepointPlaceError, WeirError, error_form
+from weir.errors import ExternalError, NoSavepointDirError, NoSavepointError, WeirError, error_form
 from weir.ids import CheckpointId, JobName, QueryName
 from weir.protocol import messages as m
 from weir.protocol.checkpoint import AbortReason, Refusal
@@ -315,7 +315,7 @@ class Savepoints:
         try:
             record(self._store, taken)
         except WeirError as error:
-            note = f"'latest' may not find the savepoint {taken.place}, which is whole: {error.text}"
+            note = f"'latest' may not find the savepoint {taken.place}, which is complete: {error.text}"
             self._host.report(m.Noted(note))
 
     def _take(self, wanted: Wanted, cut: Callable[[Held], None]) -> Taken:
@@ -351,15 +351,11 @@ class Savepoints:
     def _target(self, wanted: Wanted) -> str:
         target = wanted.path or self._dir
         if not target:
-            raise SavepointPlaceError(
-                place="a place that nobody named",
-                reason="neither a folder was given, nor is execution.checkpointing.savepoint-dir set",
-                todo=f"name one: weir savepoint {self._job} DIR, weir stop {self._job} --savepoint-path DIR",
-            )
+            raise NoSavepointDirError(job=self._job)
         return target
 
     def _none(self, reason: str, *, ended: bool) -> NoSavepointError:
-        todo = "ask for it again when the job runs again" if ended else "the job goes on; ask for it again"
+        todo = "take it again when the job runs" if ended else "the job continues; take it again"
         return NoSavepointError(job=self._job, reason=reason, todo=todo)
 
     def _refuse(self, wanted: Wanted, reason: str) -> None:

@@ -31,6 +31,7 @@
     |   |-- NotASavepointError      a place that holds no savepoint that this weir can use
     |   |-- OutsideError            a restore would write outside the job's own directory
     |   |-- SavepointPlaceError     a place that a savepoint can't be written to
+    |   |   `-- NoSavepointDirError a savepoint without a directory
     |   |-- BadMapError             a --map that names what is not there
     |   |-- BadOffsetsError         a --set-offsets that names what is not there, or no place to resume from
     |   |-- StateNotRewritableError state that can't be rescaled, converted or edited as it was asked for
@@ -114,6 +115,7 @@ from weir.errors.checkpoint import (
     InconsistentSavepointError,
     LeftBehindError,
     NoCheckpointError,
+    NoSavepointDirError,
     NoSavepointError,
     NoSuchCheckpointError,
     NotASavepointError,
@@ -243,6 +245,7 @@ __all__ = [
     "NoAnswerError",
     "NoCheckpointError",
     "NoOutputError",
+    "NoSavepointDirError",
     "NoSavepointError",
     "NoSuchCheckpointError",
     "NoSuchJobError",

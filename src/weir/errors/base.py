@@ -74,7 +74,7 @@ def error_form(found: Worded | BaseException) -> dict[str, str]:
     An exception that is not weir's own is a breakdown of weir.
     """
     if isinstance(found, BaseException) and not isinstance(found, WeirError):
-        what = f"weir broke down: {type(found).__name__}: {found}"
+        what = f"internal error in weir: {type(found).__name__}: {found}"
         return {"what": without_secrets(what), "why": "", "hint": ""}
     return {name: without_secrets(getattr(found, name)) for name in ("what", "why", "hint")}
 

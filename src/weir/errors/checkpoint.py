@@ -17,8 +17,8 @@ class CopiesMismatchError(UserError):
     """A copy-dir that holds the checkpoints of another life of the job."""
 
     what_form = "checkpoints of job {job!r} can't be copied to {place}"
-    why_form = "it holds those of other live files of a job of this name, and would lose them"
-    hint_form = "to resume from them: weir restore {job} {place}/checkpoints/chk-<number>.json; else set another execution.checkpointing.copy-dir"
+    why_form = "it holds checkpoints of other live files of a job of this name, which would be lost"
+    hint_form = "to resume from them: weir restore {job} {place}/checkpoints/chk-<number>.json; otherwise set another execution.checkpointing.copy-dir"
 
 
 class NoSuchCheckpointError(UserError):
@@ -46,7 +46,7 @@ class NotASavepointError(UserError):
 
     what_form = "{place} can't be used as a savepoint"
     why_form = "{reason}"
-    hint_form = "'weir savepoints' lists those that are known"
+    hint_form = "'weir savepoints' lists the known ones"
 
 
 class SavepointPlaceError(UserError):
@@ -55,6 +55,14 @@ class SavepointPlaceError(UserError):
     what_form = "no savepoint can be written to {place}"
     why_form = "{reason}"
     hint_form = "{todo}"
+
+
+class NoSavepointDirError(SavepointPlaceError):
+    """A savepoint without a directory, neither in the request nor in the settings."""
+
+    what_form = "no savepoint directory is configured"
+    why_form = "the request names none, and execution.checkpointing.savepoint-dir is not set"
+    hint_form = "name one: weir savepoint {job} DIR, weir stop {job} --savepoint-path DIR"
 
 
 class NoCheckpointError(ExternalError):
@@ -75,7 +83,7 @@ class NoSavepointError(ExternalError):
 class CheckpointsFailedError(ExternalError):
     """More checkpoints failed in a row than execution.checkpointing.tolerable-failed-checkpoints allows."""
 
-    what_form = "{count} checkpoints in a row failed, and {limit} are tolerable"
+    what_form = "{count} checkpoints failed in a row, and {limit} are tolerable"
     why_form = "the last one: {reason}"
     hint_form = "fix the cause, or raise execution.checkpointing.tolerable-failed-checkpoints"
 
@@ -95,11 +103,11 @@ class DamagedSavepointError(InternalError):
     exit_code = 1
     what_form = "savepoint {place} is damaged: {file} {damage}"
     why_form = "somebody changed or deleted it, or the disk lost it"
-    hint_form = "use another one: 'weir savepoints' lists those that are known"
+    hint_form = "use another one: 'weir savepoints' lists the known ones"
 
 
 class InconsistentCheckpointError(DamagedCheckpointError):
-    """A checkpoint that is no consistent cut: a reader is past what its writer has written in it."""
+    """A checkpoint that is not a consistent cut: a reader is past what its writer has written in it."""
 
     what_form = "checkpoint {checkpoint} of job {job!r} {damage}"
     why_form = "an earlier weir could complete such a checkpoint after a restore in another directory: rows would be lost or doubled"
@@ -111,4 +119,4 @@ class InconsistentSavepointError(DamagedSavepointError):
 
     what_form = "savepoint {place} {damage}"
     why_form = "an earlier weir could complete such a checkpoint after a restore in another directory: rows would be lost or doubled"
-    hint_form = "use another one: 'weir savepoints' lists those that are known"
+    hint_form = "use another one: 'weir savepoints' lists the known ones"

@@ -18,8 +18,9 @@ class SinkTakenError(UserError):
 
     what_form = "the sink of query {query!r} was taken by attempt {attempt} of this job: {path}"
     why_form = (
-        "that attempt is not one of this directory's (this start is attempt {own}): the job has run in"
-        " another directory, from the same savepoint or from a copy of this one, and may still do so"
+        "that attempt does not belong to this directory (this start is attempt {own}): the job "
+        "has run in another directory, from the same savepoint or from a copy of this directory, "
+        "and may still run there"
     )
     hint_form = (
         "let only one of them run. To continue here, end the other for good, then: weir run FILE -s POINT"
@@ -64,13 +65,13 @@ class InputGoneError(UserError):
 
     what_form = "job {job!r} can't be restored from {point}: source {source!r} has lost the lines that follow"
     why_form = (
-        "query {query!r} resumes with entry {entry}, and the journal {has}: it keeps what the live files and"
-        " the retained checkpoints need"
+        "query {query!r} resumes with entry {entry}, and the journal {has}: it keeps only what "
+        "the live files and the retained checkpoints need"
     )
     hint_form = (
-        "restore a newer point: 'weir checkpoints {job}' lists them; or run it beside this one, without the"
-        " lines between: weir run FILE --as NAME -s {point}; if nothing in the job reads the source any more:"
-        " --allow-dropped"
+        "restore a newer point: 'weir checkpoints {job}' lists them; or run this point as a fork,"
+        " without the lost lines: weir run FILE --as NAME -s {point}; if nothing in the job reads"
+        " the source any more: --allow-non-restored-state"
     )
 
 
@@ -80,8 +81,8 @@ class OtherInputError(UserError):
     what_form = "job {job!r} can't resume from {place}: source {source!r} has received other lines since"
     why_form = "{reason}"
     hint_form = (
-        "start it under a name of its own: weir run FILE --as NAME -s {place}; or move {folder} away:"
-        " what was received there and not read goes with it"
+        "start it under another name: weir run FILE --as NAME -s {place}; or move {folder} away, "
+        "with the lines that were received there and not read"
     )
 
 
@@ -91,15 +92,18 @@ class RefusedRowError(UserError):
     retry = True
     what_form = "table {table} does not take a row of query {query!r}: column {column}, value {value}"
     why_form = "{reason}"
-    hint_form = "fix the row in the query, or the table; or keep such rows, all of them, in a table of their own: weir.sinks.postgres(..., dead_letter=<table>)"
+    hint_form = (
+        "fix the row in the query, or change the table; or have all such rows written to a table "
+        "of their own: weir.sinks.postgres(..., dead_letter=<table>)"
+    )
 
 
 class LoginRefusedError(UserError):
     """A database that does not let the user of a sink in."""
 
-    what_form = "PostgreSQL does not let the sink in: {place}"
+    what_form = "PostgreSQL refused the sink's login: {place}"
     why_form = "{reason}"
-    hint_form = "check user, password and database of the url; the same with psql: psql {place}"
+    hint_form = "check the user, password and database in the url; to try it with psql: psql {place}"
 
 
 class DatabaseError(ExternalError):
@@ -125,14 +129,14 @@ class LedgerWentBackError(InternalError):
 
     retry = True
     redeploy = True
-    what_form = "the ledger of {path} went back: it ends with batch {last} of attempt {fence}"
+    what_form = "the ledger of {path} has lost entries: it ends with batch {last} of attempt {fence}"
     why_form = (
-        "attempt {own} had entered batches up to {known}: the place was put back to an older state while the"
-        " job ran, by a failover to a standby that lagged or from a backup"
+        "attempt {own} had recorded batches up to {known}: while the job ran, the sink was reset "
+        "to an older state, by a failover to a lagging standby or from a backup"
     )
     hint_form = (
-        "bring the newer state back if you can; the next start delivers what is still staged, and says what"
-        " is missing"
+        "restore the newer state if you can; the next start delivers what is still staged, and "
+        "reports what is missing"
     )
 
 
@@ -145,8 +149,9 @@ class OutputAheadError(InternalError):
         " of the job's directory, or a part of it is gone; nothing was rewound"
     )
     hint_form = (
-        "bring the newest copy of the directory back; or rewind the sinks to what these live files know:"
-        " 'weir repair {job}' shows which batches, 'weir repair {job} --to-last-good' does it"
+        "restore the newest copy of the directory; or rewind the sinks to what these live files "
+        "know: 'weir repair {job}' shows which batches, 'weir repair {job} --to-last-good' does "
+        "it"
     )
 
 
@@ -156,7 +161,7 @@ class LostLedgerError(InternalError):
     exit_code = 1
     what_form = "{file} {wrong}"
     why_form = "somebody changed or deleted it, or the disk lost it: what comes after it can't be trusted"
-    hint_form = "bring the folder back from a backup; weir stops rather than skip data"
+    hint_form = "restore the folder from a backup; weir stops rather than skip data"
 
 
 class LostStagingError(InternalError):
@@ -179,7 +184,9 @@ class LiveFilesBehindError(InternalError):
     redeploy = True
     what_form = "the live files of query {query!r} lack batches that its sink holds"
     why_form = "the disk lost them, or somebody deleted them"
-    hint_form = "the next driver goes back to the newest intact checkpoint; 'weir repair {job}' says which"
+    hint_form = (
+        "the next driver resumes from the newest intact checkpoint; 'weir repair {job}' shows which one"
+    )
 
 
 class LostSegmentError(InternalError):
@@ -192,7 +199,7 @@ class LostSegmentError(InternalError):
     redeploy = True
     what_form = "the channel file {file} {wrong}"
     why_form = "somebody changed or deleted it, or the disk lost it: weir deletes only what every reader and every retained checkpoint has passed"
-    hint_form = "the next driver resumes from the newest checkpoint that is intact, as 'weir repair {job}' says before; if it fails here again, 'weir restore {job} latest' goes back"
+    hint_form = "the next driver resumes from the newest intact checkpoint; 'weir repair {job}' shows it beforehand. If it fails here again, use 'weir restore {job} latest'"
 
 
 class LostInputError(InternalError):
@@ -200,7 +207,7 @@ class LostInputError(InternalError):
 
     what_form = "query {query!r} resumes with entry {entry} of source {source!r}, and {path} does not have it"
     why_form = "somebody deleted files there, or the query was taken out of the job for a while: weir deletes only what every query of the job has read"
-    hint_form = "bring the folder back, or give the query a new name to start with what is there; weir stops rather than skip data"
+    hint_form = "restore the folder, or give the query a new name to start with what is there; weir stops rather than skip data"
 
 
 class LostRecordsError(InternalError):
@@ -208,4 +215,6 @@ class LostRecordsError(InternalError):
 
     what_form = "a topic of Kafka's has lost records that the query resumes with"
     why_form = "{reason}"
-    hint_form = "bring the records back, or continue with what is there and skip the rest: weir.sources.kafka(..., lost_data='skip')"
+    hint_form = (
+        "restore the records, or skip what is missing and continue: weir.sources.kafka(..., lost_data='skip')"
+    )

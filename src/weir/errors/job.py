@@ -19,7 +19,7 @@ class BadNameError(UserError):
 class UnknownKeyError(UserError):
     """A setting that does not exist."""
 
-    what_form = "there is no setting {key!r} (given in {origin})"
+    what_form = "there is no setting {key!r} (from {origin})"
     hint_form = "{advice}'weir config' lists all settings"
 
 
@@ -34,7 +34,7 @@ class SettingsFileError(UserError):
 class BadValueError(UserError):
     """A setting's value that does not fit."""
 
-    what_form = "{key} can't be {value!r} (given in {origin})"
+    what_form = "{key} can't be {value!r} (from {origin})"
     why_form = "{reason}"
     hint_form = "'weir config' shows every setting with its meaning"
 
@@ -42,7 +42,7 @@ class BadValueError(UserError):
 class SparkSettingError(UserError):
     """A value of one of Spark's own settings that Spark does not take."""
 
-    what_form = "Spark does not take one of its settings"
+    what_form = "Spark does not accept one of its settings"
     why_form = "{reason}"
     hint_form = "give it another value, or leave it out"
 
@@ -74,10 +74,10 @@ class PinnedStateError(UserError):
 class ChangedQueryError(UserError):
     """A query whose live files are those of another one: Spark would fail, or mix up its state."""
 
-    what_form = "query {query!r} has changed, and its live files are those of the query as it was"
+    what_form = "query {query!r} has changed, and its live files belong to the query as it was"
     why_form = "{reason}"
     hint_form = (
-        "to carry its state over: weir run FILE -s latest; what will become of it: weir plan FILE -s latest"
+        "to carry its state over: weir run FILE -s latest; to see the plan first: weir plan FILE -s latest"
     )
 
 

@@ -37,7 +37,7 @@ class StorageError(ExternalError):
 
     what_form = "the storage could not {verb} {path}"
     why_form = "{reason}"
-    hint_form = "check that the place exists, is writable and has room: weir doctor --dir {root}"
+    hint_form = "check that it exists, is writable and has room: weir doctor --dir {root}"
 
 
 class OutcomeUnknownError(ExternalError):
@@ -89,8 +89,9 @@ class JvmNotStartedError(ExternalError):
 
     what_form = "Spark's JVM ended before it was up"
     hint_form = (
-        "{seen}: an option that it does not take (spark.driver.extraJavaOptions), "
-        "more memory than there is (spark.driver.memory), or packages that can't be had (spark.jars.packages)"
+        "{seen}; likely causes: an option that Java does not accept "
+        "(spark.driver.extraJavaOptions), more memory than the machine has (spark.driver.memory),"
+        " or packages that can't be fetched (spark.jars.packages)"
     )
 
 
@@ -107,7 +108,7 @@ class JvmDiedError(ExternalError):
     redeploy = True
     what_form = "the JVM died ({how})"
     hint_form = (
-        "'weir logs {job}' shows what it printed last; 'dmesg' names what the kernel killed for memory"
+        "'weir logs {job}' shows what it printed last; 'dmesg' shows whether the kernel killed it for memory"
     )
 
 
@@ -197,8 +198,8 @@ class NoSuchOperationError(UserError):
     """An operation that this server has not begun, or no longer keeps."""
 
     what_form = "there is no operation {operation!r}"
-    why_form = "a server knows the last {kept} that were begun with it since its own start"
-    hint_form = "GET /api/v1/jobs/<job>/events has what happened"
+    why_form = "a server keeps only its last {kept} operations, and none from before its start"
+    hint_form = "GET /api/v1/jobs/<job>/events lists what happened"
 
 
 class PortTakenError(ExternalError):

@@ -10,7 +10,7 @@ class RestorePlanError(UserError):
 
     what_form = "job {job!r} can't resume from {point}"
     why_form = "{reason}"
-    hint_form = "'weir plan FILE -s {point}' says what becomes of everything, and what would make it fit"
+    hint_form = "'weir plan FILE -s {point}' shows what becomes of each part, and what would make it fit"
 
 
 class TakeOverError(UserError):
@@ -18,13 +18,13 @@ class TakeOverError(UserError):
 
     what_form = "--take-over {attempt} can't be used without -s"
     why_form = (
-        "the live files of this directory know nothing of what the job delivered elsewhere: it would resume"
-        " after the other's batches, and their input would be missing or doubled"
+        "the live files of this directory do not know what the job delivered elsewhere: it would resume"
+        " after the other directory's batches, and their input would be missing or doubled"
     )
     hint_form = (
-        "weir run {file} -s latest --take-over {attempt} rewinds the sinks to the newest checkpoint of this"
-        " directory first, and -s PATH to a savepoint. To keep what the other directory delivered, use a"
-        " savepoint that it took last"
+        "weir run {file} -s latest --take-over {attempt} first rewinds the sinks to the newest "
+        "checkpoint of this directory, and -s PATH to a savepoint. To keep what the other "
+        "directory delivered, use the last savepoint that it took"
     )
 
 
@@ -66,7 +66,7 @@ class BadOffsetsError(UserError):
 class StateNotRewritableError(UserError):
     """State that can't be rescaled, converted or edited as it was asked for; nothing was written."""
 
-    what_form = "the state of query {query!r} can't be rewritten as it was asked for"
+    what_form = "the state of query {query!r} can't be rewritten as requested"
     why_form = "{reason}"
     hint_form = "{todo}"
 
@@ -84,7 +84,7 @@ class DamagedError(InternalError):
 
     what_form = "the live files of job {job!r} are damaged: {damage}"
     why_form = "somebody changed or deleted them, or the disk lost them; no checkpoint is intact either"
-    hint_form = "'weir repair {job}' looks whether anything else is intact; else restore the job's directory from a backup: weir stops rather than skip data"
+    hint_form = "'weir repair {job}' checks whether anything else is intact; otherwise restore the job's directory from a backup: weir stops rather than skip data"
 
 
 class DamagedOriginError(InternalError):
@@ -93,14 +93,14 @@ class DamagedOriginError(InternalError):
     exit_code = 1
     what_form = "{file} of job {job!r} can't be read"
     why_form = "somebody changed it, or the disk lost it: {reason}"
-    hint_form = "'weir repair {job}' shows what the job can resume from; a restore that was not begun yet is withdrawn by 'weir restore {job} --withdraw'"
+    hint_form = "'weir repair {job}' shows what the job can resume from; 'weir restore {job} --withdraw' cancels a restore that has not begun yet"
 
 
 class OutsideError(UserError):
     """A file that a restore was to write is outside the job's own directory; nothing was written."""
 
     what_form = "a restore was to write {path}, which is outside of {root}"
-    why_form = "the manifest of the checkpoint or savepoint names a path that none of weir's has"
+    why_form = "the manifest of the checkpoint or savepoint names a path that weir never writes"
     hint_form = "do not use it: somebody changed it; 'weir savepoints' and 'weir checkpoints JOB' list others"
 
 
@@ -109,22 +109,22 @@ class StateRewriteError(InternalError):
 
     what_form = "the state of query {query!r} could not be rewritten"
     why_form = "{reason}"
-    hint_form = "nothing is lost: what it was to be made from is as it was"
+    hint_form = "nothing is lost: the state that it is made from is unchanged"
 
 
 class SurgeryError(InternalError):
     """State that could not be brought to where a changed query looks for it; nothing was changed."""
 
-    what_form = "the state of query {query!r} after batch {batch} could not be brought to its new place"
+    what_form = "the state of query {query!r} after batch {batch} could not be moved to its new place"
     why_form = "{reason}"
-    hint_form = "restore it into the query as it was; 'weir verify' shows whether the savepoint is intact"
+    hint_form = "restore it into the unchanged query; 'weir verify' shows whether the savepoint is intact"
 
 
 class StateDiffersError(InternalError):
     """Rewritten state is not what it should be; nothing of it is left."""
 
     what_form = (
-        "the new state of operator {operator} of query {query!r}, store {store!r}, is not what it was to be"
+        "the new state of operator {operator} of query {query!r}, store {store!r}, is not what it should be"
     )
     why_form = "{reason}"
-    hint_form = "nothing is lost: what it was to be made from is as it was; please report this"
+    hint_form = "nothing is lost: the state that it is made from is unchanged; please report this"

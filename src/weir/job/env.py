@@ -92,12 +92,12 @@ class Env:
         self._check_sink(query, sink)
         if at_most_once and not isinstance(sink, StagingSink | PlacedSink):
             raise self._refused(
-                f"query {name!r} is to be at most once, and its sink writes whenever Spark runs a batch",
+                f"query {name!r} is at most once, and its sink writes whenever Spark runs a batch",
                 "use a sink of weir's that stages: files, kafka, postgres",
             )
         if at_most_once and getattr(sink, "at_once", False):
             raise self._refused(
-                f"query {name!r} is to be at most once, and its sink writes inside the batch: "
+                f"query {name!r} is at most once, and its sink writes inside the batch: "
                 "a task that Spark runs again writes its rows again",
                 "leave delivery='at_least_once' out of the sink",
             )
@@ -183,7 +183,7 @@ class Env:
             return
         raise self._refused(
             f"the sink of query {query!r} is {sink!r}, which is not a sink",
-            f"make one of it: env.sink({query!r}, frame, weir.sinks.files({sink!r}))"
+            f"to write files there: env.sink({query!r}, frame, weir.sinks.files({sink!r}))"
             if isinstance(sink, str)
             else "use one of weir.sinks, such as weir.sinks.files(path)",
         )
@@ -231,8 +231,8 @@ class Env:
             )
         if writers.option_of(given, writers.ASYNC_PROGRESS).lower() == "true":
             raise self._refused(
-                f"query {query!r} has {writers.ASYNC_PROGRESS}, with which Spark does not write down every "
-                "batch: a checkpoint could not tell what was done",
+                f"query {query!r} has {writers.ASYNC_PROGRESS}, with which Spark does not record every "
+                "batch: a checkpoint could not know what was done",
                 f"leave the option {writers.ASYNC_PROGRESS} out",
             )
         self.queries[query] = QuerySpec(query, None, writer=given)

@@ -158,7 +158,7 @@ def build(
     env = _evaluate(job, pipeline, spark, live, query, mode)
     specs = env.queries
     if query not in specs:
-        raise _not_the_same(job, f"query {query!r} was there when the graph was learnt and is not there now")
+        raise _not_the_same(job, f"query {query!r} was in the graph at first and is missing now")
     if (now := _inputs(plan.streams(specs[query].plan), env, live)) != reads:
         before, after = (", ".join(names) or "none" for names in (reads, now))
         raise _not_the_same(job, f"query {query!r} read the streams {before} at first, and {after} now")
@@ -193,8 +193,8 @@ def _not_replayable(job: JobName, query: str) -> PipelineError:
 def _cleans(job: JobName, query: QueryName) -> PipelineError:
     return PipelineError(
         job=job,
-        reason=f"query {query!r} reads files with Spark's option cleanSource, which takes them away when "
-        "they are read: they are missing when the job is rewound to an older checkpoint",
+        reason=f"query {query!r} reads files with Spark's option cleanSource, which removes them after they"
+        " are read: they are missing when the job is rewound to an older checkpoint",
         todo="leave cleanSource out, and delete files when no checkpoint needs them any more",
     )
 
@@ -202,8 +202,8 @@ def _cleans(job: JobName, query: QueryName) -> PipelineError:
 def _stateful(job: JobName, query: QueryName) -> PipelineError:
     return PipelineError(
         job=job,
-        reason=f"query {query!r} is to be at most once and has state: a batch that is skipped would be "
-        "missing from it for ever, and what it then delivers would be wrong, not only less",
+        reason=f"query {query!r} is at most once and has state: a skipped batch would be missing from the "
+        "state for good, and later results would be wrong, not only incomplete",
         todo="leave at_most_once out, or keep the state in another query",
     )
 
@@ -234,8 +234,8 @@ def _evaluate(
 def _started_by_itself(job: JobName, method: str) -> PipelineError:
     return PipelineError(
         job=job,
-        reason=f"it calls .{method}() on a writer, which starts the query past weir",
-        todo=f"hand the frame, or the unstarted writer, to env.sink(...) and leave out .{method}()",
+        reason=f"it calls .{method}() on a writer, which starts the query without weir",
+        todo=f"give the frame, or the unstarted writer, to env.sink(...) and leave out .{method}()",
     )
 
 

@@ -101,8 +101,8 @@ class Job:
         if "PYSPARK_GATEWAY_PORT" in os.environ:
             raise JobFileError(
                 file=file,
-                reason="spark-submit has started a JVM for it, which weir could neither end nor start again",
-                todo=f"weir run {file} --master MASTER --conf KEY=VALUE, with what spark-submit was given",
+                reason="spark-submit has started a JVM for it, which weir could neither stop nor restart",
+                todo=f"weir run {file} --master MASTER --conf KEY=VALUE, with the options of spark-submit",
             )
         sys.stdout.flush()
         sys.stderr.flush()

@@ -125,7 +125,7 @@ class QueryOutput:
                 query=self.name,
                 path=sink.describe(),
                 reason=f"it holds batches up to {delivered}, the live files know only up to {last}",
-                todo="bring the job's directory back, or let this query write to another place",
+                todo="restore the job's directory, or let this query write to another place",
             )
         return delivered
 
@@ -155,7 +155,7 @@ class QueryOutput:
         if (log := self._file_sink_log()) is not None:
             log.rewind(to, check)
         if isinstance(sink, StagingSink):
-            until_known(lambda: sink.rewind(to), f"{sink.describe()} gave no answer to a rewind", *_AT_ONCE)
+            until_known(lambda: sink.rewind(to), f"{sink.describe()} did not confirm a rewind", *_AT_ONCE)
             self._ledger = replace(self._ledger, last=min(self._ledger.last, to))
         check()
         self._files.renew_id()  # a function may pass it to a table that remembers what it has seen
@@ -187,7 +187,7 @@ class QueryOutput:
             self._together.add(self.name, self.committer)
             return 0
         for one in plan.commit:
-            unknown = f"{sink.describe()} gave no answer for batch {one.batch}"
+            unknown = f"{sink.describe()} did not confirm batch {one.batch}"
             self._delivering = one.batch
             until_known(partial(sink.commit, one), unknown, *_AT_ONCE)
         self._delivering = None

@@ -63,20 +63,20 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         r"java\.net\.|ConnectException|UnknownHost|SocketTimeout|Connection (refused|reset)|TimeoutException"
         r"|BrokerNotAvailable|ConnectionError|Name or service not known|no route to host",
         "Something across the network did not answer: check that its address can be reached from here, and"
-        " that it is up. The job starts again by itself as restart-strategy.* says.",
+        " that it is up. The job starts again by itself as restart-strategy.* defines.",
     ),
     (
         "storage",
         r"StorageError|OutcomeUnknownError|Permission denied|Read-only file system|Lost\w+Error"
         r"|Damaged\w*Error",
-        "Files of the job can't be read or written, or are gone: 'weir verify JOB' shows what is intact,"
-        " 'weir doctor' whether the place can be written.",
+        "Files of the job can't be read or written, or are missing: 'weir verify JOB' shows what "
+        "is intact, 'weir doctor' whether the directory is writable.",
     ),
 )
 _POISON = (
-    "The same batch failed more than once in the job's own code: a record that it can't take. Look at the"
-    " frames below, let the function set such records aside, and start again; or go back in front of it with"
-    " 'weir restore'."
+    "The same batch failed more than once in the job's own code: it can't handle some record."
+    " Look at the frames below, let the function set such records aside, and start again; or "
+    "restore a point before it with 'weir restore'."
 )
 _USER = (
     "The job's own code raised. The frames below are the author's own first: fix the function, then start"

@@ -105,7 +105,7 @@ def judge(
     if len(recent) >= _OFTEN:
         return Health(Level.WARN, f"{len(recent)} restarts or more within the last hour")
     if late and (behind := late[0].behind):
-        waiting = f"{number(behind['count'])} {behind['unit']} wait, more than ever in its last batches"
+        waiting = f"{number(behind['count'])} {behind['unit']} are unread, the most in its last batches"
         return Health(Level.WARN, f"{late[0].name} can't keep up: {waiting}")
     if job.advice:
         return Health(Level.WARN, job.advice)

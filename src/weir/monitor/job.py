@@ -172,7 +172,7 @@ def look(dir: str, name: str, clock: Clock) -> Standing:
             return _standing(dir, job, newest, beat, history, clock.now())
     except StorageError as error:  # what is known without a journal is shown all the same
         standing = _standing(dir, job, newest, beat, None, clock.now())
-        lost = f"its history can't be read ({error.why}): the next start moves it aside and begins another"
+        lost = f"its history can't be read ({error.why}): the next start moves it aside and begins a new one"
         return replace(standing, advice=f"{standing.advice}; {lost}" if standing.advice else lost)
 
 

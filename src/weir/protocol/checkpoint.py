@@ -31,7 +31,7 @@ class AbortReason(str, Enum):
     QUERY_RESTARTED = "a query failed and was started again"
     STOPPING = "the job was ended"
     STORAGE = "its files could not be kept"
-    INCONSISTENT = "it is no consistent cut"
+    INCONSISTENT = "it is not a consistent cut"
     DELETED = "it was deleted when the job was cancelled"
 
 
@@ -247,7 +247,7 @@ class Refusal(str, Enum):
 
     NOT_RUNNING = "a query of the job is down"
     STOPPING = "the job is ending"
-    TOO_MANY = "execution.checkpointing.max-concurrent-checkpoints are under way"
+    TOO_MANY = "execution.checkpointing.max-concurrent-checkpoints are pending"
     MIN_PAUSE = "the last one ended less than execution.checkpointing.min-pause ago"
     NOT_BEGUN = "a query of the job has not committed its first batch yet"
 

@@ -196,12 +196,12 @@ def reshape(old: PlannedOperator, new: PlannedOperator) -> Reshape | str:
     """
     before, after = _columns(old), _columns(new)
     if before is None or after is None:
-        return "the savepoint does not tell what each column of its value is"
+        return "the savepoint does not record what each column of its value is"
     if before.start != after.start or _types(old)[: before.start] != _types(new)[: after.start]:
         return "its value holds other columns besides what it computes"
     taken, widened = _taken(old, new, before, after)
     if not taken:
-        return "nothing of what it has computed is left"
+        return "nothing that it computed is left"
     kept = set(taken.values())
     fields: list[int | None] = list(range(before.start))
     fresh: list[Any] = [None] * before.start
@@ -210,7 +210,7 @@ def reshape(old: PlannedOperator, new: PlannedOperator) -> Reshape | str:
             fields += range(taken[one.text], taken[one.text] + one.columns)
             fresh += [None] * one.columns
         elif one.start is None:
-            return f"Spark does not tell what {one.text} begins with"
+            return f"Spark does not report what {one.text} begins with"
         else:
             fields += [None] * one.columns
             fresh += one.start

@@ -111,11 +111,11 @@ def after_failure(
     if failure.domain == Domain.USER and known:
         same = [f for f in before if (f.query, f.batch, f.failure.key) == (now.query, now.batch, failure.key)]
         if len(same) + 1 >= limits.poison_batch:
-            times = f"it came back {len(same) + 1} times at batch {now.batch} of query {now.query!r}"
+            times = f"it happened {len(same) + 1} times at batch {now.batch} of query {now.query!r}"
             return GiveUp(times, repeated=True)
     if limits.crash_loop is not None and in_a_row >= limits.crash_loop:
         return GiveUp(
-            f"it came back {in_a_row} times, and no batch was committed in between "
+            f"it happened {in_a_row} times without a committed batch in between "
             "(restart-strategy.crash-loop.attempts)",
             "'weir verify JOB' looks for damage; 'weir restore JOB latest' returns to the newest checkpoint",
             repeated=True,
@@ -193,5 +193,5 @@ def refusal(verb: str, *, ending: bool, restoring: bool, driver: bool) -> str:
     if restoring:
         return "it is being restored"
     if verb not in OF_THE_SUPERVISOR and not driver:
-        return "no driver of it runs now: one is started in a moment"
+        return "its driver is down: a new one is about to start"
     return ""

@@ -147,7 +147,9 @@ def _piece(given: str, found: Maps, old: Mapping[str, Shape], new: Mapping[str, 
     if query not in old:
         raise BadMapError(given=given, reason=f"the savepoint has no query {query!r}")
     if said["to"] is not None and (said["new"] == "none" or said["kind"] != said["source"]):
-        raise BadMapError(given=given, reason="a source becomes a source, and an operator an operator")
+        raise BadMapError(
+            given=given, reason="a source can only become a source, and an operator only an operator"
+        )
     to = said["to"] or found.name_of(query)
     target = None if said["new"] == "none" else Target(to, int(said["new"]))
     if number not in _numbers(old[query], is_source):

@@ -165,7 +165,9 @@ class CutOff:
     @property
     def text(self) -> str:
         """What is to be said of it."""
-        left = f"not delivered yet: {self.undelivered} of its committed batches; the next start does that"
+        left = (
+            f"{self.undelivered} of its committed batches are not delivered yet; the next start delivers them"
+        )
         again = "its batch will run again"
         said = left if self.undelivered else again
         return f"query {self.query} was cut off after {self.seconds:g} s; {said}"

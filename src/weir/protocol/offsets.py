@@ -126,7 +126,7 @@ def choices(
             _check(choice, sources[query][number])
             if number in said.setdefault(query, {}):
                 other = said[query][number].place
-                raise choice.refused(f"{other} is the same source, and it can go on at one place only")
+                raise choice.refused(f"{other} is the same source, and it can resume at one place only")
             said[query][number] = choice
 
     _for_each(given, add)
@@ -178,7 +178,7 @@ def _choice(place: str, value: str) -> Choice:
         return Choice(place, Word.SINCE, since=_time(place, value.removeprefix(_SINCE)))
     offset = _object(value)
     if offset is None:
-        reason = f"{value!r} is no place to go on from"
+        reason = f"{value!r} is not a place to resume from"
         raise BadOffsetsError(given=place, reason=reason)
     return Choice(place, Word.GIVEN, offset=offset)
 
@@ -187,10 +187,10 @@ def _time(place: str, text: str) -> datetime:
     try:
         found = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))  # Python 3.10 knows no Z
     except ValueError:
-        reason = f"{text!r} is no time of the form 2026-11-16T00:00:00Z"
+        reason = f"{text!r} is not a time of the form 2026-11-16T00:00:00Z"
         raise BadOffsetsError(given=place, reason=reason) from None
     if found.tzinfo is None:
-        reason = f"{text!r} names no time zone: put Z behind it for UTC, or +01:00"
+        reason = f"{text!r} names no time zone: append Z for UTC, or +01:00"
         raise BadOffsetsError(given=place, reason=reason)
     return found
 
@@ -227,11 +227,11 @@ def _check(choice: Choice, source: Source) -> None:
     if choice.word is Word.INITIAL or source.kind in (Kind.KAFKA, Kind.FILES):
         return
     if source.kind is Kind.COUNTED:
-        raise choice.refused(f"{source.name!r} can only begin again: initial")
+        raise choice.refused(f"{source.name!r} can only start from its beginning: initial")
     if choice.word is not Word.GIVEN:
         raise choice.refused(
-            f"what {choice.word.value} is, weir knows of Kafka and of files, not of {source.name!r}:"
-            " give its offset as Spark writes it, or initial"
+            f"weir can resolve {choice.word.value} for Kafka and files, not for {source.name!r}: give "
+            "its offset as Spark writes it, or initial"
         )
 
 

@@ -270,7 +270,7 @@ class RestorePlan(_Frozen):
 
 WIDTH = 80
 _INDENT = "      "
-_MEANS = {Overall.NEEDS_MAP: "say what becomes of it", Overall.MISFITS: "nothing was touched"}
+_MEANS = {Overall.NEEDS_MAP: "map it, or say where it resumes", Overall.MISFITS: "nothing was changed"}
 
 
 def text(plan: RestorePlan, width: int = WIDTH) -> str:
@@ -283,7 +283,7 @@ def summary(plan: RestorePlan) -> str:
     """The last line: whether it fits, and what that takes."""
     if plan.overall is Overall.FITS:
         lost = "; ".join(_lost(plan))
-        return "fits" + (f"; given up: {lost}" if lost else "")
+        return "fits" + (f"; lost: {lost}" if lost else "")
     if plan.overall is Overall.LOSES:
         return f"fits with loss: {'; '.join(_lost(plan))}; to allow all of that: -n"
     wrong = Verdict.AMBIGUOUS if plan.overall is Overall.NEEDS_MAP else Verdict.INCOMPATIBLE
@@ -315,7 +315,7 @@ def _query(query: QueryPlan, width: int) -> Iterator[str]:
         room = width - broad - len(f"  {part.what:<8} 00 > 00  ") - 2
         name = part.name if len(part.name) <= room else f"{part.name[: room - 3]}..."
         yield f"  {part.what:<8} {_number(part):<7}  {name:<{room}}  {_verdicts(part)}".rstrip()
-        for line in (*part.notes, *(f"given up: {one}" for one in part.lost)):
+        for line in (*part.notes, *(f"lost: {one}" for one in part.lost)):
             yield from _wrapped(line, _INDENT, width)
         if part.why:
             yield from _wrapped(f"why: {part.why}", _INDENT, width)

@@ -149,8 +149,9 @@ def _cuts(
 
 def _beginning_of_new_sink(query: QueryName, batch: BatchId) -> str:
     return (
-        f"query {query}: its new sink gets what comes behind batch {batch}. A checkpoint, unlike a"
-        " savepoint, does not wait for sinks: what the old one had not taken by then, no sink gets"
+        f"query {query}: its new sink gets the batches after {batch}. A checkpoint, unlike a "
+        "savepoint, does not wait for sinks: what the old sink had not received by then is "
+        "delivered to none"
     )
 
 
@@ -159,8 +160,8 @@ def _unknown(run: QueryRun, point: str, job: JobName) -> SinkMismatchError:
     return SinkMismatchError(
         query=run.name,
         path=run.output.describe(),
-        reason=f"it holds batches up to {run.output.holds}, and {point} knows nothing of this query: all of"
-        " them would be rewound, and its sources may no longer have what they were made of",
+        reason=f"it holds batches up to {run.output.holds}, and {point} does not have this query: all of"
+        " them would be rewound, and its sources may no longer have the input for them",
         todo=f"restore a point that has the query ('weir checkpoints {job}' lists them), give it another"
         " place for its output, or take it out of the job",
     )
@@ -188,7 +189,7 @@ def check_ahead(live: Live, delivered: Delivered, known: Delivered, limit: int) 
         return
     generations.note_ahead(live.store, live.job, live.generation, beyond)
     damage = "; ".join(
-        f"query {name} has delivered batches up to {last}, and they know of {known[name]}"
+        f"query {name} has delivered batches up to {last}, and the live files know those up to {known[name]}"
         for name, last in beyond.items()
     )
     raise OutputAheadError(job=live.job, damage=damage, limit=limit)
@@ -227,6 +228,6 @@ class Claim:
         except NotASavepointError:
             return  # an earlier start has deleted it
         except WeirError as error:
-            self._report(m.Noted(f"the claimed savepoint stays: {error.text}"))
+            self._report(m.Noted(f"the claimed savepoint could not be deleted: {error.text}"))
         else:
             self._report(m.SavepointsDeleted([self._place]))

@@ -330,7 +330,7 @@ def kept_or_dropped(
     origin = read_origin(store, job, generation)
     assert origin is not None, "an opening generation has its origin"
     source, withdraw = f"the restore from {origin.restored_from}", f"weir restore {job} --withdraw"
-    later = f"{source} is taken up again at the next start; to give it up: {withdraw}"
+    later = f"{source} resumes at the next start; to cancel it: {withdraw}"
     try:
         yield
     except FencedError:
@@ -340,17 +340,17 @@ def kept_or_dropped(
         raise
     except _OUT_OF_REACH:
         note(
-            f"{source} waits for it, and the files from before are as they were: bring it back, go on"
-            f" from another point: weir restore {job} latest, or give it up: {withdraw}"
+            f"{source} waits for it, and the earlier files are unchanged: put it back, resume from "
+            f"another point: weir restore {job} latest, or cancel the restore: {withdraw}"
         )
         raise
     except _FAILED as error:
         if not generations.drop(store, job, generation, error.text):
-            note(f"{source} has begun to rewind sinks, so it is not dropped: the next start resumes it")
+            note(f"{source} has begun to rewind sinks, so it is not cancelled: the next start resumes it")
         elif begun := generations.awaited(store, job):
-            note(f"{source} is dropped: the next start resumes that from {begun}, which is begun")
+            note(f"{source} is cancelled: the next start resumes the one from {begun}, which has begun")
         else:
-            note(f"{source} is dropped: the job stays where it was")
+            note(f"{source} is cancelled: the job stays where it was")
         raise
     except Exception:
         note(later)

@@ -234,10 +234,10 @@ def _can_not_rename(made: RestorePlan, specs: Mapping[QueryName, QuerySpec]) -> 
         spec = specs[QueryName(query.name)]
         if spec.channel is not None:
             why = "a stream can't be renamed: the positions of its readers name it"
-            found[query.name] = Refused(why, f"leave its name: {query.was}")
+            found[query.name] = Refused(why, f"keep its name: {query.was}")
         elif isinstance(spec.sink, FunctionSink | KafkaSink):
             why = "its sink keeps what it has delivered in the job's directory, by the name of the query"
-            found[query.name] = Refused(why, f"leave its name: {query.was}")
+            found[query.name] = Refused(why, f"keep its name: {query.was}")
     return found
 
 

@@ -108,7 +108,7 @@ def _savepoint(url: str, job: str, forked_from: str) -> Manifest:
     place = Place(url)
     savepoint = place.read()
     if savepoint.job not in (job, forked_from):
-        raise NotASavepointError(place=place.url, reason=f"it was taken of job {savepoint.job!r}")
+        raise NotASavepointError(place=place.url, reason=f"it was taken from job {savepoint.job!r}")
     damaged = [one for one in files.parallel(lambda f: (f, place.damage(f)), savepoint.files) if one[1]]
     if damaged:
         raise DamagedSavepointError(place=place.url, file=damaged[0][0].path, damage=damaged[0][1])
@@ -140,7 +140,7 @@ def _latest(store: Store, job: JobName, passed_over: PassedOver, savepoint_dir: 
                 raise
             pass_over(name, out_of_reach(error))
     if wrong:
-        raise NoSuchCheckpointError(job=job, point=LATEST, reason=f"no checkpoint is whole: {wrong[0]}")
+        raise NoSuchCheckpointError(job=job, point=LATEST, reason=f"no checkpoint is intact: {wrong[0]}")
     reason = "it has no completed checkpoint, and no savepoint that can be found"
     raise NoSuchCheckpointError(job=job, point=LATEST, reason=reason)
 

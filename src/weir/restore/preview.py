@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from weir.restore.request import RestoreRequest
     from weir.storage import Store
 
-_COMES_TWICE = "it has delivered more since, and can't take it back: that would come twice"
+_COMES_TWICE = "it has delivered more since and can't be rewound: that would be delivered again"
 
 
 @dataclass(frozen=True)

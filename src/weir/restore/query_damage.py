@@ -26,7 +26,7 @@ GONE = "is gone"
 _EMPTY = "is empty"
 _UNIQUE = re.compile(r"[-_][0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\.\w+$")
 """A name that Spark gives once; state of another name may be written again by a task that runs twice."""
-OTHER = "is not what a checkpoint has of it"
+OTHER = "differs from what a checkpoint has of it"
 
 
 @dataclass(frozen=True)

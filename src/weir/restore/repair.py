@@ -60,12 +60,14 @@ class Replay:
     def text(self) -> str:
         again = self.newest - self.back_to
         what = "nothing runs again"
-        then = "is rewound" if self.rewindable else "can't be rewound: it comes twice"
+        then = "is rewound" if self.rewindable else "can't be rewound: it is delivered again"
         if again == 1:
             what = f"batch {self.newest} runs again, and what it delivered {then}"
         elif again > 1:
             what = f"batches {self.back_to + 1} to {self.newest} run again, and what they delivered {then}"
-        where = "begins anew" if self.back_to == NO_BATCH else f"goes on behind batch {self.back_to}"
+        where = (
+            "starts from the beginning" if self.back_to == NO_BATCH else f"resumes after batch {self.back_to}"
+        )
         return f"query {self.query} {where}: {what}"
 
 
@@ -85,7 +87,7 @@ class Repair:
     @property
     def source(self) -> str:
         if not self.point:
-            return "its live files, up to the last batches that are whole"
+            return "its live files, up to the last intact batches"
         if self.point.startswith("chk-"):
             return f"checkpoint {self.point.removeprefix('chk-')}"
         return f"the savepoint {self.point}"
@@ -101,12 +103,12 @@ def to_newest(
     words = "; ".join(one.text for one in torn)
 
     def passed_over(name: str, wrong: str) -> None:
-        note(f"{name} is damaged ({wrong}): the one before it is tried")
+        note(f"{name} is damaged ({wrong}): trying the one before it")
 
     point = newest_intact(store, job, passed_over)
     if point is None:
         raise DamagedError(job=job, damage=words)
-    note(f"live files are damaged ({words}): the job goes on from checkpoint {point.manifest.id}")
+    note(f"live files are damaged ({words}): the job resumes from checkpoint {point.manifest.id}")
     why = f"live files are damaged: {words}"
     return intend(store, job, RestoreRequest(point.name), clock=clock, why=why, point=point, unasked=True)
 

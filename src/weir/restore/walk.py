@@ -159,7 +159,7 @@ class Restoring:
         return describe(self._store, point)
 
     def _passed_over(self, point: str, wrong: str) -> None:
-        self._note(f"{point} can't be used ({wrong}): the newest of the others is tried")
+        self._note(f"{point} can't be used ({wrong}): trying the newest of the others")
 
     def _planned(self, point: Point, request: RestoreRequest) -> Replan:
         number = intent.next_generation(self._store, self._job.name, point.manifest.generation)
@@ -198,7 +198,7 @@ class Restoring:
     def _lay_out(self, generation: Generation, made: Replan) -> Generation:
         generation, again = lay_out(self._store, self._job.name, generation, made.layout, self._clock)
         if again:
-            self._note("the files of the restore were laid out for another plan: they are made anew")
+            self._note("the files of the restore were laid out for another plan: they are made again")
         return generation
 
     def _fetch_and_convert(self, live: Live, made: Replan) -> Opened:

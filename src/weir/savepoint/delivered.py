@@ -67,5 +67,5 @@ class Delivered:
         return NoSavepointError(
             job=self._job,
             reason=f"query {name!r} has committed {batches}, and {place} has not taken it {limit}",
-            todo="nothing is lost: the job delivers it when the sink answers again; then ask once more",
+            todo="nothing is lost: the job delivers it when the sink answers again; then try again",
         )

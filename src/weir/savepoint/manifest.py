@@ -177,7 +177,7 @@ def decode(data: bytes, place: str) -> Savepoint:
     except ValidationError as error:
         first = error.errors()[0]
         where = "".join(f"{one}: " for one in [".".join(map(str, first["loc"]))] if one)
-        reason = f"its {MANIFEST} is not whole: {where}{first['msg'].removeprefix('Value error, ')}"
+        reason = f"its {MANIFEST} is damaged: {where}{first['msg'].removeprefix('Value error, ')}"
         raise NotASavepointError(place=place, reason=reason) from error
     except ValueError as error:
         why = ": somebody changed it, or the disk lost it" if str(error) == manifest.CHANGED else ""

@@ -127,8 +127,10 @@ class InStore:
         place = f"{self._store.url}/{names[-1]}"
         if all(self._store.exists(f"{name}/{MANIFEST}") for name in names):
             return taken(place)
-        reason = "a savepoint of this name is being written or deleted there, or is left of one that was"
-        todo = f"name another place, or when nobody is at work there: weir savepoint dispose {place}"
+        reason = (
+            "a savepoint of this name is being written or deleted there, or files of an earlier one are left"
+        )
+        todo = f"name another place; or, if nothing is writing there: weir savepoint dispose {place}"
         return SavepointPlaceError(place=place, reason=reason, todo=todo)
 
     def _is_ours(self) -> bool:
@@ -188,7 +190,7 @@ def is_mark(path: str) -> bool:
 def taken(place: object) -> SavepointPlaceError:
     """A savepoint has the name that another one should get."""
     return SavepointPlaceError(
-        place=place, reason="a savepoint of this name is there", todo="move it away, or name another folder"
+        place=place, reason="a savepoint of this name exists", todo="move it away, or name another folder"
     )
 
 

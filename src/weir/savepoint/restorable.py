@@ -88,9 +88,9 @@ def _doubt(saved: Savepoint, present: Present) -> str:
         if now is None or not query.conf:
             continue  # it is dropped, or begins anew
         if query.shape is None or not query.shape.speaks_like(now):
-            return f"another Spark described query {name!r} when it was taken"
+            return f"another version of Spark described query {name!r} when it was taken"
         if name not in present.conf:
-            return f"query {name!r} has no batch yet since it was last started anew"
+            return f"query {name!r} has no batch yet since it last started from the beginning"
         if _format(query.conf) != _format(present.conf[name]):
             return f"Spark's settings of the state of query {name!r} were others when it was taken"
     return ""

@@ -213,7 +213,7 @@ class _Query:
             why = f"query {donor} has read nothing at this point"
         else:
             return part
-        todo = "take the map out: it begins where its options say"
+        todo = "remove the map: it then begins where its options say"
         return part.model_copy(update={"verdicts": (Verdict.INCOMPATIBLE,), "why": why, "todo": todo})
 
     def _placed(self, part: Part, was: PlannedSource | None = None) -> Part:
@@ -232,7 +232,7 @@ class _Query:
         """A source whose position the user gives."""
         place = f"{self._name}/@{number}"
         if foreign is not None:
-            raise BadOffsetsError(given=place, reason=f"--map says that it resumes where {foreign[0]} stood")
+            raise BadOffsetsError(given=place, reason=f"--map makes it resume where {foreign[0]} stood")
         if to.only_new and at is not None:
             raise BadOffsetsError(given=place, reason=to.only_new)
         stood = self._offsets[at] if at is not None and at < len(self._offsets) else NOWHERE
@@ -241,7 +241,9 @@ class _Query:
         try:
             end = to.behind(stood)
         except LookupError as error:
-            reason = f"it says nothing of {error.args[0]}, and the source is new: it stood nowhere before"
+            reason = (
+                f"it gives nothing for {error.args[0]}, and the source is new and has no earlier position"
+            )
             raise BadOffsetsError(given=place, reason=reason) from None
         begins = at is None and end == NOWHERE
         part = Part(
@@ -269,7 +271,7 @@ class _Query:
         part = self._placed(part, before)
         shared = self._old.sources[of.get(after.folder if after.folder is not None else -1, at)]
         if shared.folder != before.folder:
-            why = "two sources that stood at different places became uses of one frame, which stands at one"
+            why = "two sources with different positions became one frame, which has one position"
             todo = "load the frame twice, as before"
             return part.model_copy(update={"verdicts": (Verdict.INCOMPATIBLE,), "why": why, "todo": todo})
         if was != name and (was.startswith(OWN) or name.startswith(OWN)):
@@ -284,7 +286,10 @@ class _Query:
         named = name.startswith(NAMED)
         if was.startswith(NAMED) != named:
             why = f"was {was!r}: Spark resumes by the names of all sources, or by those of none"
-            todo = f"leave it {'without' if named else 'with'} a name; a query of another name begins anew"
+            todo = (
+                f"leave it {'without' if named else 'with'} a name; a query with another name starts from "
+                "the beginning"
+            )
             return part.model_copy(update={"verdicts": (Verdict.INCOMPATIBLE,), "why": why, "todo": todo})
         verdict = Verdict.KEPT if at == number and not named else Verdict.MOVED
         return part.model_copy(update={"verdicts": (verdict,), "notes": (f"was {was!r}",), "was": was})
@@ -292,11 +297,11 @@ class _Query:
     def _doubtful(self, at: int, was: str, number: int, name: str) -> Part:
         here = f"--map {self._was}/@{at}="
         if was and was == name:
-            why = "several sources of this name stand at different offsets, and nothing tells which it was"
+            why = "several sources of this name stand at different offsets, and weir can't tell which it was"
         elif was:
             why = f"was {was!r}, and may be the same source at another place"
         else:
-            why = "the savepoint does not tell which source it was, and the query has another number of them"
+            why = "the savepoint does not record which source it was, and the number of sources has changed"
         anew = f"--set-offsets {self._name}/@{number}"
         todo = f"if it resumes where the old one was: {here}{number}; if it is another source: {anew}=initial"
         return Part(
@@ -403,10 +408,10 @@ class _Query:
             return self._refused(pair, why, "leave it as it was")
         if texts and found.rekey is None and is_reordered(old, new):
             why = f"its keys changed their order: {', '.join(old.keys)} became {', '.join(new.keys)}"
-            return self._refused(pair, f"{why}, and would be taken for each other", "leave them as they were")
+            return self._refused(pair, f"{why}, and would be mixed up", "leave them as they were")
         doubt = _doubt(old, new, found) if not pair.said and (texts or found.swapped) else ""
         if doubt:
-            todo = f"if it is the same all the same: --map {self._was}/{old.id}={new.id}; if not: {give_up}"
+            todo = f"if it is the same operator: --map {self._was}/{old.id}={new.id}; if not: {give_up}"
             certain = _steady(old.keys) != _steady(new.keys)
             return _part(old, new, Verdict.AMBIGUOUS, why=doubt, todo=todo, certain=certain)
         rekeyed = found.rekey
@@ -454,12 +459,12 @@ class _Query:
             if alone:
                 why = "what it reads has nothing in common with what it read before"
             else:
-                why = f"{mine} of the savepoint look alike, and nothing tells which becomes {its}"
+                why = f"{mine} of the savepoint look alike, and weir can't tell which becomes {its}"
             maps = f"--map {both[number]}={to.id if to else choice.new[0].id}"
-            todo = f"say it: {maps}, or begin without its state: --map {both[number]}=none -n"
+            todo = f"map it: {maps}, or begin without its state: --map {both[number]}=none -n"
             yield _part(one, to, Verdict.AMBIGUOUS, why=why, todo=todo)
         for other in choice.new[len(choice.old) :]:
-            why = f"{mine} of the savepoint look alike, and nothing tells which becomes {its}"
+            why = f"{mine} of the savepoint look alike, and weir can't tell which becomes {its}"
             yield _part(None, other, Verdict.AMBIGUOUS, why=why, todo="map the old one that it was")
 
     # sinks
@@ -485,7 +490,7 @@ _EVOLVES = (
 def _begins(operator: PlannedOperator) -> tuple[str, ...]:
     """What a new operator does not know yet."""
     if operator.kind in ("dedupe", "dedupeWithinWatermark"):
-        return ("begins without state: what it has not seen passes once more",)
+        return ("begins without state: rows that were seen before pass once more",)
     return ("begins without state",)
 
 
@@ -567,7 +572,7 @@ def _reshaped(old: PlannedOperator, new: PlannedOperator, rewritable: bool) -> R
 def _notes(old: PlannedOperator, new: PlannedOperator, made: Reshape | None, *, texts: bool) -> Iterator[str]:
     if made is not None:
         since = "covers the rows since the savepoint only"
-        yield from (f"{text} begins anew: it {since}" for text in made.started)
+        yield from (f"{text} starts again: it {since}" for text in made.started)
         yield from (f"{text} is kept as a longer integer" for text in made.widened)
     if texts:
         gone, came = Counter(old.reads) - Counter(new.reads), Counter(new.reads) - Counter(old.reads)

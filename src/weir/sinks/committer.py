@@ -30,7 +30,7 @@ _LOOK_FIRST, _LOOK_LAST = 0.002, 0.1
 def check_dense(dense: Dense, batch: BatchId) -> None:
     """Raise `FencedError` unless the batch follows the last one; the next start delivers what is missing."""
     if (missing := dense.missing(batch)) is not None:
-        by = f"batch {missing} was decided by another run after this one had begun; that run"
+        by = f"another run (it decided batch {missing} after this run began)"
         raise FencedError(who=f"the run that is at batch {batch}", by=by)
 
 
@@ -167,9 +167,7 @@ class Committer:
     def _check_decider(self, staged: Staged) -> None:
         """A zombie may have decided with its own state: then its staging counts, not ours."""
         if not decided_by(staged, self._files.committed_state(staged.batch)):
-            raise FencedError(
-                who=f"run {staged.token}", by=f"batch {staged.batch}, decided by another run, which"
-            )
+            raise FencedError(who=f"run {staged.token}", by=f"another run (it decided batch {staged.batch})")
 
     def _commit(self, staged: Staged) -> None:
         faults.point("batch.committed")
@@ -179,7 +177,7 @@ class Committer:
             faults.point("sink.committing")
             return self._sink.commit(staged)
 
-        until_known(commit, f"the sink gave no answer for batch {staged.batch}", self._rest)
+        until_known(commit, f"the sink did not confirm batch {staged.batch}", self._rest)
 
     def _rest(self, seconds: float) -> None:
         with self._changed:  # whoever is in a hurry wakes it

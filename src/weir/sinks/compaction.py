@@ -185,7 +185,7 @@ class Upkeep:
             except FencedError:
                 continue  # the batches learn it too
             except Exception as error:  # no batch suffers from it
-                self._say(f"the folder {self._store.url} is not kept in order: {_words(error)}")
+                self._say(f"cleaning up the folder {self._store.url} failed: {_words(error)}")
 
     def _wanted(self) -> bool:
         with self._lock:
@@ -216,7 +216,7 @@ class Upkeep:
             sync_files(self._store, folder)
         except Exception as error:  # by what Spark, or the storage, can't do
             self._hopeless.update(names)
-            self._say(f"{len(names)} small files of {self._store.url} stay as they are: {_words(error)}")
+            self._say(f"{len(names)} small files of {self._store.url} were not merged: {_words(error)}")
             remove_files(self._store, list(self._store.list(folder)))
             return
         faults.point("files.merged")

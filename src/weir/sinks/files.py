@@ -63,7 +63,7 @@ def files(
         raise _refused(path, f"there is no file format {format!r}", f"use one of {', '.join(FORMATS)}")
     target = _bytes(path, compact) if compact is not None else None
     if target is not None and format not in EXACT:
-        reason = f"what is read from {format} files need not be what was written, so they can't be merged"
+        reason = f"{format} files may not read back as they were written, so they can't be merged"
         raise _refused(path, reason, "leave out compact, or write Parquet or ORC")
     columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
     return FilesSink(path, format, options, partition_by=columns, compact=target)
@@ -130,12 +130,12 @@ class FilesSink:
         Also in output mode complete, and when files are to be merged of which the newest row counts.
         """
         if output_mode == "complete":
-            reason = "in output mode complete each batch has the whole result, and files are only added to"
+            reason = "in output mode complete each batch has the complete result, and files are only added"
             todo = 'use output_mode="update", and read it with weir.read_files(path).latest(KEY)'
             raise SinkMismatchError(query=query, path=self._path, reason=reason, todo=todo)
         self._output_mode = output_mode
         if self._compact is not None and output_mode != "append":
-            reason = f"in output mode {output_mode} the batch of a row matters, and a merge forgets it"
+            reason = f"in output mode {output_mode} the batch of a row matters, and a merge loses it"
             todo = "leave out compact, or use output mode append"
             raise SinkMismatchError(query=query, path=self._path, reason=reason, todo=todo)
         missing = [name for name in self._partition_by if name not in frame.columns]
@@ -250,7 +250,7 @@ class FilesSink:
             todo = "give this query a folder of its own"
         elif now.lineage != lineage:
             reason = "it was written by live files that are gone; a fresh start would skip or double batches"
-            todo = "bring the job's directory back, or give this query a new folder"
+            todo = "restore the job's directory, or give this query a new folder"
         else:
             return
         raise SinkMismatchError(query=owner.split("/", 1)[1], path=self._path, reason=reason, todo=todo)
@@ -259,7 +259,7 @@ class FilesSink:
 def _bytes(path: str, size: str) -> int:
     found = re.fullmatch(r"\s*([0-9]{1,9})\s*(kb|mb|gb)\s*", size.lower(), re.ASCII)
     if not found or not int(found[1]):
-        raise _refused(path, f"compact={size!r} is no size", 'write a whole number with a unit: "128 mb"')
+        raise _refused(path, f"compact={size!r} is not a size", 'write a whole number with a unit: "128 mb"')
     return int(found[1]) * _UNITS[found[2]]
 
 

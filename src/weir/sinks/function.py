@@ -271,7 +271,7 @@ class FunctionSink:
                 job=job,
                 reason=f"the function of query {query!r} has evaluated only a part of batch {batch}, "
                 f"and the state of the rest ({len(left_out)} partitions) would be lost",
-                todo="evaluate the whole frame first: frame.persist(); frame.count()",
+                todo="evaluate the complete frame first: frame.persist(); frame.count()",
             )
 
     @property
@@ -296,7 +296,7 @@ class FunctionSink:
             query=owner.split("/", 1)[1],
             path=self._location,
             reason=f"the ledger was written by {now.owner!r} with other live files",
-            todo="bring the job's directory back as a whole, or give the query a new name",
+            todo="restore the complete job directory, or give the query a new name",
         )
 
 

@@ -34,7 +34,7 @@ from weir.sinks.contract import (
 from weir.spark.checkpoint_files import QueryFiles
 from weir.storage.attempts import Lease
 
-_NO_ANSWER = "a sink gave no answer"
+_NO_ANSWER = "a sink did not confirm its batches"
 
 
 class HeldCommitter:
@@ -83,9 +83,7 @@ class HeldCommitter:
             due = [one for one in self._held if one.batch <= upto]
         for one in due:
             if one.batch in self._own and not decided_by(one, self._files.committed_state(one.batch)):
-                raise FencedError(
-                    who=f"run {one.token}", by=f"batch {one.batch}, decided by another run, which"
-                )
+                raise FencedError(who=f"run {one.token}", by=f"another run (it decided batch {one.batch})")
         return due
 
     def done(self, upto: BatchId) -> None:

@@ -83,7 +83,7 @@ def kafka(
             query="?",
             path=described,
             reason=f"there is no delivery {delivery!r}",
-            todo="use 'exactly_once' or 'at_least_once'; at_most_once=True is said in env.sink",
+            todo="use 'exactly_once' or 'at_least_once'; at_most_once=True is set in env.sink",
         )
     columns, name = Columns(key, value, headers), ledger or LEDGER.format(topic=topic)
     return Kafka(bootstrap, topic, columns, partitions, name, delivery == "at_least_once", given)
@@ -108,7 +108,7 @@ class Kafka:
     def check(self, query: QueryName, frame: DataFrame, output_mode: str) -> None:
         """Raise `SinkMismatchError` when records can't be made of the frame, or would all come again."""
         if output_mode == "complete":
-            reason = "in output mode complete each batch has the whole result, and a topic is only added to"
+            reason = "in output mode complete each batch has the complete result, and a topic can only grow"
             todo = 'use output_mode="update" with a key: the newest record of a key counts'
             raise SinkMismatchError(query=query, path=self.describe(), reason=reason, todo=todo)
         try:
@@ -211,7 +211,7 @@ class KafkaSink:
         try:  # fenced by a lower token is tried again: it will see ours
             return retry(announce, [0.0] * (_TRIES - 1), Clock().sleep, on=ProducerFencedError)
         except ProducerFencedError as error:
-            raise FencedError(who=f"attempt {token}", by="somebody who writes the same ledger") from error
+            raise FencedError(who=f"attempt {token}", by="another writer of the same ledger") from error
 
     def stage(self, frame: DataFrame, batch: BatchId, token: Token) -> None:
         if self._direct is not None:
@@ -309,8 +309,8 @@ class KafkaSink:
             reason = f"its ledger is that of {there.owner!r}"
             todo = "give this query a ledger of its own: ledger=..."
         else:
-            reason = "it was sent to by live files that are gone; a fresh start would skip or double batches"
-            todo = "bring the job's directory back, or give this query a new ledger: ledger=..."
+            reason = "it was written by live files that are gone; a fresh start would skip or double batches"
+            todo = "restore the job's directory, or give this query a new ledger: ledger=..."
         raise SinkMismatchError(query=owner.split("/", 1)[1], path=self._described, reason=reason, todo=todo)
 
     def _check_not_emptied(self, sent: Sent, owner: str) -> None:
@@ -319,9 +319,9 @@ class KafkaSink:
             raise SinkMismatchError(
                 query=owner.split("/", 1)[1],
                 path=self._described,
-                reason="its ledger is empty, and this query has used it before: that topic was deleted, or "
-                "is another one now, and nobody knows any more what was sent",
-                todo="bring the ledger back, or give this query a new name to start afresh",
+                reason="its ledger is empty, and this query has used it before: that topic was deleted or "
+                "replaced, so it is not known what was sent",
+                todo="restore the ledger, or give this query a new name to start from the beginning",
             )
 
     # the staging

@@ -198,8 +198,8 @@ class KafkaBroker:
             if self._partitions is None:
                 raise TopicError(
                     topic=self._topic,
-                    reason=f"it is not there on {self._bootstrap}",
-                    todo="create it, or say of how many partitions weir shall make it: partitions=3",
+                    reason=f"it does not exist on {self._bootstrap}",
+                    todo="create it, or let weir create it with a number of partitions: partitions=3",
                 )
             self._create(admin, self._topic, self._partitions, {})
         if self._ledger not in there:
@@ -224,7 +224,7 @@ class KafkaBroker:
             producer.init_transactions(self._patience)
         except KafkaException as error:
             producer.poll(0)
-            raise self._failed("take the producer over", error) from error
+            raise self._failed("take over the producer", error) from error
         self._producer = producer
         faults.point("kafka.fenced")
 
@@ -320,7 +320,7 @@ class KafkaBroker:
             raise TopicError(
                 topic=self._topic,
                 reason=f"Kafka's client does not take its settings: {error.args[0].str()}",
-                todo="mend config=, which has librdkafka's names, not Java's: "
+                todo="fix config=, which takes librdkafka's names, not Java's: "
                 "https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md",
             ) from error
 
@@ -346,17 +346,17 @@ class KafkaBroker:
             admin.create_topics([new], request_timeout=self._patience)[name].result()
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise self._failed(f"make topic {name}", error) from error
+                raise self._failed(f"create topic {name}", error) from error
         until = time.monotonic() + self._patience
         while time.monotonic() < until:
             found = self._topics(admin)
             if name in found and found[name].partitions:
                 return
             time.sleep(0.05)
-        raise BrokerError(bootstrap=self._bootstrap, verb=f"make topic {name}", reason="it does not appear")
+        raise BrokerError(bootstrap=self._bootstrap, verb=f"create topic {name}", reason="it does not appear")
 
     def _check_ledger(self, admin: AdminClient) -> None:
-        """A ledger whose entries are deleted by age would forget what was sent."""
+        """A ledger whose entries are deleted by age would delete what it recorded."""
         from confluent_kafka import KafkaException  # noqa: PLC0415
         from confluent_kafka.admin import ConfigResource, ResourceType  # noqa: PLC0415
 
@@ -369,7 +369,7 @@ class KafkaBroker:
         if policy != "compact":
             raise TopicError(
                 topic=self._ledger,
-                reason=f"it is the sink's ledger, and cleanup.policy={policy} would forget what was sent",
+                reason=f"it is the sink's ledger, and cleanup.policy={policy} would delete what it recorded",
                 todo="set cleanup.policy=compact on it, or name another with ledger=",
             )
 

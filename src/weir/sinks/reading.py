@@ -43,7 +43,7 @@ def read_files(path: str) -> CommittedFiles:
     if about is None:
         raise FilesNotReadableError(
             path=path,
-            reason="no batch was ever written there by a files sink",
+            reason="no files sink has written a batch there",
             todo="check the path; a files sink makes it with its first batch",
         )
     now = log_of(store).catch_up()
@@ -89,7 +89,7 @@ class CommittedFiles:
             raise FilesNotReadableError(
                 path=self.path,
                 reason=f"there is no column {missing[0]!r}" if missing else "no key was given",
-                todo=f"name the columns that make a row one of its kind, some of {', '.join(columns)}",
+                todo=f"name the columns that identify a row, some of {', '.join(columns)}",
             )
         self._check_batches()
         return replace(self, keys=keys)

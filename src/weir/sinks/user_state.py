@@ -108,11 +108,11 @@ class State:
         if self._inside:
             return
         if self._live:
-            reason = f"this is no batch of query {self.query!r}, and it has a value only inside one"
+            reason = f"no batch of query {self.query!r} is running here, and it has a value only inside one"
         else:
             reason = (
                 "this object was made by a call of the pipeline function for another query, "
-                "or only to learn the graph"
+                "or only to build the graph"
             )
         todo = f"use it in the function of the sink of {self.query!r}, made by the same call of the pipeline"
         raise self._refused(verb, reason, todo)
@@ -148,10 +148,10 @@ class States:
                 raise _undeclared(state, "the pipeline makes no query of this name", todo)
             if state.query in set(streams):
                 reason = "it is a stream: no code of yours runs in its batches on the driver"
-                todo = "keep the state at a query behind it, with weir.sinks.function"
+                todo = "keep the state at a query after it, with weir.sinks.function"
                 raise _undeclared(state, reason, todo)
             if not isinstance(sinks[state.query], StagingSink):
-                reason = "its sink is one of Spark's own, which knows nothing of a value beside its rows"
+                reason = "its sink is one of Spark's own, which can't keep a value beside its rows"
                 raise _undeclared(state, reason, "use weir.sinks.function, or another sink of weir's")
 
     def around(self, query: QueryName, sink: StagingSink, values: Values) -> StagingSink:
@@ -389,7 +389,7 @@ class UserStateSink:
         with self._delivered:
             if not self._delivered.wait_for(lambda: batch not in self._undelivered, seconds):
                 raise ExternalError(
-                    what=f"the user state behind batch {batch} is not known yet: "
+                    what=f"the user state after batch {batch} is not known yet: "
                     f"{self.describe()} has not taken the batch within {seconds:g} s"
                 )
         return self._values.files_of(batch)

@@ -57,7 +57,7 @@ def kafka(
         raise ValueError("a Kafka source has either topics or a pattern")
     names = [topics] if isinstance(topics, str) else list(topics or ())
     if topics is not None and (not names or any(not name or "," in name for name in names)):
-        raise ValueError(f"these are no names of topics: {topics!r}")
+        raise ValueError(f"these are not topic names: {topics!r}")
     if isinstance(starting, str) and starting not in ("earliest", "latest"):
         raise ValueError(f"starting is 'earliest', 'latest' or offsets by topic, not {starting!r}")
     if lost_data not in ("fail", "skip"):

@@ -105,7 +105,7 @@ def files(
             "older checkpoint; delete them yourself when no checkpoint needs them any more"
         )
     if set(options) & {"maxFilesPerTrigger", "maxBytesPerTrigger"}:
-        raise ValueError("say max_files= or max_bytes=, not maxFilesPerTrigger or maxBytesPerTrigger")
+        raise ValueError("use max_files= or max_bytes=, not maxFilesPerTrigger or maxBytesPerTrigger")
     if max_files is not None and max_bytes is not None:
         raise ValueError("a batch is bounded by max_files or by max_bytes, not by both")
     check_options(f"{format} files", options, {*OPTIONS[format], *_ANY, *_STREAM})

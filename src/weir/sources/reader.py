@@ -131,7 +131,7 @@ class JournalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         source = self._options["source"]
         if offset["source"] != source:
             raise LookupError(
-                f"the query has read source {offset['source']!r} so far; that means nothing in {source!r}"
+                f"the query has read source {offset['source']!r}, whose offsets mean nothing in {source!r}"
             )
         return int(offset["entry"])
 

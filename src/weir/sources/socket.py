@@ -154,7 +154,7 @@ class SocketReceiver:
                 why = str(error) or type(error).__name__
             self._drop_unfinished()
             if not self._stopping.is_set():
-                self._tell_outage(f"{why}; it connects again until lines come")
+                self._tell_outage(f"{why}; it reconnects until lines arrive")
                 self._clock.wait(self._stopping, self._delay)
                 self._delay = min(2 * self._delay, _LONGEST_DELAY)
 
@@ -235,8 +235,8 @@ class SocketReceiver:
     def _drop_unfinished(self) -> None:
         if self._lines.unfinished:
             self._say(
-                f"source {self._source!r}: the first {self._lines.unfinished} bytes of a line were dropped, "
-                "because the rest of it did not come"
+                f"source {self._source!r}: the first {self._lines.unfinished} bytes of a line were "
+                "discarded, because the rest of it never arrived"
             )
         self._lines.drop_unfinished()
 
@@ -244,13 +244,13 @@ class SocketReceiver:
         """Once, until lines come again."""
         if not self._outage:
             self._outage = True
-            self._say(f"source {self._source!r} gets nothing from {self._host}:{self._port}: {why}")
+            self._say(f"source {self._source!r} receives nothing from {self._host}:{self._port}: {why}")
 
     def _tell_back(self) -> None:
         self._delay = _FIRST_DELAY
         if self._outage:
             self._outage = False
-            self._say(f"source {self._source!r}: lines come again from {self._host}:{self._port}")
+            self._say(f"source {self._source!r}: receives lines again from {self._host}:{self._port}")
 
 
 def _read(connection: tcp.socket, seconds: float) -> bytes | None:

@@ -156,7 +156,7 @@ def _of(tree: Tree, batch: BatchId) -> Closure:
         raise ValueError(f"its description lacks {error}") from error
     for name in names:  # what Spark's files say of each other may be anybody's, in a restored job
         if not is_safe(name):
-            raise ValueError(f"{name!r} is named, which is no file of a query")
+            raise ValueError(f"{name!r} is named, which is not a file of a query")
     return Closure(batch, names, frozenset(reader.foreign))
 
 

@@ -92,7 +92,7 @@ _SLIPS: tuple[tuple[str, str], ...] = (
 
 def whole_stack(job: str) -> str:
     """Where the whole stack of a failure is, under a supervisor."""
-    return f"'weir logs {job}' has the whole stack"
+    return f"'weir logs {job}' has the full stack"
 
 
 def from_exception(error: BaseException, job: str, *, planning: bool = False) -> Failure:

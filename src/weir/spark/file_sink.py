@@ -76,10 +76,10 @@ class FileSinkLog:
         newest = self.newest()
         if newest > planned:
             reason = (
-                f"its {LOG} has batches up to {newest}, and the live files know only up to {planned}:"
-                " Spark would skip the batches between, with other rows in them"
+                f"its {LOG} has batches up to {newest}, and the live files know only those up to "
+                f"{planned}: Spark would skip the batches in between, although their rows differ"
             )
-            raise self._refused(reason, "bring the job's directory back, or give this query a new folder")
+            raise self._refused(reason, "restore the job's directory, or give this query a new folder")
         if newest < committed:
             raise self._short(committed)
         self._follow()
@@ -122,8 +122,8 @@ class FileSinkLog:
             return
         later = [path for batch, path in sorted(entries.items()) if batch > to and is_compaction(path.name)]
         if not later or _names_files(later[0]):  # one that names nothing tells that nothing came before it
-            reason = f"its {LOG} is compacted behind batch {to}, and does not tell which files came later"
-            raise self._refused(reason, "go back to a newer point, or give this query a new folder")
+            reason = f"its {LOG} is compacted after batch {to}, and does not show which files came later"
+            raise self._refused(reason, "restore a newer point, or give this query a new folder")
 
     def _missing(self, to: BatchId) -> list[int]:
         """The entries without which it does not end with a batch."""
@@ -142,10 +142,10 @@ class FileSinkLog:
 
     def _short(self, batch: BatchId) -> SinkMismatchError:
         reason = (
-            f"its {LOG} ends with batch {self.newest()}, and the query goes on behind batch {batch}:"
-            " Spark would read nothing that has a hole before it"
+            f"its {LOG} ends with batch {self.newest()}, and the query resumes after batch {batch}:"
+            " Spark would read no batch after the gap"
         )
-        todo = "bring its files back, or go on from a checkpoint or savepoint with a new folder"
+        todo = "restore its files, or resume from a checkpoint or savepoint with a new folder"
         return self._refused(reason, todo)
 
     def _check_names(self, upto: BatchId) -> Path | None:
@@ -155,7 +155,7 @@ class FileSinkLog:
         old = self._old_folder(strange) if strange else None
         if strange and old is None:
             reason = f"its {LOG} names files that are not in this folder, like {strange[0]}"
-            raise self._refused(reason, "bring them back, or give this query a new folder")
+            raise self._refused(reason, "restore them, or give this query a new folder")
         return old
 
     def _follow(self) -> None:

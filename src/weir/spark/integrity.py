@@ -78,7 +78,7 @@ def checksum_problem(path: Path) -> str | None:
     sums = (zlib.crc32(data[at : at + piece]) for at in range(0, len(data), piece)) if piece > 0 else iter(())
     if told[_HADOOP.size :] == b"".join(struct.pack(">I", one) for one in sums):
         return None
-    return f"is not what its checksum, .{path.name}.crc, says"
+    return f"does not match its checksum, .{path.name}.crc"
 
 
 def description_problem(path: Path, name: str, *, thorough: bool) -> str | None:

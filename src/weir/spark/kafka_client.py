@@ -249,7 +249,10 @@ class GroupCommits:
         if group.name not in self._said:
             self._said.add(group.name)
             why = _why(str(error))
-            self._say(f"group {group.name} of Kafka could not be told what was read: {why}; the job goes on")
+            self._say(
+                f"Kafka group {group.name} could not be updated with the offsets that were read: {why}; "
+                "the job continues"
+            )
 
 
 def _why(text: str) -> str:

@@ -35,14 +35,14 @@ def position(spark: SparkSession, stream: KafkaStream, choice: Choice) -> Positi
         first = kafka.offsets(partitions, "earliest", stream.isolation)
         last = kafka.offsets(partitions, "latest", stream.isolation)
         if choice.word is Word.EARLIEST:
-            return Position(f"goes on at {_text(first)}, the earliest", _text(first))
+            return Position(f"resumes at {_text(first)}, the earliest", _text(first))
         if choice.word is Word.LATEST:
-            return Position(f"goes on at {_text(last)}, the latest", _text(last))
+            return Position(f"resumes at {_text(last)}, the latest", _text(last))
         if choice.word is Word.SINCE:
             since = kafka.offsets(partitions, choice.since_ms, stream.isolation)
             found = {one: offset if offset >= 0 else last[one] for one, offset in since.items()}
             assert choice.since is not None
-            note = f"goes on at {_text(found)}, with what has come since {choice.since.isoformat()}"
+            note = f"resumes at {_text(found)}, with what has come since {choice.since.isoformat()}"
             return Position(note, _text(found))
         return _given(choice, first, last)
 
@@ -62,7 +62,7 @@ def _given(choice: Choice, first: Mapping[Partition, int], last: Mapping[Partiti
                 raise choice.refused(f"{reason}, and not at {offset}")
     others = tuple(sorted(one for one in first if one not in found))
     left = "; its other partitions stay where they were" if others else ""
-    return Position(f"goes on at {_text(found)}{left}", _text(found), others=others)
+    return Position(f"resumes at {_text(found)}{left}", _text(found), others=others)
 
 
 def _text(offsets: Mapping[Partition, int]) -> str:
@@ -81,9 +81,7 @@ def _asking(stream: KafkaStream) -> Iterator[None]:
         yield
     except Py4JJavaError as error:
         bootstrap = stream.client.get("bootstrap.servers", "")
-        raise BrokerError(
-            bootstrap=bootstrap, verb="say which offsets it has", reason=_words(error)
-        ) from None
+        raise BrokerError(bootstrap=bootstrap, verb="report its offsets", reason=_words(error)) from None
 
 
 def _words(error: Py4JJavaError) -> str:
@@ -134,6 +132,6 @@ def _lost(frame: DataFrame, stream: KafkaStream, wanted: Mapping[str, Mapping[st
             for number, position in partitions.items():
                 first, behind = kafka.ends(topic, int(number))
                 if first > position:
-                    yield f"{topic}-{number} begins with offset {first}, the query goes on with {position}"
+                    yield f"{topic}-{number} begins with offset {first}, the query resumes with {position}"
                 elif behind < position:
                     yield f"{topic}-{number} ends at offset {behind}, the query has read up to {position}"

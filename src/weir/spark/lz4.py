@@ -48,7 +48,7 @@ def read(file: BinaryIO) -> Iterator[bytes]:
     for header in _headers(file):
         block = file.read(header.packed)
         if len(block) != header.packed:
-            raise LZ4Error("is not what LZ4 wrote")
+            raise LZ4Error("is not valid LZ4")
         if header.plain == 0:
             return
         try:
@@ -121,7 +121,7 @@ def _headers(file: BinaryIO) -> Iterator[_Header]:
     while len(data := file.read(_HEADER.size)) == _HEADER.size:
         magic, token, packed, plain, checksum = _HEADER.unpack(data)
         if magic != _MAGIC or packed > _MOST:
-            raise LZ4Error("is not what LZ4 wrote")
+            raise LZ4Error("is not valid LZ4")
         yield _Header(token & 0xF0 == _RAW, packed, plain, checksum)
 
 

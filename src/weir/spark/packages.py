@@ -26,7 +26,7 @@ def provide_kafka(spark: SparkSession) -> None:
     coordinates = coordinates_of(spark, KAFKA)
     if why := _add(spark, coordinates):
         raise PreflightError(
-            what=f"the package {coordinates} can't be had",
+            what=f"the package {coordinates} can't be fetched",
             why=why,
             todo="put its jars on Spark's path with spark.jars, or name a repository that has it with "
             "spark.jars.repositories or spark.jars.ivySettings",

@@ -89,7 +89,7 @@ def _unreadable(
     for schema in schemas:
         unknown = "columns that are not known" if schema is None else rows.check(schema)
         if unknown:
-            return _refusal(operator, f"weir can't take a {what} with {unknown} apart", hint)
+            return _refusal(operator, f"weir can't parse a {what} with {unknown}", hint)
     return None
 
 
@@ -141,8 +141,9 @@ class _Asked:
         elif operator.kind == JOIN and any(name in family for family in families for name in _JOIN_4):
             yield _refusal(
                 operator,
-                "Spark's StateRewriter spoils join state of version 4",
-                f"{stays}, or start the query anew with spark.sql.streaming.join.stateFormatVersion=2",
+                "Spark's StateRewriter corrupts join state of version 4",
+                f"{stays}, or start the query from the beginning with "
+                "spark.sql.streaming.join.stateFormatVersion=2",
             )
         elif not families:
             yield _refusal(operator, "the schema of its state is not there", stays)
@@ -156,14 +157,14 @@ class _Asked:
         elif (codec := codec_of(self.conf)) not in HASHMAP_CODECS:
             yield _refusal(
                 operator,
-                f"its state is compressed with {codec}, and hashmap files of weir's are "
+                f"its state is compressed with {codec}, and weir writes hashmap files only with "
                 f"{' or '.join(HASHMAP_CODECS)}",
                 "leave parallelism and state backend as they are",
             )
         elif self.conf.get(ROW_CHECKSUM) == "true":
             yield _refusal(
                 operator,
-                "its rows carry checksums, and hashmap files of weir's have none",
+                "its rows carry checksums, and the hashmap files that weir writes have none",
                 "leave parallelism and state backend as they are",
             )
         elif self.there == "hashmap" and self.partitions != int(self.conf[PARTITIONS]):

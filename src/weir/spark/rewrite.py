@@ -313,7 +313,9 @@ class _Work:
 
     def _check_partitions(self, place: Place, written: int) -> None:
         if written != self._count(place):
-            raise _Differs(place, f"{self._count(place)} partitions were to be there, and {written} are")
+            raise _Differs(
+                place, f"{self._count(place)} partitions were expected, and {written} were written"
+            )
 
     def _bytes(self, place: Place) -> DataFrame:
         return content.bytes_of(self._reading, self._view, self._batch, *place)
@@ -422,9 +424,9 @@ def _observed(frame: DataFrame) -> Content:
 
 def _compare(place: Place, expected: Content, found: Content) -> None:
     if found.rows != expected.rows:
-        raise _Differs(place, f"{expected.rows} rows were to be there, and {found.rows} are")
+        raise _Differs(place, f"{expected.rows} rows were expected, and there are {found.rows}")
     if found.checksum != expected.checksum:
-        raise _Differs(place, "its keys and values are not those that were to be there")
+        raise _Differs(place, "its keys and values are not the expected ones")
 
 
 def _name(target: Path, write: Path) -> None:

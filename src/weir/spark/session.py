@@ -35,7 +35,7 @@ _BASE = {
 }
 
 
-def build(config: Config, app: str, output: str = "what it said is above") -> SparkSession:
+def build(config: Config, app: str, output: str = "its output is above") -> SparkSession:
     """Start the JVM and its session.
 
     Raises `JvmNotStartedError` when it can't even begin; `output` says where to see what the JVM printed.

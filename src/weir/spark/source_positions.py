@@ -122,7 +122,7 @@ def position(frame: DataFrame, stream: Stream, choice: Choice) -> Position:
     if stream.about.kind is Kind.FILES:
         return _of_files(frame, stream, choice)
     offset = json.dumps(choice.offset, separators=(",", ":"))
-    return Position(f"goes on at {offset}", offset)
+    return Position(f"resumes at {offset}", offset)
 
 
 def _of_files(frame: DataFrame, stream: Stream, choice: Choice) -> Position:
@@ -130,9 +130,9 @@ def _of_files(frame: DataFrame, stream: Stream, choice: Choice) -> Position:
         return Position("all files that are there are read again", log=b"")
     if choice.word is Word.GIVEN:
         entry = log_entry(choice)
-        return Position(f"reads again what came behind entry {entry} of its log", FIRST, until=entry)
+        return Position(f"reads again what came after entry {entry} of its log", FIRST, until=entry)
     if _option(stream.leaf, "cleansource").lower() not in ("", "off"):
-        raise choice.refused("its option cleanSource would take files away that were never read")
+        raise choice.refused("its option cleanSource would remove files that were never read")
     log = present(frame.sparkSession, stream.leaf)
     note = "{} that are there count as read"
     if choice.word is Word.SINCE:

@@ -135,7 +135,7 @@ class Changes:
         store = self._one_store()
         unknown = self._packed(store, given).join(self._rows(store), "key", "left_anti").count()
         if unknown:
-            raise self._refusal(f"{unknown} keys of the rows that were given are not there", "leave them out")
+            raise self._refusal(f"{unknown} of the given keys do not exist", "leave them out")
 
         def apply(frame: DataFrame) -> DataFrame:
             new = self._stored(frame).select("key_bytes", F.col("value_bytes").alias("new"))
@@ -187,7 +187,7 @@ class Changes:
     def _one_store(self) -> StateStore:
         """The store of an operator whose rows can be made from plain columns."""
         if self._operator.kind in TRANSFORM or self._operator.kind == JOIN:
-            raise self._refusal("only whole keys of it can be deleted", "use delete")
+            raise self._refusal("only complete keys of it can be deleted", "use delete")
         (store,) = self._operator.stores
         for schema in (store.key_schema, store.value_schema):
             if unknown := rows.check(_json(schema)):
@@ -233,7 +233,7 @@ class Changes:
     def _check(self, chosen: DataFrame, keys: StructType) -> None:
         names = [name for name, _ in _numbered("key", keys)]
         if twice := chosen.groupBy(*names).count().where("count > 1").count():
-            raise self._refusal(f"{twice} keys are there more than once", "give one row for each key")
+            raise self._refusal(f"{twice} keys are given more than once", "give one row for each key")
 
     def _refusal(self, reason: str, todo: str) -> StateNotRewritableError:
         return _refused(self._point, f"operator {self._operator.id} ({self._operator.kind}): {reason}", todo)

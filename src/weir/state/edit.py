@@ -79,8 +79,10 @@ def edit(
         elif seed is not None and delete is None and replace is None:
             wanted = changes.seeded(seed)
         else:
-            reason = "it must be told one of what to delete, to replace and to seed"
-            raise StateNotRewritableError(query=point.query, reason=reason, todo="edit twice for two of them")
+            reason = "give exactly one of delete, replace and seed"
+            raise StateNotRewritableError(
+                query=point.query, reason=reason, todo="to do two of them, edit twice"
+            )
         conf = cut.conf_of(point.root, point.batch)
         made = rewrite(
             spark,

@@ -307,5 +307,5 @@ class Lease:
         if self.left <= 0:
             raise FencedError(
                 who=f"attempt {self.attempt}",
-                by=f"its lease of {self._timeout:g} s was not renewed, a newer attempt",
+                by=f"a newer attempt (its own lease of {self._timeout:g} s was not renewed)",
             )

@@ -23,7 +23,7 @@ FORMAT = 2
 """The newest form of a manifest that this weir knows: the second has a checksum of its own."""
 
 NEWER = "a newer weir wrote it"
-CHANGED = "is not what its checksum says"
+CHANGED = "does not match its checksum"
 UNREADABLE = "can't be read"
 
 

@@ -99,7 +99,7 @@ def root() -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     about = folder.lstat()
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
-        raise PermissionError(f"{folder} belongs to somebody else")  # as anybody can make it in /tmp
+        raise PermissionError(f"{folder} belongs to another user")  # as anybody can make it in /tmp
     if stat.S_IMODE(about.st_mode) & 0o077:
         folder.chmod(0o700)
     return folder

@@ -17,7 +17,7 @@ class Created(Enum):
     """What became of a create-if-absent."""
 
     NOW = "created now"
-    EXISTS = "was there already"
+    EXISTS = "already exists"
 
 
 class Store(Protocol):

@@ -20,10 +20,10 @@ _SEALED = re.compile(rb'\s*\{\s*"format"\s*:\s*(\d{1,9})\s*,\s*"checksum"\s*:\s*
 
 
 class ChangedError(ValueError):
-    """A file is not what its own checksum says."""
+    """A file does not match its own checksum."""
 
     def __init__(self) -> None:
-        super().__init__("is not what its own checksum says")
+        super().__init__("does not match its own checksum")
 
 
 def of(data: bytes) -> bytes:

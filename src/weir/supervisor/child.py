@@ -47,6 +47,6 @@ def ask_child(module: str, request: Mapping[str, Any], *arguments: str) -> tuple
     if not body:
         what = f"the process with Spark ended with exit code {done.returncode}"
         body = {
-            "error": {"what": what, "why": "", "hint": "what it said is above", "exit_code": 4, "log": True}
+            "error": {"what": what, "why": "", "hint": "its output is above", "exit_code": 4, "log": True}
         }
     return body, printed

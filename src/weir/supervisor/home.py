@@ -65,7 +65,10 @@ class Home:
             raise
         leftovers.delete_beside(self._dir, job, config.settings, clock)
         if self.journal.moved_to is not None:
-            text = f"the history of the job could not be read, and begins again: {self.journal.moved_to}"
+            text = (
+                "the history of the job could not be read and begins again; the old one is "
+                f"{self.journal.moved_to}"
+            )
             self.event("note", {"text": text})
 
     @property

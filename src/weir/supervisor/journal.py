@@ -232,7 +232,7 @@ class Journal:
             if str(error) != self._said:
                 self._said = str(error)
                 with suppress(OSError):  # standard error may be a file on the same disk
-                    said = f"weir: the journal could not be written ({error}); the job goes on"
+                    said = f"weir: the journal could not be written ({error}); the job continues"
                     print(said, file=sys.stderr)
 
 

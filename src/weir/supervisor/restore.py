@@ -155,7 +155,7 @@ class RestoreHandler:
         self._underway = RestoreUnderway(intended.outcome, before)
         job.inputs = replace(job.inputs, overrides={**job.inputs.overrides, **settings}, wanted=None)
         job.event("restore", {"point": point})
-        job.note(f"restore: the running batches finish and commit, then the job goes on from {point}")
+        job.note(f"restore: the running batches finish and commit, then the job resumes from {point}")
         self._restarts.clear()
         job.recoveries.clear()
         job.schedule.forget_queries()
@@ -191,7 +191,7 @@ class RestoreHandler:
         if underway is None or job.home is None or not underway.abandoned(job.home, where.failure):
             return False
         job.event("failure", failure_body(where))
-        job.note(f"{where.failure.what}; the job goes on where it was")
+        job.note(f"{where.failure.what}; the job continues where it was")
         job.inputs, self._underway = underway.before, None
         job.move(JobEvent.RESTART)
         job.schedule.deploy(job.clock.monotonic())
@@ -199,7 +199,7 @@ class RestoreHandler:
 
     def job_ended(self) -> None:
         if self._asked is not None and self._asked.intended:
-            self._answer(False, reason="the job ended; the next 'weir run' goes on from there")
+            self._answer(False, reason="the job ended; the next 'weir run' resumes from there")
 
     def _answer(self, done: bool, **body: object) -> None:
         restore, self._asked = self._asked, None

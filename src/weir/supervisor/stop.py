@@ -52,7 +52,7 @@ def take_stop_answer(job: SupervisedJob, stopping: Stopping, message: Answered) 
         return
     fail_stop(job, stopping, message.body)
     if message.body.get("ended") and job.driver is not None and not job.ending:
-        job.note("the job was not stopped: another driver goes on with it")
+        job.note("the job was not stopped: another driver continues it")
         job.driver.leaving = True
         job.move(JobEvent.RESTART)
 

@@ -209,7 +209,7 @@ class JobProcess:
             if self._process.poll() is not None and not there():
                 raise AssertionError(self._words(f"ended with {self._process.returncode} before {what}"))
             if time.monotonic() > until:
-                raise TimeoutError(self._words(f"waited {seconds:g} s in vain for {what}"))
+                raise TimeoutError(self._words(f"waited {seconds:g} s for {what}"))
             time.sleep(max(_LOOK, _SPARING * (time.monotonic() - since)))
 
     def wait_for_state(self, state: JobState, seconds: float = 120.0) -> None:
@@ -298,7 +298,7 @@ class JobProcess:
         return list(found.values())
 
     def _words(self, what: str) -> str:
-        return f"'weir run' of {self.job or self.dir} {what}; it said:\n{self.stderr[-4000:]}"
+        return f"'weir run' of {self.job or self.dir} {what}; its output:\n{self.stderr[-4000:]}"
 
 
 def run_job(

@@ -160,7 +160,7 @@ class Position:
             if not self.until_end:
                 return start
             if os.getppid() != self._parent:
-                sys.exit("the JVM is gone, and nobody waits for this pause")
+                sys.exit("the JVM is gone, and nothing waits for this pause")
             time.sleep(_NAP)
 
     def rows(self, start: int, end: int) -> Iterator[Any]:

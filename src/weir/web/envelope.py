@@ -99,7 +99,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     def _broken(_request: Request, error: Exception) -> Response:
-        return failed(WeirError(what=f"weir broke down: {type(error).__name__}"))
+        return failed(WeirError(what=f"internal error in weir: {type(error).__name__}"))
 
     @app.exception_handler(RequestValidationError)
     def _invalid(_request: Request, error: RequestValidationError) -> Response:

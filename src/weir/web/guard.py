@@ -243,7 +243,9 @@ def own_token() -> str:
             _make(file)
     except OSError as error:
         reason = f"none could be made there: {error.strerror or error}"
-        todo = "set rest.token-file to a file with a token, or to 'off' where every local user may command"
+        todo = (
+            "set rest.token-file to a file with a token, or to 'off' if every local user may control the job"
+        )
         raise TokenFileError(file=file, reason=reason, todo=todo) from error
     return read_token(file)
 
@@ -283,6 +285,6 @@ def read_token(file: Path) -> str:
         reason = getattr(error, "strerror", None) or str(error)
         raise TokenFileError(file=file, reason=reason, todo=_FRESH.format(file=file)) from error
     if len(token) < _SHORTEST or not token.isascii() or not token.isprintable():
-        reason = f"its first line has not {_SHORTEST} plain characters or more"
+        reason = f"its first line does not have {_SHORTEST} or more plain characters"
         raise TokenFileError(file=file, reason=reason, todo=_FRESH.format(file=file))
     return token

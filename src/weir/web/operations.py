@@ -80,7 +80,7 @@ class Operations:
                 if other.wish == fresh.wish:
                     return other
             if len(running) >= _AT_ONCE:
-                raise ExternalError(what=f"{_AT_ONCE} operations are under way; try again when one has ended")
+                raise ExternalError(what=f"{_AT_ONCE} operations are running; try again when one has ended")
             self._all[fresh.id] = fresh
             for old in [one.id for one in self._all.values() if one.status != RUNNING][:-_KEPT]:
                 del self._all[old]

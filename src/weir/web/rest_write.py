@@ -102,7 +102,9 @@ class WantSample(_Wish):
 
 
 class WantSettings(_Wish):
-    settings: dict[str, str] = Field(min_length=1, description="new values by key, as one would write them")
+    settings: dict[str, str] = Field(
+        min_length=1, description="new values by key, in the same form as in weir.yaml"
+    )
 
 
 class OneSavepoint(_Wish):
@@ -289,7 +291,7 @@ def _refuse_plan_of_a_file(site: Site, job: str, point: str) -> None:
     standing = site.look(job)
     if standing.over:
         todo = f"'weir plan {standing.file or 'FILE'} -s {point}' makes it"
-        raise NoSupervisorError(job=job, verb="plan", reason="nobody runs it", todo=todo)
+        raise NoSupervisorError(job=job, verb="plan", reason="it is not running", todo=todo)
 
 
 async def _waited(operation: Operation, seconds: float) -> None:

@@ -56,7 +56,7 @@ def run(command: Sequence[str], instead: str) -> Printed:
     if not _one.acquire(blocking=False):
         raise NotDoneError(
             what="another sample of state is being read",
-            why="each needs a Spark of its own beside the job, so that there is one at a time",
+            why="each one starts a Spark of its own beside the job, so only one runs at a time",
             hint="ask again when it has ended",
         )
     try:

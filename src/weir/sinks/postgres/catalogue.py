@@ -165,7 +165,7 @@ def check_unnumbered(connection: Connection, name: Name, column: str, query: str
             f"table {name}",
             f"its rows have batches in {column!r} of a query that weir's ledger does not know; "
             "a rollback of this one would delete them",
-            f"if they shall stay for good: UPDATE {name} SET {_quoted(column)} = NULL WHERE {numbered}",
+            f"to keep them for good: UPDATE {name} SET {_quoted(column)} = NULL WHERE {numbered}",
         )
 
 
@@ -212,14 +212,16 @@ class _Fit:
         for what in [*(frame for frame, _ in pairs), *filter(None, [wanted.delete])]:
             if names.count(what) != 1:
                 how = "has no column" if what not in names else "has more than one column"
-                self._refuse(f"the query {how} {what!r}; it has {words(names)}", "mend the names")
+                self._refuse(f"the query {how} {what!r}; it has {words(names)}", "fix the names")
         targets = [name for _, name in pairs]
         double = sorted({name for name in targets if targets.count(name) > 1})
         if double or not pairs:
-            self._refuse(f"the columns {words(double)} are written twice or none is", "mend columns=")
+            self._refuse(
+                f"the columns {words(double)} are written twice, or no column is written", "fix columns="
+            )
         if missing := [name for name in wanted.key if name not in targets]:
             self._refuse(
-                f"the key column {words(missing)} is not among those written", "mend key= or columns="
+                f"the key column {words(missing)} is not among those written", "fix key= or columns="
             )
         if wanted.extra in targets and wanted.extra:
             todo = "rename it, or give weir another one: batch_column=<name>"
@@ -244,7 +246,7 @@ class _Fit:
             "SELECT c.oid, c.relkind FROM pg_class c WHERE c.oid = to_regclass(%s)", (str(self._name),)
         ).fetchone()
         if found is not None and found[1] not in ("r", "p"):
-            self._refuse("it is no table, but a view or something else", "name a table")
+            self._refuse("it is not a table, but a view or something else", "name a table")
         return found[0] if found is not None else None
 
     def _attributes(self, oid: int) -> list[_Attribute]:
@@ -281,7 +283,7 @@ class _Fit:
         if extra in there:
             if there[extra].type.name != "int8":
                 todo = "give weir another one: batch_column=<name>"
-                self._refuse(f"its column {extra!r} is no bigint; weir keeps the batch there", todo)
+                self._refuse(f"its column {extra!r} is not a bigint; weir keeps the batch there", todo)
             return
         alter = f"ALTER TABLE {self._name} ADD COLUMN {_quoted(extra)} bigint"
         if not self._wanted.create:
@@ -297,7 +299,7 @@ class _Fit:
         if unknown := [name for name in written if name not in there]:
             self._refuse(
                 f"it has no column {words(unknown)}; it has {words(there)}",
-                "mend the names in the query, give columns={<query's>: <table's>}, or add the columns",
+                "fix the names in the query, give columns={<query's>: <table's>}, or add the columns",
             )
         if given := [name for name in written if there[name].given]:
             self._refuse(f"its column {words(given)} is generated", "leave it out: columns=[...]")

@@ -87,8 +87,8 @@ class Address:
                 query="?",
                 path="PostgreSQL",
                 reason="its url can't be read",
-                todo="write postgresql://user:password@host:port/database, with signs in the password "
-                "percent-encoded; or leave the password to ~/.pgpass",
+                todo="write postgresql://user:password@host:port/database, with special characters in the "
+                "password percent-encoded; or keep the password in ~/.pgpass",
             )
         user = parts.get("user", "")
         at = f"{user}@" if user else ""

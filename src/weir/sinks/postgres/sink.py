@@ -115,7 +115,7 @@ class PostgresSink:
         """Raise `SinkMismatchError` where rows come again in this output mode and no key tells them."""
         if output_mode == "append" or self._wanted.key:
             return
-        again = "the whole result" if output_mode == "complete" else "the rows that changed"
+        again = "the complete result" if output_mode == "complete" else "the rows that changed"
         raise SinkMismatchError(
             query=query,
             path=self.describe(),
@@ -128,7 +128,7 @@ class PostgresSink:
         self._expected = schema
 
     def look(self, owner: str, lineage: str, token: Token, knows: Knows = anyone) -> Ledger:
-        with self._database.transaction("look at the sink") as connection:
+        with self._database.transaction("read the ledger") as connection:
             self._unknown = self._enter(connection, owner, lineage, token, knows)
             found = self._tables.ledger(connection, lock=False)
             connection.rollback()
@@ -196,7 +196,7 @@ class PostgresSink:
     def staged(self) -> Sequence[Staged]:
         if self._unknown:
             return []
-        with self._database.transaction("look for stagings") as connection:
+        with self._database.transaction("list stagings") as connection:
             return self._tables.recorded(connection)
 
     def commit(self, staged: Staged) -> Outcome:
@@ -243,7 +243,7 @@ class PostgresSink:
 
     def rewind(self, to: BatchId) -> Outcome:
         try:
-            with self._database.transaction("take back batches") as connection:
+            with self._database.transaction("rewind batches") as connection:
                 self._ledger = self._tables.ledger(connection, lock=True)
                 self._fence.check(self._ledger)
                 if self._ledger.last <= to:
@@ -263,7 +263,7 @@ class PostgresSink:
 
     def forget(self, upto: BatchId) -> None:
         """No checkpoint leads back to a batch below this one: what only such a rewind would need may go."""
-        with self._database.transaction("forget old batches") as connection:
+        with self._database.transaction("delete images of old batches") as connection:
             self._ledger = self._tables.ledger(connection, lock=True)
             self._fence.check(self._ledger)
             self._tables.forget(connection, upto, images=bool(self._wanted.key))
@@ -287,14 +287,14 @@ class PostgresSink:
         if recorded is None:
             raise self._lost(staged)
         if NO_BATCH < self._ledger.last < staged.batch - 1:  # the next start finds its staging
-            missing = f"batch {self._ledger.last + 1}, decided by another run after this one had begun, which"
+            missing = f"another run (it decided batch {self._ledger.last + 1} after this run began)"
             raise FencedError(who=f"run {self._fence.token}", by=missing)
         assert self._target is not None or not recorded.rows, "a staging has rows of a table that is known"
         moved = self._move(connection, staged, recorded, check) if recorded.rows else Moved(0)
         if recorded.refused:
             if self._dead_letter is None:
                 reason = f"rows of batch {staged.batch} were refused and kept for a dead-letter table"
-                raise self._unfit(reason, "name that table once more: dead_letter=<table>")
+                raise self._unfit(reason, "name that table again: dead_letter=<table>")
             letters = self._tables.refusals(self._dead_letter, staged, recorded.tasks)
             connection.execute(letters, (self._ledger.owner,))
         refused = recorded.refused + moved.refused
@@ -377,7 +377,7 @@ class PostgresSink:
         wrong |= set(self._tables.changing(connection, staged, recorded.tasks, other))
         for column in sorted(wrong):
             then, kind = other[column]
-            reason = f"its column {column!r} is {kind} by now, which would change rows staged as {then}"
+            reason = f"its column {column!r} is {kind} now, which would change rows staged as {then}"
             todo = (
                 f"ALTER TABLE {name} ALTER COLUMN {catalogue.quoted([column])} TYPE {then}; then start again"
             )
@@ -454,7 +454,7 @@ class PostgresSink:
 
     def _writing(self, target: Target, batch: BatchId, token: Token) -> bool:
         """Whether rows are arriving; for a fault that waits for that."""
-        with self._database.transaction("look at a staging") as connection:
+        with self._database.transaction("check a staging") as connection:
             table = str(target.name) if self._wanted.at_once else self._tables.staging(batch, token)
             found = connection.execute("SELECT pg_relation_size(to_regclass(%s))", (table,)).fetchone()
         return bool(found and found[0])
@@ -499,7 +499,7 @@ class PostgresSink:
             todo = "give this query a table of its own"
         elif self._ledger.lineage != lineage:
             reason = "it was written by live files that are gone; a fresh start would skip or double batches"
-            todo = "bring the job's directory back, or give this query a new table"
+            todo = "restore the job's directory, or give this query a new table"
         else:
             return
         query = owner.split("/", 1)[1]
