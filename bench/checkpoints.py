@@ -39,7 +39,7 @@ from weir.checkpoint import manifest as mf
 from weir.checkpoint.manifest import Manifest
 from weir.ids import CheckpointId, job_name
 from weir.storage import open_store
-from weir.supervisor.journal import CHECKPOINTS, Event
+from weir.supervisor.history import CHECKPOINTS, Event
 
 RESULT = Path(__file__).parent / "results" / "checkpoints.json"
 INTERVAL = 1.0

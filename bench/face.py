@@ -28,7 +28,7 @@ from weir.protocol.messages import BatchCommitted, CheckpointBegun, CheckpointCo
 from weir.storage import paths
 from weir.storage.attempts import AttemptLock
 from weir.storage.local import LocalStore
-from weir.supervisor.journal import Journal
+from weir.supervisor.journal import JobJournal
 
 RESULT = Path(__file__).parent / "results" / "face.json"
 JOB = job_name("history")
@@ -71,7 +71,7 @@ def write(dir: Path, checkpoints: int) -> None:
     lock = AttemptLock(LocalStore(dir), JOB, Clock())
     lock.acquire("bench", 0.0, lambda *_: None)
     lock.beat()
-    journal = Journal(dir / paths.journal(JOB), Clock())
+    journal = JobJournal(dir / paths.journal(JOB), Clock())
     journal.event(1, "attempt", {"session": "bench", "file": "job.py", "driver": 0})
     journal.event(1, "state", {"state": "RUNNING"})
     journal.flush = lambda: None  # type: ignore[method-assign]

@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 from sides.processes import end, end_on_sigterm, plain_environment
 from weir.config import resolve
 from weir.spark import session
-from weir.supervisor.journal import History
+from weir.supervisor.history import History
 
 HERE = Path(__file__).parent
 JOB = HERE / "jobs" / "keyed_count.py"

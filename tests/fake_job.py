@@ -17,7 +17,7 @@ from weir.storage import paths
 from weir.storage.attempts import AttemptLock
 from weir.storage.local import LocalStore
 from weir.supervisor.inbox import Requests
-from weir.supervisor.journal import Journal
+from weir.supervisor.journal import JobJournal
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class FakeJob:
         self.lock = AttemptLock(LocalStore(dir), self.name, self.clock)
         self.lock.acquire(session, 0.0, lambda *_: None)
         self.lock.beat()
-        self.journal = Journal(dir / paths.journal(self.name), self.clock)
+        self.journal = JobJournal(dir / paths.journal(self.name), self.clock)
         self.session = session
         self.requests = Requests(LocalStore(dir), self.name)
         self.attempt()

@@ -15,8 +15,8 @@ from weir.restore.request import RestoreRequest
 from weir.storage import paths
 from weir.storage.attempts import AttemptLock
 from weir.storage.local import LocalStore
+from weir.supervisor.history import History
 from weir.supervisor.inbox import Requests
-from weir.supervisor.journal import History
 from weir.supervisor.loop import Supervisor
 from weir.supervisor.output import OutputFile
 from weir.supervisor.process import Heard

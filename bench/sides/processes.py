@@ -27,7 +27,7 @@ from weir.client import running
 from weir.client.ask import Caller
 from weir.config import resolve
 from weir.spark import local_files, session
-from weir.supervisor.journal import Event
+from weir.supervisor.history import Event
 from weir.testing import JobProcess
 
 MASTER = "local[2]"

@@ -72,7 +72,7 @@ def stop_with_savepoint(process: JobProcess, dir: Path) -> Path:
     store, job = open_store(str(process.dir)), JobName("changed")
     requests = Requests(store, job)
     asked = requests.ask(
-        "stop", look(str(process.dir), job, Clock()).session, {"savepoint": True, "path": str(dir)}
+        "stop", look(str(process.dir), job, Clock()).owner.session, {"savepoint": True, "path": str(dir)}
     )
     process.wait()
     answer = requests.answer_to(asked)

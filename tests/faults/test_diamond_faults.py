@@ -104,7 +104,7 @@ class Life:
             refused = asked and requests.answer_to(asked[-1])
             if not asked or (refused and generations.opening(diamond.store, JOB) is None):
                 standing, oldest = look(str(diamond.dir), JOB, Clock()), candidates(diamond.store, JOB)[-1]
-                asked.append(requests.ask("restore", standing.session, {"point": f"chk-{oldest}"}))
+                asked.append(requests.ask("restore", standing.owner.session, {"point": f"chk-{oldest}"}))
             return False
 
         self.wait("a rollback", live)

@@ -16,7 +16,8 @@ from weir.monitor.job import jobs
 from weir.protocol.contents import Contents
 from weir.sinks.files_ledger import log_of
 from weir.storage import BoundedLog
-from weir.supervisor.journal import History, Journal
+from weir.supervisor.history import History
+from weir.supervisor.journal import JobJournal
 from weir.web.app import exposed
 from weir.web.site import Site
 
@@ -49,12 +50,12 @@ def spoiled(path: Path) -> None:
 
 def test_a_damaged_journal_is_moved_aside_and_another_one_begun(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
-    old = Journal(path, Clock())
+    old = JobJournal(path, Clock())
     old.event(1, "state", {"state": "RUNNING"})
     old.close()
     assert old.moved_to is None
     spoiled(path)
-    new = Journal(path, Clock())
+    new = JobJournal(path, Clock())
     assert new.moved_to is not None and new.moved_to.read_bytes().startswith(b"no database")
     assert new.moved_to.name.startswith("journal.sqlite.damaged-")
     new.event(2, "state", {"state": "RUNNING"})
@@ -64,14 +65,14 @@ def test_a_damaged_journal_is_moved_aside_and_another_one_begun(tmp_path: Path) 
 
 def test_a_page_that_is_damaged_is_found_when_the_journal_is_opened(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
-    old = Journal(path, Clock())
+    old = JobJournal(path, Clock())
     for number in range(300):
         old.event(number, "note", {"text": "x" * 100})
     old.close()
     data = bytearray(path.read_bytes())
     data[4096 * 3 : 4096 * 8] = bytes(4096 * 5)
     path.write_bytes(bytes(data))
-    new = Journal(path, Clock())
+    new = JobJournal(path, Clock())
     assert new.moved_to is not None
     new.close()
 
@@ -80,14 +81,14 @@ def test_a_journal_without_room_is_not_taken_for_a_damaged_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "journal.sqlite"
-    Journal(path, Clock()).close()
+    JobJournal(path, Clock()).close()
 
     def refuses(*_: object, **__: object) -> sqlite3.Connection:
         raise sqlite3.OperationalError("unable to open database file")
 
     monkeypatch.setattr(sqlite3, "connect", refuses)
     with pytest.raises(sqlite3.OperationalError):
-        Journal(path, Clock())
+        JobJournal(path, Clock())
     assert [one.name for one in tmp_path.iterdir()] == ["journal.sqlite"]
 
 

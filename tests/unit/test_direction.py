@@ -163,7 +163,7 @@ def test_no_room_imports_one_of_its_rank_or_above() -> None:
 
 def test_only_monitor_reads_the_journal_for_who_looks() -> None:
     """So there is one form of what can be seen, whoever shows it."""
-    journal = {"weir.supervisor.journal", "weir.supervisor.recovery"}
+    journal = {"weir.supervisor.journal", "weir.supervisor.history", "weir.supervisor.recovery"}
     wrong = [one for one in INNER if part_of(one.importer) in ("cli", "web") and one.target in journal]
     assert not wrong, listed(wrong)
     readers = [

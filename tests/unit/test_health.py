@@ -15,8 +15,8 @@ from weir.cli import main
 from weir.clock import Clock, ManualClock
 from weir.monitor import measures
 from weir.monitor.health import Health, Level, health, judge
-from weir.monitor.job import report
 from weir.monitor.measures import Query
+from weir.monitor.report import report
 from weir.text import moment_of, seconds_since
 
 INTERVAL = "execution.checkpointing.interval"

@@ -14,8 +14,9 @@ from weir.ids import job_name
 from weir.link import Link
 from weir.protocol import messages as m
 from weir.storage.local import LocalStore
+from weir.supervisor.history import History
 from weir.supervisor.inbox import Requests
-from weir.supervisor.journal import History, Journal
+from weir.supervisor.journal import JobJournal
 from weir.supervisor.output import OutputFile
 from weir.supervisor.process import DriverProcess
 from weir.supervisor.recovery import PARTS, Recovery, timeline
@@ -94,7 +95,7 @@ def test_a_driver_is_not_held_up_by_output_that_can_not_be_kept_or_shown(tmp_pat
 
 def test_history_outlives_its_writer_and_is_read_while_it_writes(tmp_path: Path) -> None:
     path = tmp_path / "journal" / "journal.sqlite"
-    journal = Journal(path, ManualClock())
+    journal = JobJournal(path, ManualClock())
     journal.event(1, "state", {"state": "RUNNING"})
     journal.batch(1, committed(0))
     journal.batch(1, committed(1, rows=5, state_rows=7))
@@ -107,7 +108,7 @@ def test_history_outlives_its_writer_and_is_read_while_it_writes(tmp_path: Path)
     assert (query["batch"], query["total_rows"], query["batches"], query["state_rows"]) == (1, 15, 2, 7)
     history.close()
     journal.close()
-    again = Journal(path, ManualClock())
+    again = JobJournal(path, ManualClock())
     again.event(2, "state", {"state": "FINISHED"})
     again.close()
     history = History(path)
@@ -122,7 +123,7 @@ def test_a_query_whose_batches_were_all_forgotten_is_passed_over(
 ) -> None:
     monkeypatch.setattr("weir.supervisor.journal._KEPT", 1)
     monkeypatch.setattr("weir.supervisor.journal._PRUNE_EVERY", 3)
-    journal = Journal(tmp_path / "journal.sqlite", ManualClock())
+    journal = JobJournal(tmp_path / "journal.sqlite", ManualClock())
     for query in ("old", "new", "new"):
         journal.batch(1, committed(0, query=query))
     journal.flush()
@@ -133,7 +134,7 @@ def test_a_query_whose_batches_were_all_forgotten_is_passed_over(
 
 
 def test_an_event_that_replaces_another_has_a_number_of_its_own(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "journal.sqlite", ManualClock())
+    journal = JobJournal(tmp_path / "journal.sqlite", ManualClock())
     history = History(tmp_path / "journal.sqlite")
     seen: list[object] = []
     last = 0

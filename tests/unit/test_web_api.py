@@ -27,7 +27,7 @@ from weir.monitor.figures import HISTOGRAMS, MEANINGS
 from weir.protocol.messages import BatchCommitted
 from weir.restore.request import RestoreRequest
 from weir.storage import paths
-from weir.supervisor.journal import Journal
+from weir.supervisor.journal import JobJournal
 from weir.web import sample as sampling
 
 API = "/api/v1"
@@ -527,7 +527,7 @@ def test_durations_are_histograms_that_only_grow(api: TestClient, job: FakeJob, 
     job.journal._db.execute("delete from events where kind like 'checkpoint %'")  # as pruning does
     job.journal._db.execute("delete from batches")
     job.journal.close()  # the supervisor restarts
-    job.journal = Journal(tmp_path / paths.journal(job.name), job.clock)
+    job.journal = JobJournal(tmp_path / paths.journal(job.name), job.clock)
     checkpointed(job, 21, 21)
     job.batch(42)
     assert _histogram(api, "weir_checkpoint_duration_seconds")[1] == 19
@@ -544,7 +544,7 @@ def test_a_journal_of_an_earlier_weir_gets_histograms_of_what_it_keeps(
     job.journal.close()
     assert "_duration_seconds" not in api.get("/metrics").text
     for _ in range(2):  # the second start adds nothing
-        Journal(tmp_path / paths.journal(job.name), job.clock).close()
+        JobJournal(tmp_path / paths.journal(job.name), job.clock).close()
         assert [_histogram(api, name) for name in HISTOGRAMS] == before
 
 

@@ -10,7 +10,8 @@ import pytest
 from weir.clock import Clock
 from weir.errors import ExternalError, NoTokenError, UserCodeError
 from weir.spark.failure import from_exception
-from weir.supervisor.journal import History, Journal
+from weir.supervisor.history import History
+from weir.supervisor.journal import JobJournal
 from weir.text import (
     Scrubber,
     body_without_secrets,
@@ -138,7 +139,7 @@ def test_no_error_failure_or_line_of_the_journal_has_it(given: str, tmp_path: Pa
     told = UserCodeError(error="ValueError", query="q", batch=1, message=given, job="j")
     failure = from_exception(ValueError(given), "j")
     assert SECRET not in f"{told} {told.why} {ExternalError(what=given).text} {failure}"
-    journal = Journal(tmp_path / "journal.sqlite", Clock())
+    journal = JobJournal(tmp_path / "journal.sqlite", Clock())
     journal.event(1, "note", {"text": given, "inner": [{"sasl.password": SECRET, "path": Path("/x")}]})
     journal.close()
     assert SECRET.encode() not in b"".join(file.read_bytes() for file in tmp_path.iterdir())

@@ -12,7 +12,7 @@ from weir.cli import say
 from weir.cli.options import AsJson, Define, Directory, SettingsFile, directory
 from weir.clock import Clock
 from weir.monitor import forms
-from weir.monitor.job import LOST, Alive, Standing, jobs, running
+from weir.monitor.job import LOST, Alive, JobView, jobs, running
 from weir.protocol.states import JobState
 from weir.storage.open import absolute
 
@@ -55,22 +55,22 @@ def list_jobs(
     _say(place, shown, len(found) - len(shown), clock)
 
 
-def ended(job: Standing) -> bool:
+def ended(job: JobView) -> bool:
     """Whether the job has come to its end; one that is LOST has not."""
     return job.over and job.state in [state.value for state in JobState if state.final]
 
 
-def state_text(job: Standing) -> str:
+def state_text(job: JobView) -> str:
     """The state, with a question mark when this machine can't check it."""
     return job.state + ("?" if job.alive is Alive.UNKNOWN and not ended(job) else "")
 
 
-def state_shown(job: Standing) -> Text:
+def state_shown(job: JobView) -> Text:
     """The state in its colour."""
     return Text(state_text(job), style=_STYLES.get(job.state, ""))
 
 
-def _say(place: str, jobs: list[Standing], hidden: int, clock: Clock) -> None:
+def _say(place: str, jobs: list[JobView], hidden: int, clock: Clock) -> None:
     if jobs:
         say.out.print(_table(jobs, clock))
     else:
@@ -87,7 +87,7 @@ def _say(place: str, jobs: list[Standing], hidden: int, clock: Clock) -> None:
         say.say(f"{hidden} ended: weir list --all")
 
 
-def _table(jobs: list[Standing], clock: Clock) -> Table:
+def _table(jobs: list[JobView], clock: Clock) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("job", overflow="fold")
     table.add_column("state", no_wrap=True)
@@ -102,11 +102,11 @@ def _table(jobs: list[Standing], clock: Clock) -> Table:
     return table
 
 
-def _row(job: Standing, clock: Clock) -> list[str | Text]:
+def _row(job: JobView, clock: Clock) -> list[str | Text]:
     now = clock.now()
     up = "-" if job.over else say.lasting(say.seconds_since(job.started_at, now))
     batch = f"{job.batch['query']} {job.batch['batch']}" if job.batch else "-"
-    process = "-" if job.over else f"{job.pid} on {job.host}"
+    process = "-" if job.over else f"{job.owner.pid} on {job.owner.host}"
     queries = "-" if job.over else running(job.queries)
     return [
         job.name,

@@ -12,7 +12,7 @@ from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, dir
 from weir.clock import Clock
 from weir.monitor import forms, measures
 from weir.monitor.events import Event, timeline
-from weir.monitor.job import Report, report
+from weir.monitor.report import JobReport, report
 
 _LAGS = 8
 """How many partitions are named."""
@@ -39,8 +39,8 @@ def status(
         _say(seen, clock)
 
 
-def _say(seen: Report, clock: Clock) -> None:
-    job, now = seen.standing, clock.now()
+def _say(seen: JobReport, clock: Clock) -> None:
+    job, now = seen.job, clock.now()
     say.say_styled(f"{job.name} is ", state_shown(job), f" since {say.when(job.since, now)}")
     if job.advice:
         say.say(f"  {job.advice}")
@@ -48,9 +48,9 @@ def _say(seen: Report, clock: Clock) -> None:
     restarts = say.counted(seen.restarts, "restart")
     say.say(f"  started {say.when(job.started_at, now)}{up}, attempt {job.attempt}, {restarts}")
     if not job.over:
-        who = f"supervisor {job.pid}" if job.supervised else f"process {job.pid}"
-        driver = f", driver {job.driver}" if job.driver else ""
-        say.say(f"  {who}{driver} on {job.host}, started by {job.user or '?'}")
+        who = f"supervisor {job.owner.pid}" if job.supervised else f"process {job.owner.pid}"
+        driver = f", driver {job.owner.driver}" if job.owner.driver else ""
+        say.say(f"  {who}{driver} on {job.owner.host}, started by {job.owner.user or '?'}")
     if job.file:
         say.say(f"  file {job.file}")
     if seen.checkpoint is not None:
@@ -84,7 +84,7 @@ def _say_checkpoint(event: Event, clock: Clock) -> None:
     say.say(f"  last checkpoint {body['id']}, {ago} ago: {say.took(body['seconds'])}, {sizes}")
 
 
-def _query_table(seen: Report, clock: Clock) -> Table:
+def _query_table(seen: JobReport, clock: Clock) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("query", overflow="fold")
     table.add_column("state", no_wrap=True)
@@ -95,7 +95,7 @@ def _query_table(seen: Report, clock: Clock) -> Table:
     return table
 
 
-def _say_lags(seen: Report) -> None:
+def _say_lags(seen: JobReport) -> None:
     """The lag of each query at its newest batch: in all, and where it is most."""
     for query in seen.queries:
         lag = query["lag"]

@@ -18,7 +18,7 @@ from weir.monitor import checkpoints, forms, measures
 from weir.monitor.checkpoints import PHASES, Checkpoint
 from weir.monitor.events import Event, timeline
 from weir.monitor.health import Health, Level, health
-from weir.monitor.job import Report, report
+from weir.monitor.report import JobReport, report
 
 Every = Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.2, help="How often to refresh.")]
 Once = Annotated[bool, typer.Option("--once", help="Show it once and exit.")]
@@ -89,8 +89,8 @@ def _screen(dir: str, job: str, clock: Clock) -> Group:
     return Group(*parts)
 
 
-def _headline(seen: Report, verdict: Health, clock: Clock) -> Text:
-    job = seen.standing
+def _headline(seen: JobReport, verdict: Health, clock: Clock) -> Text:
+    job = seen.job
     up = "" if job.over else f"  up {say.lasting(say.seconds_since(job.started_at, clock.now()))}"
     style = _STYLES[verdict.level]
     head = Text.assemble(

@@ -16,7 +16,7 @@ from typing import Any
 from weir.clock import Clock
 from weir.errors import NoAnswerError, NoSupervisorError, NotDoneError
 from weir.ids import job_name
-from weir.monitor.job import LOST, Alive, Standing, look
+from weir.monitor.job import LOST, Alive, JobView, look
 from weir.monitor.savepoints import progress_of
 from weir.storage import open_store
 from weir.supervisor.inbox import Requests
@@ -51,7 +51,7 @@ class Caller:
     def todo(self) -> str:
         return self.hint or f"'weir status {self.job}' shows its state"
 
-    def look(self) -> Standing:
+    def look(self) -> JobView:
         """The job as it stands; raises `NoSuchJobError`."""
         return look(self.dir, self.job, Clock())
 
@@ -67,7 +67,7 @@ class Wish:
     """Why it may take that long."""
 
 
-def refuse_without_supervisor(caller: Caller, job: Standing, verb: str) -> None:
+def refuse_without_supervisor(caller: Caller, job: JobView, verb: str) -> None:
     """Raise `NoSupervisorError` when nobody is there who could do this to the job."""
     if job.over:
         since = f"it is {job.state} since {when(job.since, Clock().now())}"
@@ -78,7 +78,7 @@ def refuse_without_supervisor(caller: Caller, job: Standing, verb: str) -> None:
         raise NoSupervisorError(
             job=job.name,
             verb=verb,
-            reason=f"it runs in a session of process {job.pid} on {job.host}, by job.start()",
+            reason=f"it runs in a session of process {job.owner.pid} on {job.owner.host}, by job.start()",
             todo="leave its 'with' block there",
         )
 
@@ -100,12 +100,12 @@ def ask(caller: Caller, wish: Wish, arguments: Mapping[str, Any]) -> dict[str, A
 
 
 def _answer(
-    caller: Caller, job: Standing, wish: Wish, arguments: Mapping[str, Any], progress: Progress | None
+    caller: Caller, job: JobView, wish: Wish, arguments: Mapping[str, Any], progress: Progress | None
 ) -> dict[str, Any]:
     """The answer, whatever it is."""
     clock = Clock()
     requests = Requests(open_store(caller.dir), job_name(job.name))
-    identity = requests.ask(wish.verb, job.session, arguments)
+    identity = requests.ask(wish.verb, job.owner.session, arguments)
     asked_at = clock.monotonic()
     limit = _SILENCE if caller.timeout is None and job.alive is Alive.UNKNOWN else caller.timeout
     rest = threading.Event()
@@ -116,7 +116,7 @@ def _answer(
             return answer
         if ended or answer is not None:
             requests.withdraw(identity)
-            reason = f"process {job.pid} on {job.host} ended before it could answer"
+            reason = f"process {job.owner.pid} on {job.owner.host} ended before it could answer"
             raise NoSupervisorError(job=job.name, verb=wish.verb, reason=reason, todo=caller.todo)
         if limit is not None and clock.monotonic() - asked_at >= limit:
             raise _late(caller, job, wish, limit)
@@ -125,15 +125,15 @@ def _answer(
         rest.wait(_LOOK)
 
 
-def _ended(caller: Caller, job: Standing) -> bool:
+def _ended(caller: Caller, job: JobView) -> bool:
     now = caller.look()
-    return now.over or now.session != job.session
+    return now.over or now.owner.session != job.owner.session
 
 
-def _late(caller: Caller, job: Standing, wish: Wish, seconds: float) -> NoAnswerError:
+def _late(caller: Caller, job: JobView, wish: Wish, seconds: float) -> NoAnswerError:
     reason = wish.slow
     if job.alive is Alive.UNKNOWN:
-        reason = f"process {job.pid} on {job.host} has not answered yet; the request stands"
+        reason = f"process {job.owner.pid} on {job.owner.host} has not answered yet; the request stands"
     return NoAnswerError(job=job.name, due=wish.due, seconds=seconds, reason=reason, todo=caller.todo)
 
 

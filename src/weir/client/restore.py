@@ -15,7 +15,7 @@ from weir.client.ask import Caller
 from weir.clock import Clock
 from weir.errors import JobRunningError, NoSuchJobError, NotDoneError
 from weir.ids import Attempt, Generation, job_name
-from weir.monitor.job import Standing, look
+from weir.monitor.job import JobView, look
 from weir.restore.intent import intend
 from weir.restore.request import RestoreRequest
 from weir.storage import generation as generations
@@ -40,9 +40,9 @@ class Idle:
     """Its live one."""
 
     @classmethod
-    def of(cls, dir: str, job: str, standing: Standing | None) -> Idle:
+    def of(cls, dir: str, job: str, standing: JobView | None) -> Idle:
         """The job as it stands; None for one that has never run here. Raises `JobRunningError`."""
-        if standing is not None and not standing.session:
+        if standing is not None and not standing.owner.session:
             raise _nobody_knows(dir, job, standing)
         if standing is not None and not standing.over:
             raise _runs(standing)
@@ -68,7 +68,7 @@ class Idle:
             )
 
 
-def _nobody_knows(dir: str, job: str, standing: Standing) -> NotDoneError:
+def _nobody_knows(dir: str, job: str, standing: JobView) -> NotDoneError:
     """The record of its newest attempt is damaged, so that only silence could tell that nobody runs it."""
     record = paths.attempt(job_name(job), Attempt(standing.attempt))
     return NotDoneError(
@@ -80,12 +80,12 @@ def _nobody_knows(dir: str, job: str, standing: Standing) -> NotDoneError:
     )
 
 
-def _runs(standing: Standing) -> JobRunningError:
+def _runs(standing: JobView) -> JobRunningError:
     return JobRunningError(
         job=standing.name,
         attempt=standing.attempt,
-        pid=standing.pid,
-        host=standing.host,
+        pid=standing.owner.pid,
+        host=standing.owner.host,
         since=standing.started_at,
     )
 
@@ -197,7 +197,7 @@ def withdraw(caller: Caller) -> Withdrawn:
     return Withdrawn(caller.job, origin.restored_from, opening, str(begun), standing.file)
 
 
-def _standing(caller: Caller, point: str) -> Standing | None:
+def _standing(caller: Caller, point: str) -> JobView | None:
     """How the job stands; None for one whose directory is lost, and that comes back from its copies."""
     try:
         return caller.look()

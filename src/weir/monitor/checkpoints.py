@@ -23,11 +23,11 @@ from weir.checkpoint.retention import sweep
 from weir.clock import Clock
 from weir.errors import NotListedError
 from weir.ids import CheckpointId, JobName, job_name
-from weir.monitor.job import history_of, look
+from weir.monitor.job import look
 from weir.protocol.states import CheckpointState
 from weir.storage import Store, files, open_store, paths
 from weir.storage.open import is_local, local_path
-from weir.supervisor.journal import Event
+from weir.supervisor.history import Event, history_of
 
 WHOLE = ("trigger", "barrier", "ack", "complete", "notify")
 _MOMENTS = ("trigger", "barrier", "ack")

@@ -8,8 +8,8 @@ from typing import Any
 from weir.clock import Clock
 from weir.ids import job_name
 from weir.monitor import forms
-from weir.monitor.job import history_of, look
-from weir.supervisor.journal import Event
+from weir.monitor.job import look
+from weir.supervisor.history import Event, history_of
 from weir.supervisor.recovery import PARTS, timeline
 
 __all__ = ["PARTS", "Event", "News", "begun", "kept", "listed", "news", "since", "timeline"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from weir.monitor import forms
-from weir.supervisor.journal import Event
+from weir.supervisor.history import Event
 
 _FRAME = re.compile(
     r'File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<function>[^\n]+)(?:\n\s+(?P<code>[^\n]+))?'

@@ -13,10 +13,19 @@ from datetime import datetime
 
 from weir.clock import Clock
 from weir.ids import job_name
-from weir.monitor.job import LOST, history_of, look
+from weir.monitor.job import LOST, look
 from weir.monitor.measures import Query
 from weir.protocol.states import JobState, QueryState
-from weir.supervisor.journal import BATCHES, BOUNDS, COMPLETED, RECOVERIES, ROWS, Histogram, History
+from weir.supervisor.history import (
+    BATCHES,
+    BOUNDS,
+    COMPLETED,
+    RECOVERIES,
+    ROWS,
+    Histogram,
+    History,
+    history_of,
+)
 from weir.text import moment_of
 
 __all__ = ["BOUNDS", "BUILD", "HISTOGRAMS", "JOB", "MEANINGS", "Figure", "figures"]

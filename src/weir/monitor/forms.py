@@ -11,8 +11,9 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from weir.monitor.job import Alive, Report, Standing
-from weir.supervisor.journal import Event
+from weir.monitor.job import Alive, JobView
+from weir.monitor.report import JobReport
+from weir.supervisor.history import Event
 from weir.text import seconds_since
 
 _LOGS = re.compile(r"('weir logs [\w.-]+)'")
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from weir.savepoint.verify import Verified
 
 
-def job(job: Standing, now: datetime) -> dict[str, Any]:
+def job(job: JobView, now: datetime) -> dict[str, Any]:
     """A job in a list."""
     known = {Alive.YES: True, Alive.NO: False, Alive.UNKNOWN: None}
     return {
@@ -39,20 +40,20 @@ def job(job: Standing, now: datetime) -> dict[str, Any]:
         "batch": job.batch,
         "query_states": dict(Counter(one.state for one in job.queries.values())),
         "supervised": job.supervised,
-        "pid": job.pid,
-        "host": job.host,
-        "user": job.user,
-        "driver": job.driver or None,
+        "pid": job.owner.pid,
+        "host": job.owner.host,
+        "user": job.owner.user,
+        "driver": job.owner.driver or None,
         "file": job.file or None,
         "advice": job.advice,
     }
 
 
-def report(dir: str, seen: Report, now: datetime) -> dict[str, Any]:
+def report(dir: str, seen: JobReport, now: datetime) -> dict[str, Any]:
     """A job with its queries and its troubles."""
     return {
         "dir": dir,
-        **job(seen.standing, now),
+        **job(seen.job, now),
         "restarts": seen.restarts,
         "queries": seen.queries,
         "failure": failure(seen.failure) if seen.failure else None,

@@ -14,10 +14,11 @@ from weir.clock import Clock
 from weir.config import parse_duration
 from weir.ids import job_name
 from weir.monitor import measures
-from weir.monitor.job import LOST, QueryView, Report, history_of, settings_of
+from weir.monitor.job import LOST, QueryView
+from weir.monitor.report import JobReport, settings_of
 from weir.protocol.checkpoint import COUNTED
 from weir.protocol.states import JobState, QueryState
-from weir.supervisor.journal import CHECKPOINTS, Event
+from weir.supervisor.history import CHECKPOINTS, Event, history_of
 from weir.text import lasting, moment_of, number, seconds_since
 
 INTERVAL = "execution.checkpointing.interval"
@@ -50,9 +51,9 @@ class Health:
     words: str
 
 
-def health(dir: str, seen: Report, clock: Clock) -> Health:
+def health(dir: str, seen: JobReport, clock: Clock) -> Health:
     """The verdict on a job."""
-    job = seen.standing.name
+    job = seen.job.name
     with history_of(dir, job_name(job)) as history:
         ended = history.events(*CHECKPOINTS[1:], limit=50) if history else []
         restarts = history.events("restart", limit=_OFTEN) if history else []
@@ -64,7 +65,7 @@ def health(dir: str, seen: Report, clock: Clock) -> Health:
 
 
 def judge(
-    seen: Report,
+    seen: JobReport,
     ended: Sequence[Event],
     restarts: Sequence[Event],
     interval: str,
@@ -76,7 +77,7 @@ def judge(
 
     `late` are the queries that lag more and more; `down_since` is when the job went down, if it is.
     """
-    job, failure = seen.standing, seen.failure
+    job, failure = seen.job, seen.failure
     if job.state == LOST:
         return Health(Level.BAD, job.advice)
     if job.state in (JobState.FAILED.value, JobState.FAILING.value):
@@ -137,11 +138,11 @@ def _aborted_in_a_row(ended: Sequence[Event]) -> list[Mapping[str, object]]:
     return found
 
 
-def _overdue(seen: Report, interval: str, now: datetime) -> str:
+def _overdue(seen: JobReport, interval: str, now: datetime) -> str:
     """For how long there was no checkpoint, when there should have been one; else nothing."""
     if interval == "off":
         return ""
-    since = max(filter(None, (seen.checkpoint.at if seen.checkpoint else "", seen.standing.since)))
+    since = max(filter(None, (seen.checkpoint.at if seen.checkpoint else "", seen.job.since)))
     quiet = seconds_since(since, now)
     allowed = 3 * parse_duration(interval).total_seconds() + _PATIENCE
     return lasting(quiet) if quiet > allowed else ""

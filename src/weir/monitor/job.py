@@ -8,31 +8,27 @@ command line and the pages read the same views.
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
 
 from weir.clock import Clock
-from weir.config import RUNTIME_KEYS, describe
 from weir.errors import BadNameError, NoSuchJobError, StorageError, WeirError
 from weir.ids import JobName, job_name
 from weir.protocol.states import JobState, QueryState
 from weir.storage import open_store, paths
 from weir.storage.attempts import AttemptLock, AttemptRecord, Beat, gone, visible
-from weir.storage.open import absolute, beside, is_local, local_path
-from weir.supervisor.journal import Event, History
+from weir.storage.open import absolute, is_local, local_path
+from weir.supervisor.history import Event, History, history_of
 from weir.text import moment_of
 
 LOST = "LOST"
 """Shown for a job that was not at its end when its supervisor died."""
 
 
-_CHECKPOINTING = ("execution.checkpointing.", "savepoint.", "state.")
-"""The settings that are about checkpoints begin with one of these."""
 UNREADABLE = "UNREADABLE"
 """Shown for a job whose files can't be read."""
 
@@ -47,7 +43,19 @@ class Alive(str, Enum):
 
 
 @dataclass(frozen=True)
-class Standing:
+class JobOwner:
+    """The process that took a job last: its supervisor, or a notebook."""
+
+    pid: int = 0
+    host: str = ""
+    user: str = ""
+    session: str = ""
+    driver: int = 0
+    """The process group of the driver that was started last, or 0."""
+
+
+@dataclass(frozen=True)
+class JobView:
     """One job as it stands now."""
 
     name: str
@@ -60,12 +68,7 @@ class Standing:
     """When this state began; of a LOST job when it was last seen alive."""
     started_at: str
     """When the supervisor took the job."""
-    pid: int
-    host: str
-    user: str
-    session: str
-    driver: int
-    """The process group of the driver that was started last, or 0."""
+    owner: JobOwner
     file: str
     supervised: bool
     """It takes requests; a job in a notebook does not."""
@@ -101,23 +104,6 @@ class QueryView:
 
 UNKNOWN_QUERY = QueryView("")
 """Of a query that nobody has reported a state of: in a notebook, or of an earlier weir."""
-
-
-@dataclass(frozen=True)
-class Report:
-    """A job with its queries and its troubles."""
-
-    standing: Standing
-    queries: list[dict[str, Any]]
-    failure: Event | None
-    gave_up: str
-    restarts: int
-    """Since the supervisor took the job; one cause that hit several queries at once is one."""
-    recoveries: list[Event]
-    checkpoint: Event | None = None
-    """The last one that completed."""
-    restored: Event | None = None
-    """The last time that the job went on from a checkpoint."""
 
 
 def alive(record: AttemptRecord, beat: Beat) -> Alive:
@@ -163,34 +149,34 @@ def _valid(names: Iterator[str]) -> Iterator[JobName]:
             continue
 
 
-def look(dir: str, name: str, clock: Clock) -> Standing:
+def look(dir: str, name: str, clock: Clock) -> JobView:
     """The job as it stands; raises `NoSuchJobError` when nothing has ever run under this name."""
     job = job_name(name)
-    newest, beat = _newest(dir, job, clock)
+    newest, beat = newest_attempt(dir, job, clock)
     try:
         with history_of(dir, job) as history:
-            return _standing(dir, job, newest, beat, history, clock.now())
+            return view(dir, job, newest, beat, history, clock.now())
     except StorageError as error:  # what is known without a journal is shown all the same
-        standing = _standing(dir, job, newest, beat, None, clock.now())
+        known = view(dir, job, newest, beat, None, clock.now())
         lost = f"its history can't be read ({error.why}): the next start moves it aside and begins a new one"
-        return replace(standing, advice=f"{standing.advice}; {lost}" if standing.advice else lost)
+        return replace(known, advice=f"{known.advice}; {lost}" if known.advice else lost)
 
 
-def jobs(dir: str, clock: Clock) -> list[Standing]:
+def jobs(dir: str, clock: Clock) -> list[JobView]:
     """Every job below the directory as it stands; one that can't be read says so and hides no other."""
-    found = []
+    views = []
     for name in job_names(dir):
         try:
-            found.append(look(dir, name, clock))
+            views.append(look(dir, name, clock))
         except NoSuchJobError:  # its folder has no attempt: a start that never got that far
             continue
         except WeirError as error:
-            found.append(_unreadable(name, error, clock.now().isoformat()))
-    return found
+            views.append(_unreadable(name, error, clock.now().isoformat()))
+    return views
 
 
-def _unreadable(name: JobName, error: WeirError, now: str) -> Standing:
-    return Standing(
+def _unreadable(name: JobName, error: WeirError, now: str) -> JobView:
+    return JobView(
         name=name,
         state=UNREADABLE,
         alive=Alive.UNKNOWN,
@@ -198,79 +184,15 @@ def _unreadable(name: JobName, error: WeirError, now: str) -> Standing:
         attempt=0,
         since=now,
         started_at=now,
-        pid=0,
-        host="",
-        user="",
-        session="",
-        driver=0,
+        owner=JobOwner(),
         file="",
         supervised=False,
         batch=None,
     )
 
 
-def report(dir: str, name: str, clock: Clock, recoveries: int = 3) -> Report:
-    """The job with its queries, its last failure and its last recoveries."""
-    job = job_name(name)
-    newest, beat = _newest(dir, job, clock)
-    with history_of(dir, job) as history:
-        standing = _standing(dir, job, newest, beat, history, clock.now())
-        if history is None:
-            return Report(standing, [], None, "", 0, [])
-        gave_up = history.last("gave up")
-        first = _session_start(newest, history).attempt
-        return Report(
-            standing,
-            _queries(history, standing),
-            history.last("failure"),
-            gave_up.body["reason"] if gave_up and gave_up.attempt == newest.attempt else "",
-            sum(
-                event.attempt >= first and not event.body.get("same_cause")
-                for event in history.events("restart")
-            ),
-            history.events("recovery", limit=recoveries),
-            history.last("checkpoint completed"),
-            history.last("restored"),
-        )
-
-
-def settings_of(dir: str, name: str) -> dict[str, dict[str, str]]:
-    """The settings with which the job ran last, by key: `value` and `origin`; empty when it recorded none."""
-    with history_of(dir, job_name(name)) as history:
-        event = history.last("settings") if history else None
-    return event.body if event else {}
-
-
-def checkpoint_settings(dir: str, name: str, clock: Clock) -> list[dict[str, Any]]:
-    """The settings about checkpoints as the job has them, and whether each can be changed now."""
-    standing = look(dir, name, clock)
-    known = settings_of(dir, name)
-    live = standing.supervised and not standing.over
-    return [
-        {
-            "key": one.key,
-            "value": known[one.key]["value"],
-            "origin": known[one.key]["origin"],
-            "meaning": one.meaning,
-            "type": one.type,
-            "changeable": live and one.key in RUNTIME_KEYS,
-        }
-        for one in describe()
-        if one.key in known and one.key.startswith(_CHECKPOINTING)
-    ]
-
-
-def spark_ui(dir: str, job: Standing) -> str:
-    """The address of Spark's own pages of the running driver; "" when they are off or it is not known."""
-    with history_of(dir, job_name(job.name)) as history:
-        event = history.last("spark ui") if history else None
-    if event is None or job.over or event.attempt != job.attempt:
-        return ""
-    url = str(event.body.get("url", ""))
-    return url if url.startswith(("http://", "https://")) else ""
-
-
-def _newest(dir: str, job: JobName, clock: Clock) -> tuple[AttemptRecord, Beat]:
+def newest_attempt(dir: str, job: JobName, clock: Clock) -> tuple[AttemptRecord, Beat]:
+    """Who took the job last, and its last beat; raises `NoSuchJobError` when nobody ever has."""
     lock = AttemptLock(open_store(dir), job, clock)
     newest = lock.newest()
     if newest is None:
@@ -278,36 +200,20 @@ def _newest(dir: str, job: JobName, clock: Clock) -> tuple[AttemptRecord, Beat]:
     return newest, lock.last_beat(newest.attempt)
 
 
-@contextmanager
-def history_of(dir: str, job: JobName) -> Iterator[History | None]:
-    """The job's history, or None when there is none (yet)."""
-    path = beside(dir, paths.journal(job))
-    if not path.is_file():
-        yield None
-        return
-    try:
-        history = History(path)
-        try:
-            yield history
-        finally:
-            history.close()
-    except sqlite3.Error as error:
-        raise StorageError(verb="read", path=path, reason=str(error), root=dir) from error
-
-
-def _standing(
+def view(
     dir: str, job: JobName, newest: AttemptRecord, beat: Beat, history: History | None, now: datetime
-) -> Standing:
+) -> JobView:
+    """The job as it stands, out of what was read already."""
     state = history.last("state") if history else None
     written = _written(state)
-    start = _session_start(newest, history)
+    start = session_start(newest, history)
     if state is not None and state.attempt < start.attempt:
         state, written = None, None  # an earlier life says nothing of this one
     life = alive(newest, beat)
     shown = true_state(written, beat.released, life, beat.failed)
     file = str(start.body.get("file", ""))
     batches = history.batches(limit=1) if history else []
-    return Standing(
+    return JobView(
         name=job,
         state=shown,
         alive=life,
@@ -315,11 +221,7 @@ def _standing(
         attempt=newest.attempt,
         since=_last_seen(dir, job, newest, history) if shown == LOST else state.at if state else newest.since,
         started_at=start.at,
-        pid=newest.pid,
-        host=newest.host,
-        user=newest.user,
-        session=newest.session,
-        driver=beat.group,
+        owner=JobOwner(newest.pid, newest.host, newest.user, newest.session, beat.group),
         file=file,
         supervised=bool(start.body),
         batch={key: batches[0][key] for key in ("query", "batch", "rows", "at")} if batches else None,
@@ -370,7 +272,7 @@ def _written(state: Event | None) -> JobState | None:
         return None
 
 
-def _session_start(newest: AttemptRecord, history: History | None) -> Event:
+def session_start(newest: AttemptRecord, history: History | None) -> Event:
     """The first attempt of whoever holds the newest one; with an empty body when it keeps no journal."""
     written = history.events("attempt") if history else []
     mine = [event for event in written if event.body.get("session") == newest.session]
@@ -386,31 +288,3 @@ def _advice(state: str, life: Alive, newest: AttemptRecord, beat: Beat, file: st
     if life is Alive.UNKNOWN:
         return f"it is held by {who}, which can't be seen from here: this is what it reported last"
     return ""
-
-
-def _queries(history: History, job: Standing) -> list[dict[str, Any]]:
-    """The queries of the job, each with its state, and its newest batch if it has one."""
-    started = history.events("query started")
-    newest = max((event.attempt for event in started), default=0)
-    runs = {event.query: event.body for event in started if event.attempt == newest}
-    batches = {row["query"]: row for row in history.queries()}
-    lags = history.lags()
-    names = sorted(job.queries or runs or batches)
-    return [
-        _query(name, job.queries.get(name), runs.get(name, {}), batches.get(name), lags.get(name, {}))
-        for name in names
-    ]
-
-
-def _query(
-    name: str,
-    standing: QueryView | None,
-    run: dict[str, Any],
-    batch: dict[str, Any] | None,
-    lag: dict[str, int],
-) -> dict[str, Any]:
-    shown = ("batch", "at", "rows", "seconds", "state_rows", "state_bytes", "watermark", "total_rows")
-    row = batch or {"watermark": ""}
-    about = {"query": name, "run": run.get("run", row.get("run"))}
-    about |= (standing or UNKNOWN_QUERY).form()
-    return about | {key: row.get(key) for key in shown} | {"lag": lag}

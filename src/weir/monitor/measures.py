@@ -13,9 +13,9 @@ from typing import Any
 
 from weir.clock import Clock
 from weir.ids import job_name
-from weir.monitor.job import UNKNOWN_QUERY, QueryView, Standing, history_of, look
+from weir.monitor.job import UNKNOWN_QUERY, JobView, QueryView, look
 from weir.protocol.states import JobState, QueryState
-from weir.supervisor.journal import CHECKPOINTS, Event, History
+from weir.supervisor.history import CHECKPOINTS, Event, History, history_of
 from weir.text import moment_of
 
 PERCENTILES = (50, 90, 95, 99)
@@ -258,7 +258,7 @@ def outages(dir: str, name: str, clock: Clock) -> list[tuple[str, str, str]]:
     return [*past, (since, clock.now().isoformat(), why)] if now_down else past
 
 
-def down(job: Standing) -> bool:
+def down(job: JobView) -> bool:
     """Whether somebody works on the job, and none of its queries runs."""
     running = any(one.state == QueryState.RUNNING.value for one in job.queries.values())
     return not job.over and job.state in _DOWN and not running

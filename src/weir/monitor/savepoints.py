@@ -16,7 +16,7 @@ from weir.checkpoint.records import is_left_behind
 from weir.clock import Clock
 from weir.errors import NoSuchJobError
 from weir.ids import JobName, job_name
-from weir.monitor.job import history_of, job_names, look
+from weir.monitor.job import job_names, look
 from weir.savepoint import about
 from weir.savepoint.catalogue import Entry, entries, recorded
 from weir.savepoint.manifest import Savepoint, facts
@@ -25,6 +25,7 @@ from weir.spark.checkpoint_files import QueryFiles
 from weir.storage import Store, open_store, paths
 from weir.storage import generation as generations
 from weir.storage.generation import known_origin
+from weir.supervisor.history import history_of
 
 TAKEN = "savepoint taken"
 

@@ -22,7 +22,7 @@ from weir.storage.attempts import AttemptLock, AttemptRecord
 from weir.storage.open import beside
 from weir.supervisor import leftovers
 from weir.supervisor.inbox import Desk, Requests
-from weir.supervisor.journal import Journal
+from weir.supervisor.journal import JobJournal
 from weir.supervisor.output import OutputFile
 
 
@@ -57,7 +57,7 @@ class Home:
         self.desk = Desk(Requests(self.store, job), session)
         path = beside(self._dir, paths.journal(job))
         try:
-            self.journal = Journal(path, clock)
+            self.journal = JobJournal(path, clock)
         except BaseException as error:
             self._release()
             if isinstance(error, (OSError, sqlite3.Error)):

@@ -15,47 +15,20 @@ import sys
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from weir.clock import Clock
+from weir.supervisor.history import BATCHES, BOUNDS, CHECKPOINTS, COMPLETED, RECOVERIES, ROWS
 from weir.text import body_without_secrets, without_secrets
 
 if TYPE_CHECKING:
     from weir.protocol.messages import BatchCommitted
 
-CHECKPOINTS = ("checkpoint begun", "checkpoint completed", "checkpoint aborted")
-"""The kinds of events that are many: one pair for each checkpoint."""
-BATCHES, ROWS = "batch", "rows"
-"""The totals of batches: how many and how many seconds; how many rows they have read."""
-RECOVERIES, COMPLETED = "recovery", "checkpoint completed"
-BOUNDS = (
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    20.0,
-    30.0,
-    60.0,
-    120.0,
-    300.0,
-    600.0,
-    1800.0,
-)
-"""Upper bounds in seconds of the buckets in which durations are counted; one more has no bound."""
 _KEPT, _CHECKPOINTS_KEPT, _PRUNE_EVERY = 200_000, 30_000, 10_000
-"""So many batches and events of checkpoints are kept, give or take."""
+"""How many batches and events of checkpoints are kept, give or take."""
 _CHECKED = 64 * 2**20
-"""Up to this size a journal is looked through when it is opened: a tenth of a second."""
+"""Up to this size a journal is checked when it is opened: a tenth of a second."""
 _SCHEMA = """
 create table if not exists events (
     id integer primary key, at text not null, attempt integer not null,
@@ -83,36 +56,14 @@ _ADDED = "alter table batches add column detail text not null default '{}'"
 """What a journal of an earlier weir lacks."""
 
 
-@dataclass(frozen=True)
-class Event:
-    """One thing that happened."""
-
-    id: int
-    at: str
-    attempt: int
-    kind: str
-    query: str
-    body: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """How long things of one kind took, counted since the journal began."""
-
-    buckets: list[tuple[float, int]]
-    """For each upper bound, ascending and infinity last, how many took at most that many seconds."""
-    total: float
-    """The sum of all of them, in seconds."""
-
-
-class Journal:
+class JobJournal:
     """The writer's end. A journal that can't be written (a full disk) never stops the job."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         """A damaged one is moved aside, and a new one begun: it is history only."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._clock = clock
-        self._said = ""
+        self._reported = ""
         self._inserted = 0
         self.moved_to: Path | None = None
         """Where a damaged one was moved to; None when there was none."""
@@ -146,7 +97,7 @@ class Journal:
                 json.dumps(body_without_secrets(body), default=_text),
             ),
         )
-        if alone:  # behind the insert: the newest number is never free, so that none is given twice
+        if alone:  # after the insert: the newest number is never free, so that none is given twice
             newest = "select max(id) from events where kind = ?"
             self._write(f"delete from events where kind = ? and id < ({newest})", (kind, kind))
         self.flush()
@@ -229,11 +180,11 @@ class Journal:
         try:
             yield
         except sqlite3.Error as error:
-            if str(error) != self._said:
-                self._said = str(error)
+            if str(error) != self._reported:
+                self._reported = str(error)
                 with suppress(OSError):  # standard error may be a file on the same disk
-                    said = f"weir: the journal could not be written ({error}); the job continues"
-                    print(said, file=sys.stderr)
+                    text = f"weir: the journal could not be written ({error}); the job continues"
+                    print(text, file=sys.stderr)
 
 
 def _opened(path: Path) -> sqlite3.Connection:
@@ -247,9 +198,9 @@ def _opened(path: Path) -> sqlite3.Connection:
         _add_histograms(db)
         if (
             path.stat().st_size < _CHECKED
-            and (found := db.execute("pragma quick_check(1)").fetchone())[0] != "ok"
+            and (damage := db.execute("pragma quick_check(1)").fetchone())[0] != "ok"
         ):
-            raise sqlite3.DatabaseError(found[0])
+            raise sqlite3.DatabaseError(damage[0])
     except BaseException:
         db.close()
         raise
@@ -291,140 +242,8 @@ def _move_aside(path: Path, clock: Clock) -> Path:
     return target
 
 
-def _event(row: Mapping[str, Any]) -> Event:
-    return Event(**{**row, "body": _parsed(row["body"])})
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    """What a column of JSON says; nothing when the disk has changed it."""
-    try:
-        found = json.loads(text)
-    except (ValueError, TypeError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _batch(row: Mapping[str, Any]) -> dict[str, Any]:
-    rest = {key: value for key, value in row.items() if key != "detail"}
-    return {**rest, "sources": [], "operators": []} | {
-        "durations": _parsed(row["durations"]),
-        **_parsed(row.get("detail", "{}")),
-    }
-
-
-def _histogram(counted: Mapping[float, tuple[int, float]]) -> Histogram:
-    bounds = sorted({*BOUNDS, *counted, math.inf})
-    counts = accumulate(counted.get(bound, (0, 0.0))[0] for bound in bounds)
-    return Histogram(
-        list(zip(bounds, counts, strict=True)), math.fsum(total for _, total in counted.values())
-    )
-
-
 def _number(value: object) -> float:
     return float(value) if isinstance(value, (int, float)) else 0.0
-
-
-class History:
-    """The reader's end; never writes, and sees what has been flushed."""
-
-    def __init__(self, path: Path) -> None:
-        self._db = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=5)
-        self._db.row_factory = sqlite3.Row
-
-    def events(self, *kinds: str, limit: int = 1000, before: int | None = None) -> list[Event]:
-        """The newest events of these kinds (of any, when none is named; below `before`), oldest first."""
-        asked = [f"kind in ({','.join('?' * len(kinds))})"] if kinds else []
-        asked += ["id < ?"] if before is not None else []
-        where = f"where {' and '.join(asked)}" if asked else ""
-        values = (*kinds, *([] if before is None else [before]), limit)
-        rows = self._select(f"select * from events {where} order by id desc limit ?", *values)
-        return [_event(row) for row in reversed(rows)]
-
-    def since(self, id: int, limit: int = 500) -> list[Event]:
-        """The events behind this one, oldest first."""
-        rows = self._select("select * from events where id > ? order by id limit ?", id, limit)
-        return [_event(row) for row in rows]
-
-    def newest(self) -> tuple[int, int]:
-        """The numbers of the newest event and the newest batch; 0 when there is none."""
-        rows = self._select("select (select max(id) from events) e, (select max(id) from batches) b")
-        return (rows[0]["e"] or 0, rows[0]["b"] or 0) if rows else (0, 0)
-
-    def last(self, kind: str) -> Event | None:
-        found = self.events(kind, limit=1)
-        return found[0] if found else None
-
-    def batches(self, query: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
-        """The newest batches, oldest first."""
-        where, values = ("where query = ?", (query, limit)) if query else ("", (limit,))
-        rows = self._select(f"select * from batches {where} order by id desc limit ?", *values)
-        return [_batch(row) for row in reversed(rows)]
-
-    def queries(self) -> list[dict[str, Any]]:
-        """For each query its newest batch, and the rows of all its batches, while any is kept."""
-        totals = {(one["kind"], one["query"]): one for one in self.totals()}
-        names = [query for kind, query in totals if kind == BATCHES]
-        found = []
-        for name in names or self._names():
-            kept = self._select("select * from batches where query = ? order by id desc limit 1", name)
-            if not kept:  # long ago: its batches have made room for those of others
-                continue
-            rows, batches = totals.get((ROWS, name)), totals.get((BATCHES, name))
-            total = {
-                "total_rows": int(rows["total"]) if rows else 0,
-                "batches": batches["count"] if batches else 0,
-                "total_seconds": batches["total"] if batches else 0.0,
-            }
-            found.append(_batch(kept[0]) | total)
-        return found
-
-    def _names(self) -> list[str]:
-        """The queries of a journal that an earlier weir has written."""
-        return [row["query"] for row in self._select("select distinct query from batches order by query")]
-
-    def totals(self) -> list[dict[str, Any]]:
-        """How often each kind of event was kept since the journal began, and the sum of its seconds."""
-        return self._select("select * from totals order by kind, query")
-
-    def histograms(self, kind: str) -> dict[str, Histogram]:
-        """The durations of a kind by query; a checkpoint or a recovery is counted under ""."""
-        found: dict[str, dict[float, tuple[int, float]]] = {}
-        for row in self._select("select * from histograms where kind = ?", kind):
-            found.setdefault(row["query"], {})[row["bound"]] = (row["count"], row["total"])
-        return {query: _histogram(buckets) for query, buckets in sorted(found.items())}
-
-    def figures(self, kind: str, *fields: str, limit: int = 1000) -> list[dict[str, Any]]:
-        """These fields of the bodies of the newest events of a kind, with `at`, oldest first."""
-        asked = "".join(f", json_extract(body, '$.{field}') as {field}" for field in fields)
-        rows = self._select(
-            f"select at{asked} from events where kind = ? order by id desc limit ?", kind, limit
-        )
-        return rows[::-1]
-
-    def checkpoints(self, limit: int, before: int | None = None) -> list[Event]:
-        """The events of so many of the newest checkpoints with ids below `before`, oldest first."""
-        kinds = ",".join(f"'{kind}'" for kind in CHECKPOINTS)
-        wanted = "" if before is None else f"and json_extract(body, '$.id') < {int(before)}"
-        # two events for each checkpoint, and those of several may be mixed
-        rows = self._select(
-            f"select * from events where kind in ({kinds}) {wanted} order by id desc limit ?", 2 * limit + 100
-        )
-        return [_event(row) for row in reversed(rows)]
-
-    def lags(self) -> dict[str, dict[str, int]]:
-        """For each query that reads Kafka how far each partition was behind at its newest batch."""
-        return {row["query"]: _parsed(row["lag"]) for row in self._select("select * from lags")}
-
-    def close(self) -> None:
-        self._db.close()
-
-    def _select(self, statement: str, *values: Any) -> list[dict[str, Any]]:
-        try:
-            return [dict(row) for row in self._db.execute(statement, values)]
-        except sqlite3.OperationalError as error:
-            if "no such table" in str(error):  # its writer has made the file, but not yet what is in it
-                return []
-            raise
 
 
 def _text(value: object) -> str:

@@ -19,16 +19,13 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import psutil
 
 from weir.faults import Fault
 from weir.protocol.states import JobState
-
-if TYPE_CHECKING:
-    from weir.supervisor.journal import Event, History
-
+from weir.supervisor.history import Event, History
 
 # Arming fault points from outside: the environment that a driver is started with.
 #
@@ -318,8 +315,6 @@ def run_job(
 
 def _read_journal(job: Path, read: Callable[[History], list[Found]]) -> list[Found]:
     """Read a job's journal, which may not be there yet or be in the making."""
-    from weir.supervisor.journal import History  # noqa: PLC0415  readers of a script need not load it
-
     with suppress(sqlite3.OperationalError), closing(History(job / "journal" / "journal.sqlite")) as history:
         return read(history)
     return []

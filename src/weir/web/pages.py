@@ -25,7 +25,8 @@ from weir.monitor import failures as causes
 from weir.monitor.checkpoints import PHASES
 from weir.monitor.events import PARTS, Event
 from weir.monitor.health import health
-from weir.monitor.job import LOST, Report, checkpoint_settings, report, spark_ui
+from weir.monitor.job import LOST
+from weir.monitor.report import JobReport, checkpoint_settings, report, spark_ui
 from weir.protocol.states import CheckpointState
 from weir.savepoint.catalogue import Entry
 from weir.text import counted, lasting, number, seconds_since, size, took, when
@@ -187,17 +188,17 @@ class Pages:
         """A page about one job, or the page that says why there is none."""
         try:
             seen = report(self._site.dir, job, self._site.clock, recoveries=1)
-            about = {**self._row(seen), **self._header(seen.standing.name)}
+            about = {**self._row(seen), **self._header(seen.job.name)}
             return self._page(f"{template or tab}.html", tab=tab, tabs=TABS, **about, **content(seen))
         except WeirError as error:
             return self._page("error.html", status_of(error), error=words(error))
 
-    def overview(self, seen: Report) -> dict[str, Any]:
-        dir, name, clock = self._site.dir, seen.standing.name, self._site.clock
+    def overview(self, seen: JobReport) -> dict[str, Any]:
+        dir, name, clock = self._site.dir, seen.job.name, self._site.clock
         found = measures.graph(dir, name, clock)["queries"]
         queries = measures.queries(dir, name, clock, _POINTS)
         newest = checkpoints.newest(dir, name, clock, 3)
-        down = seen.standing.state == LOST or measures.down(seen.standing)
+        down = seen.job.state == LOST or measures.down(seen.job)
         return {
             "drawing": drawing.graph(found, down=down),
             "down": down,
@@ -212,8 +213,8 @@ class Pages:
             "notes": self._kept(name, "note", "state", limit=12)[::-1],
         }
 
-    def checkpoints(self, seen: Report, before: int | None) -> dict[str, Any]:
-        name = seen.standing.name
+    def checkpoints(self, seen: JobReport, before: int | None) -> dict[str, Any]:
+        name = seen.job.name
         found = checkpoints.newest(self._site.dir, name, self._site.clock, _PAGE + 1, before)
         shown = found[-_PAGE:]
         longest = max((one.seconds or 0 for one in shown), default=0) or 1.0
@@ -231,8 +232,8 @@ class Pages:
             | self._events(seen),
         }
 
-    def checkpoint_settings(self, seen: Report) -> dict[str, Any]:
-        name = seen.standing.name
+    def checkpoint_settings(self, seen: JobReport) -> dict[str, Any]:
+        name = seen.job.name
         summary = measures.checkpoints(self._site.dir, name)
         return {
             "summary": summary,
@@ -241,8 +242,8 @@ class Pages:
             "settings": checkpoint_settings(self._site.dir, name, self._site.clock),
         }
 
-    def checkpoint(self, seen: Report, id: int) -> dict[str, Any]:
-        name = seen.standing.name
+    def checkpoint(self, seen: JobReport, id: int) -> dict[str, Any]:
+        name = seen.job.name
         one = checkpoints.one(self._site.dir, name, self._site.clock, id)
         return {
             "one": forms.checkpoint(one),
@@ -255,12 +256,12 @@ class Pages:
             "rewindable": self._rewindable(name),
         }
 
-    def savepoints(self, seen: Report) -> dict[str, Any]:
-        name = seen.standing.name
+    def savepoints(self, seen: JobReport) -> dict[str, Any]:
+        name = seen.job.name
         found = [_savepoint(one) for one in reversed(self._site.savepoints(name))]
         return {"rows": found, "now_at": _now_at(seen)}
 
-    def recoveries(self, seen: Report, before: int | None) -> dict[str, Any]:
+    def recoveries(self, seen: JobReport, before: int | None) -> dict[str, Any]:
         found, older = self._paged(seen, before, _PAGE, "recovery")
         longest = max((one.body["seconds"] for one in found), default=1.0) or 1.0
         spread = measures.spread(one.body["seconds"] for one in found)
@@ -280,19 +281,19 @@ class Pages:
             "older": older,
         }
 
-    def failures(self, seen: Report) -> dict[str, Any]:
-        return {"groups": causes.grouped(self._kept(seen.standing.name, "failure", limit=1000))}
+    def failures(self, seen: JobReport) -> dict[str, Any]:
+        return {"groups": causes.grouped(self._kept(seen.job.name, "failure", limit=1000))}
 
-    def state(self, seen: Report) -> dict[str, Any]:
-        queries = measures.queries(self._site.dir, seen.standing.name, self._site.clock, _POINTS)
+    def state(self, seen: JobReport) -> dict[str, Any]:
+        queries = measures.queries(self._site.dir, seen.job.name, self._site.clock, _POINTS)
         return {
             "queries": [one.form() for one in queries],
             "rows_chart": _batch_chart(queries, "state_rows", "rows") | self._events(seen),
             "bytes_chart": _batch_chart(queries, "state_bytes", "bytes") | self._events(seen),
         }
 
-    def log(self, seen: Report, attempt: int | None) -> dict[str, Any]:
-        job = seen.standing
+    def log(self, seen: JobReport, attempt: int | None) -> dict[str, Any]:
+        job = seen.job
         shown = logs.tail(self._site.dir, job.name, attempt, _LOG_LINES)
         return {
             "log": shown,
@@ -301,7 +302,7 @@ class Pages:
             "spark_ui": spark_ui(self._site.dir, job),
         }
 
-    def history(self, seen: Report, before: int | None) -> dict[str, Any]:
+    def history(self, seen: JobReport, before: int | None) -> dict[str, Any]:
         found, older = self._paged(seen, before, _LINES, *HISTORY)
         return {"events": found, "before": before, "older": older}
 
@@ -309,10 +310,10 @@ class Pages:
         return events.kept(self._site.dir, job, self._site.clock, *kinds, limit=limit, before=before)
 
     def _paged(
-        self, seen: Report, before: int | None, limit: int, *kinds: str
+        self, seen: JobReport, before: int | None, limit: int, *kinds: str
     ) -> tuple[list[Event], int | None]:
         """A page of events, newest first, and the number before which the next page begins."""
-        found = self._kept(seen.standing.name, *kinds, limit=limit + 1, before=before)[::-1]
+        found = self._kept(seen.job.name, *kinds, limit=limit + 1, before=before)[::-1]
         return found[:limit], found[limit - 1].id if len(found) > limit else None
 
     def _rewindable(self, job: str) -> bool:
@@ -320,9 +321,9 @@ class Pages:
         found = measures.graph(self._site.dir, job, self._site.clock)["queries"]
         return all(one["sink"].get("rewindable") for one in found if one["sink"] and not one["channel"])
 
-    def _row(self, seen: Report) -> dict[str, Any]:
+    def _row(self, seen: JobReport) -> dict[str, Any]:
         """What every page says of a job."""
-        dir, clock, name = self._site.dir, self._site.clock, seen.standing.name
+        dir, clock, name = self._site.dir, self._site.clock, seen.job.name
         queries = [one for one in measures.queries(dir, name, clock, _SPARK) if one.last]
         slowest = max(queries, key=lambda one: float(one.batches[-1]["seconds"]), default=None)
         course = [float(batch["seconds"]) for batch in slowest.batches] if slowest else []
@@ -338,16 +339,16 @@ class Pages:
         return {"savepoint_dir": self._site.savepoint_dir(job) or "", "operations": self._operations(job)}
 
     def _lag_charts(
-        self, seen: Report, graph: Sequence[Mapping[str, Any]], queries: Sequence[measures.Query]
+        self, seen: JobReport, graph: Sequence[Mapping[str, Any]], queries: Sequence[measures.Query]
     ) -> list[tuple[str, dict[str, Any]]]:
         """A chart of unread input for each unit; none while no source reports any."""
         author = {one["query"]: one["reads"][0] for one in graph if len(one["reads"]) == 1}
         lines = measures.unread(queries, author)
         return [(unit, _chart(of, "rows") | self._events(seen)) for unit, of in lines.items()]
 
-    def _events(self, seen: Report) -> dict[str, Any]:
+    def _events(self, seen: JobReport) -> dict[str, Any]:
         """What a chart shows beside its lines: when the job was down, and checkpoints that were aborted."""
-        name = seen.standing.name
+        name = seen.job.name
         outages = measures.outages(self._site.dir, name, self._site.clock)
         aborted = self._kept(name, "checkpoint aborted", limit=_POINTS)
         return {
@@ -442,7 +443,7 @@ def _savepoint(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _now_at(seen: Report) -> dict[str, Any]:
+def _now_at(seen: JobReport) -> dict[str, Any]:
     """Which batch each query has committed last: what a restore would rewind."""
     return {one["query"]: one["batch"] for one in seen.queries}
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query
 from weir.monitor import checkpoints, events, forms, logs, measures
 from weir.monitor import failures as causes
 from weir.monitor.figures import figures
-from weir.monitor.job import checkpoint_settings, report
+from weir.monitor.report import checkpoint_settings, report
 from weir.savepoint.place import Place
 from weir.web.envelope import FAILURES, Answer, Page, Paged
 from weir.web.site import Site

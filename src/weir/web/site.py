@@ -10,7 +10,8 @@ from importlib import metadata
 
 from weir.clock import Clock
 from weir.errors import NotASavepointError
-from weir.monitor.job import Standing, jobs, look, settings_of
+from weir.monitor.job import JobView, jobs, look
+from weir.monitor.report import settings_of
 from weir.monitor.savepoints import known
 from weir.savepoint.catalogue import Entry
 from weir.web.operations import Operations
@@ -27,10 +28,10 @@ class Site:
     job: str = ""
     operations: Operations = field(default_factory=lambda: Operations(Clock()))
 
-    def jobs(self) -> list[Standing]:
+    def jobs(self) -> list[JobView]:
         return jobs(self.dir, self.clock)
 
-    def look(self, job: str) -> Standing:
+    def look(self, job: str) -> JobView:
         """How a job stands; raises `NoSuchJobError`."""
         return look(self.dir, job, self.clock)
 

@@ -1,0 +1,121 @@
+"""What a job has reported: its queries, its failures and restarts, its settings, and Spark's own pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from weir.clock import Clock
+from weir.config import RUNTIME_KEYS, describe
+from weir.ids import job_name
+from weir.monitor.job import UNKNOWN_QUERY, JobView, QueryView, look, newest_attempt, session_start, view
+from weir.supervisor.history import Event, History, history_of
+
+_CHECKPOINTING = ("execution.checkpointing.", "savepoint.", "state.")
+"""The settings that are about checkpoints begin with one of these."""
+
+
+@dataclass(frozen=True)
+class JobReport:
+    """A job with its queries and its troubles."""
+
+    job: JobView
+    queries: list[dict[str, Any]]
+    failure: Event | None
+    gave_up: str
+    restarts: int
+    """Since the supervisor took the job; one cause that hit several queries at once is one."""
+    recoveries: list[Event]
+    checkpoint: Event | None = None
+    """The last one that completed."""
+    restored: Event | None = None
+    """The last time that the job resumed from a checkpoint."""
+
+
+def report(dir: str, name: str, clock: Clock, recoveries: int = 3) -> JobReport:
+    """The job with its queries, its last failure and its last recoveries."""
+    job = job_name(name)
+    newest, beat = newest_attempt(dir, job, clock)
+    with history_of(dir, job) as history:
+        job_view = view(dir, job, newest, beat, history, clock.now())
+        if history is None:
+            return JobReport(job_view, [], None, "", 0, [])
+        gave_up = history.last("gave up")
+        first = session_start(newest, history).attempt
+        return JobReport(
+            job_view,
+            _queries(history, job_view),
+            history.last("failure"),
+            gave_up.body["reason"] if gave_up and gave_up.attempt == newest.attempt else "",
+            sum(
+                event.attempt >= first and not event.body.get("same_cause")
+                for event in history.events("restart")
+            ),
+            history.events("recovery", limit=recoveries),
+            history.last("checkpoint completed"),
+            history.last("restored"),
+        )
+
+
+def _queries(history: History, job: JobView) -> list[dict[str, Any]]:
+    """The queries of the job, each with its state, and its newest batch if it has one."""
+    started = history.events("query started")
+    newest = max((event.attempt for event in started), default=0)
+    runs = {event.query: event.body for event in started if event.attempt == newest}
+    batches = {row["query"]: row for row in history.queries()}
+    lags = history.lags()
+    names = sorted(job.queries or runs or batches)
+    return [
+        _query(name, job.queries.get(name), runs.get(name, {}), batches.get(name), lags.get(name, {}))
+        for name in names
+    ]
+
+
+def _query(
+    name: str,
+    shown: QueryView | None,
+    run: dict[str, Any],
+    batch: dict[str, Any] | None,
+    lag: dict[str, int],
+) -> dict[str, Any]:
+    kept = ("batch", "at", "rows", "seconds", "state_rows", "state_bytes", "watermark", "total_rows")
+    row = batch or {"watermark": ""}
+    about = {"query": name, "run": run.get("run", row.get("run"))}
+    about |= (shown or UNKNOWN_QUERY).form()
+    return about | {key: row.get(key) for key in kept} | {"lag": lag}
+
+
+def settings_of(dir: str, name: str) -> dict[str, dict[str, str]]:
+    """The settings with which the job ran last, by key: `value` and `origin`; empty when it recorded none."""
+    with history_of(dir, job_name(name)) as history:
+        event = history.last("settings") if history else None
+    return event.body if event else {}
+
+
+def checkpoint_settings(dir: str, name: str, clock: Clock) -> list[dict[str, Any]]:
+    """The settings about checkpoints as the job has them, and whether each can be changed now."""
+    job = look(dir, name, clock)
+    known = settings_of(dir, name)
+    live = job.supervised and not job.over
+    return [
+        {
+            "key": one.key,
+            "value": known[one.key]["value"],
+            "origin": known[one.key]["origin"],
+            "meaning": one.meaning,
+            "type": one.type,
+            "changeable": live and one.key in RUNTIME_KEYS,
+        }
+        for one in describe()
+        if one.key in known and one.key.startswith(_CHECKPOINTING)
+    ]
+
+
+def spark_ui(dir: str, job: JobView) -> str:
+    """The address of Spark's own pages of the running driver; "" when they are off or it is not known."""
+    with history_of(dir, job_name(job.name)) as history:
+        event = history.last("spark ui") if history else None
+    if event is None or job.over or event.attempt != job.attempt:
+        return ""
+    url = str(event.body.get("url", ""))
+    return url if url.startswith(("http://", "https://")) else ""
