@@ -24,7 +24,7 @@ from weir.channel.log import (
 )
 from weir.errors import LostSegmentError
 from weir.ids import NO_BATCH, BatchId
-from weir.sinks.staging import read_record
+from weir.sinks.staging import read_record, records_in
 from weir.spark.integrity import checksum_problem
 from weir.storage import Store, open_store, sums
 
@@ -111,7 +111,7 @@ def _lost_stagings(
     """Batches that Spark has committed, and that are neither entered nor staged whole by any run."""
     staged: dict[int, list[dict[str, str]]] = {}
     wrong: dict[str, str] = {}
-    for key in store.list("staged") if committed > last else ():
+    for key in records_in(store, "staged") if committed > last else ():
         name = key.rsplit("/", 1)[1].removesuffix(".json")
         number = int(name.split("-")[0])
         record = read_record(store.get(key) or b"")

@@ -23,6 +23,7 @@ from weir.errors import LostSegmentError
 from weir.ids import NO_BATCH, NOBODY, BatchId, CheckpointId, Token
 from weir.protocol.ledger import by, token_of
 from weir.storage import DenseLog, Store, sums
+from weir.storage.log import numbers
 from weir.storage.open import is_local, local_path
 
 NO_CHECKPOINT = CheckpointId(0)
@@ -241,13 +242,13 @@ def first_number(store: Store) -> int:
     there no head was deleted: then a gap is a hole, and `LostSegmentError` is raised.
     """
     while True:
-        numbers = set(_numbers(store))
-        first = max(numbers, default=0)
-        while first - 1 in numbers:
+        there = set(_numbers(store))
+        first = max(there, default=0)
+        while first - 1 in there:
             first -= 1
         if not first or not store.exists(entry_key(first - 1)):  # else it came while we listed
             break
-    if first and 0 in numbers:
+    if first and 0 in there:
         raise lost(f"{store.url}/{entry_key(first - 1)}")
     return first
 
@@ -267,7 +268,7 @@ def end_number(store: Store) -> int:
 
 
 def _numbers(store: Store) -> list[int]:
-    return [int(key.rsplit("/", 1)[1].removesuffix(".json")) for key in store.list(LOG)]
+    return numbers(store, LOG)
 
 
 class ChannelLog(DenseLog):

@@ -38,6 +38,7 @@ from weir.spark.cut import offsets_of
 from weir.storage import Created, Store, files, open_store, paths
 from weir.storage import generation as generations
 from weir.storage.generation import known_origin
+from weir.storage.log import numbers
 
 TRIGGER = "repair"
 
@@ -289,8 +290,7 @@ class _Live:
         return batch == NO_BATCH or any('"source"' in line for line in self.offsets(name, batch))
 
     def _attempt(self) -> int:
-        names = (key.rsplit("/", 1)[1] for key in self._store.list(paths.attempts(self._job)))
-        return max((int(one.removesuffix(".json")) for one in names if one.endswith(".json")), default=0)
+        return max(numbers(self._store, paths.attempts(self._job)), default=0)
 
 
 def _retained(store: Store, job: JobName) -> Iterator[Manifest]:

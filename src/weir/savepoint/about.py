@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import site
 import sys
 import sysconfig
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 
 _SHOWN = 12
+_SHAPE = re.compile(r"/shapes/(\d+)/([^/]+)\.json$", re.ASCII)
 _LOOKING = ("console", "memory", "noop")
 
 
@@ -150,25 +152,32 @@ def kept(
 
 def last(store: Store, job: JobName, generation: Generation) -> tuple[Attempt, dict[QueryName, Shape]]:
     """What all queries were at the last start in this generation, and which that was; none before one."""
-    keys = [key.split("/") for key in store.list(f"{paths.generation(job, generation)}/shapes")]
-    newest = Attempt(max((int(key[-2]) for key in keys), default=0))
-    names = [QueryName(key[-1].removesuffix(".json")) for key in keys if int(key[-2]) == newest]
+    starts = _starts(store, job, generation)
+    newest = max(starts, default=Attempt(0))
+    names = starts.get(newest, set())
     found = {name: kept(store, job, generation, newest, name) for name in names}
     return newest, {name: shape for name, shape in found.items() if shape is not None}
 
 
 def queries(store: Store, job: JobName, generation: Generation) -> set[QueryName]:
     """The queries of the last start in this generation, by the names alone; none before one."""
-    keys = [key.split("/") for key in store.list(f"{paths.generation(job, generation)}/shapes")]
-    newest = max((int(key[-2]) for key in keys), default=0)
-    return {QueryName(key[-1].removesuffix(".json")) for key in keys if int(key[-2]) == newest}
+    starts = _starts(store, job, generation)
+    return starts[max(starts)] if starts else set()
 
 
 def newest(store: Store, job: JobName, generation: Generation, query: QueryName) -> Shape | None:
     """What a query was at its last start in this generation; None when nobody wrote it down."""
-    prefix = f"{paths.generation(job, generation)}/shapes"
-    attempts = [int(key.split("/")[-2]) for key in store.list(prefix) if key.endswith(f"/{query}.json")]
-    return kept(store, job, generation, Attempt(max(attempts)), query) if attempts else None
+    attempts = [attempt for attempt, names in _starts(store, job, generation).items() if query in names]
+    return kept(store, job, generation, max(attempts), query) if attempts else None
+
+
+def _starts(store: Store, job: JobName, generation: Generation) -> dict[Attempt, set[QueryName]]:
+    """The queries of each start in this generation, by the names alone; files of others are passed over."""
+    found: dict[Attempt, set[QueryName]] = {}
+    for key in store.list(f"{paths.generation(job, generation)}/shapes"):
+        if match := _SHAPE.search(key):
+            found.setdefault(Attempt(int(match[1])), set()).add(QueryName(match[2]))
+    return found
 
 
 def before(query: SavedQuery) -> Before:

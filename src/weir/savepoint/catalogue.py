@@ -24,6 +24,7 @@ from weir.savepoint.take import Taken
 from weir.savepoint.verify import Verified, last_verified
 from weir.savepoint.writing import HIDDEN
 from weir.storage import Store, open_store, paths, sums
+from weir.storage.log import numbers
 from weir.storage.open import is_local, local_path
 
 SCHEDULE = "schedule"
@@ -154,15 +155,11 @@ def damaged(store: Store, job: JobName) -> list[str]:
 
 def _records(store: Store, job: JobName) -> Iterator[tuple[str, str | None]]:
     """The key of each record and the place that it names; None where it is damaged."""
-    keys = [key for key in store.list(paths.savepoints(job)) if key.endswith(".json")]
-    for key in sorted(keys, key=_id, reverse=True):
+    for id in sorted(numbers(store, paths.savepoints(job)), reverse=True):
+        key = paths.saved(job, CheckpointId(id))
         if (data := store.get(key)) is None:
             continue
         place = None
         with suppress(ValueError, KeyError, TypeError):
             place = json.loads(sums.strip(data))["path"]
         yield key, place if isinstance(place, str) else None
-
-
-def _id(key: str) -> int:
-    return int(key.rsplit("/", 1)[1].removesuffix(".json"))

@@ -10,6 +10,7 @@ are deleted `GRACE` later, so that whoever has listed them can still read them.
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -95,6 +96,8 @@ _EARLIER = "merged"
 """Where an earlier weir has put them."""
 GRACE = timedelta(hours=1)
 """How long a file that was merged into another stays."""
+_MADE = re.compile(r"[^/]+/\d+-\d+-\d+(-\w*)?/", re.ASCII)
+"""In a folder that a merge has made."""
 
 
 class Merger(Protocol):
@@ -167,7 +170,7 @@ class Upkeep:
             key
             for folder in (MERGED, _EARLIER)
             for key in self._store.list(folder)
-            if _folder(key) not in kept and _token(key) < self._ledger.token
+            if _MADE.match(key) and _folder(key) not in kept and _token(key) < self._ledger.token
         ]
         remove_files(self._store, dead)
 

@@ -95,8 +95,10 @@ class BatchLedger:
 def forget_marks(store: Store, token: Token, upto: BatchId | None = None) -> None:
     """Remove the marks of batches up to this one, or of all; those of newer runs stay. Safe to repeat."""
     for key in list(store.list(_MARKS)):
-        batch = int(key.removeprefix(f"{_MARKS}/").partition("-")[0])
-        data = store.get(key) if upto is None or batch <= upto else None
+        batch = key.removeprefix(f"{_MARKS}/").partition("-")[0]
+        if not batch.isdecimal():  # no call has made it
+            continue
+        data = store.get(key) if upto is None or int(batch) <= upto else None
         if data is not None and _is_of(data, token):
             store.delete(key)
 

@@ -14,6 +14,7 @@ not was not. So no answer that got lost, and no outage however long, can lose or
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -41,6 +42,7 @@ _KEPT = 1000
 _TRIES = 8
 _STAGED = "staged"
 _FENCES = "fences"
+_FENCE = re.compile(r"\d+-\d+(-\w*)?", re.ASCII)
 
 
 def kafka(
@@ -220,7 +222,7 @@ class KafkaSink:
         self._staging.write(self._columns.choose(frame), kafka_records.FORMAT, {}, batch, token)
 
     def record(self, staged: Staged) -> None:
-        self._fence.check_fence(max(map(_token, self._store.list(_FENCES)), default=self._fence.token))
+        self._fence.check_fence(max(map(_token, self._fence_keys()), default=self._fence.token))
         if self._direct is None:
             self._staging.sync(staged)
         self._staging.record(staged, self._staging.written(staged))
@@ -315,7 +317,7 @@ class KafkaSink:
 
     def _check_not_emptied(self, sent: Sent, owner: str) -> None:
         """Whoever has opened the sink before has left an entry in the ledger."""
-        if owner and not sent.ledger.owner and any(map(self._is_of_ledger, self._store.list(_FENCES))):
+        if owner and not sent.ledger.owner and any(map(self._is_of_ledger, self._fence_keys())):
             raise SinkMismatchError(
                 query=owner.split("/", 1)[1],
                 path=self._described,
@@ -339,13 +341,16 @@ class KafkaSink:
         """Tell those who only stage; they need not ask Kafka, which may be down, in every batch."""
         session = f"-{token.session}" if token.session else ""
         self._store.create(f"{self._fences}/{token.attempt}-{token.run}{session}", b"")
-        for key in list(self._store.list(_FENCES)):
+        for key in self._fence_keys():
             if self._is_of_ledger(key) and _token(key) < token:
                 self._store.delete(key)
 
     @property
     def _fences(self) -> str:
         return f"{_FENCES}/{self._broker.ledger_topic}"
+
+    def _fence_keys(self) -> list[str]:
+        return [key for key in self._store.list(_FENCES) if _FENCE.fullmatch(key.rpartition("/")[2])]
 
     def _is_of_ledger(self, key: str) -> bool:
         """Whether a fence may be of this ledger; those of an earlier weir do not name theirs."""

@@ -11,8 +11,9 @@ The core that `files.py` and the channels share. Every step is safe to repeat.
 from __future__ import annotations
 
 import json
+import re
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 
 DATA = "data"
+_NAME = re.compile(r"\d+-\d+-\d+(-\w*)?", re.ASCII)
+"""Of what a run has of a batch."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ class StagedFiles:
         A torn record is among them, without state ids: only `files_of` needs to read it.
         """
         found = []
-        for key in self._store.list(self._records):
+        for key in records_in(self._store, self._records):
             record = read_record(self._store.get(key) or b"")
             ids = record.state_ids if record is not None else ()
             found.append(Staged(*parse_name(key.rsplit("/", 1)[1].removesuffix(".json")), ids))
@@ -156,6 +159,8 @@ class StagedFiles:
         names = {folder.partition("/")[2] for folder in kept}
 
         def dead(name: str) -> bool:
+            if not _NAME.fullmatch(name):
+                return False  # no run has made it
             batch, by = parse_name(name)
             return name not in names and batch <= upto and by <= token
 
@@ -163,7 +168,7 @@ class StagedFiles:
             for key in list(self._store.list(data)):
                 if dead(key.split("/")[1]):
                     self._store.delete(key)
-        for key in list(self._store.list(self._records)):
+        for key in list(records_in(self._store, self._records)):
             if dead(key.rsplit("/", 1)[1].removesuffix(".json")):
                 self._store.delete(key)
 
@@ -229,6 +234,14 @@ def name_of(batch: BatchId, token: Token) -> str:
     """The name of what a run has of a batch."""
     session = f"-{token.session}" if token.session else ""
     return f"{batch:09d}-{token.attempt}-{token.run}{session}"
+
+
+def records_in(store: Store, folder: str) -> Iterator[str]:
+    """The keys in a folder that are called `<batch>-<token>.json`; other files are passed over."""
+    for key in store.list(folder):
+        name = key.removeprefix(f"{folder}/")
+        if name.endswith(".json") and _NAME.fullmatch(name.removesuffix(".json")):
+            yield key
 
 
 def parse_name(name: str) -> tuple[BatchId, Token]:

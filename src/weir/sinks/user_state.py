@@ -25,7 +25,7 @@ from weir.ids import NO_BATCH, NOBODY, BatchId, QueryName, Token, query_name
 from weir.protocol.ledger import Ledger, Staged
 from weir.sinks.contract import Outcome, StagingSink
 from weir.sinks.fence import Knows, anyone
-from weir.sinks.staging import name_of, parse_name
+from weir.sinks.staging import name_of, parse_name, records_in
 from weir.spark.closure import GoneError
 from weir.storage import Store, sums
 from weir.storage.log import parse
@@ -203,7 +203,7 @@ class Values:
         The newest of those stays: it may be the value of many batches, if the query had no state for a time.
         """
         self._store.delete(_key(self._staged, staged.batch, staged.token))
-        old = [key for key in self._store.list(self._values) if _parse(key)[0] <= staged.batch - KEPT]
+        old = [key for key in records_in(self._store, self._values) if _parse(key)[0] <= staged.batch - KEPT]
         for key in sorted(old, key=_parse)[:-1]:
             self._store.delete(key)
 
@@ -211,19 +211,21 @@ class Values:
         """Remove every staging up to this batch that is not to be kept."""
         kept = {(one.batch, one.token) for one in keep}
         removed: set[BatchId] = set()
-        for key in list(self._store.list(self._staged)):
+        for key in list(records_in(self._store, self._staged)):
             if _parse(key)[0] <= upto and _parse(key) not in kept:
                 self._store.delete(key)
                 removed.add(_parse(key)[0])
         if removed.intersection(notes := self._notes()):
             there = {
-                _parse(key)[0] for folder in (self._staged, self._values) for key in self._store.list(folder)
+                _parse(key)[0]
+                for folder in (self._staged, self._values)
+                for key in records_in(self._store, folder)
             }
             self._note([one for one in notes if one not in removed or one in there])
 
     def rewind(self, to: BatchId) -> None:
         """Remove the values of every batch above this one."""
-        for key in list(self._store.list(self._values)):
+        for key in list(records_in(self._store, self._values)):
             if _parse(key)[0] > to:
                 self._store.delete(key)
         if any(one > to for one in self._notes()):
@@ -246,7 +248,7 @@ class Values:
 
         Empty when there are none. Raises `ValuesGoneError` when there may have been some.
         """
-        found = sorted(self._store.list(self._values), key=_parse)
+        found = sorted(records_in(self._store, self._values), key=_parse)
         keys = [key for key in found if _parse(key)[0] <= batch]
         if not keys and found and _parse(found[-1])[0] - KEPT > batch:
             raise ValuesGoneError(f"the user state of batch {batch}")
@@ -254,8 +256,8 @@ class Values:
 
     def problems(self, committed: BatchId) -> dict[str, str]:
         """What is wrong with the values that a start after this committed batch begins with, by file."""
-        staged = [key for key in self._store.list(self._staged) if _parse(key)[0] == committed]
-        keys = [key for key in self._store.list(self._values) if _parse(key)[0] <= committed]
+        staged = [key for key in records_in(self._store, self._staged) if _parse(key)[0] == committed]
+        keys = [key for key in records_in(self._store, self._values) if _parse(key)[0] <= committed]
         newest = max(keys, key=_parse, default=None)
         found = _parse(newest)[0] if newest is not None else NO_BATCH
         wrong = {key: self._problem(key) for key in [*staged, *([newest] if newest is not None else [])]}
@@ -292,7 +294,7 @@ class Values:
 
     def files_behind(self, batch: BatchId) -> list[str]:
         """The same of a batch that may not be delivered yet: with what its runs have staged."""
-        staged = [key for key in self._store.list(self._staged) if _parse(key)[0] == batch]
+        staged = [key for key in records_in(self._store, self._staged) if _parse(key)[0] == batch]
         return self.files_of(batch) + staged
 
 

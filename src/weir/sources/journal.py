@@ -24,6 +24,7 @@ from weir.sources.contract import Place, ReadingQuery
 from weir.storage import DenseLog, Store, sums
 from weir.storage.attempts import Lease
 from weir.storage.log import lost, parse
+from weir.storage.log import numbers as entry_numbers
 
 LOG = "log"
 KEPT = 100
@@ -112,8 +113,7 @@ def key(prefix: str, number: int) -> str:
 
 def numbers(store: Store, prefix: str) -> list[int]:
     """The numbers of all entries that are there. Lists the log: for a start, not for every batch."""
-    folder = f"{prefix}/{LOG}" if prefix else LOG
-    return [int(one.rsplit("/", 1)[1].removesuffix(".json")) for one in store.list(folder)]
+    return entry_numbers(store, f"{prefix}/{LOG}" if prefix else LOG)
 
 
 def has_lines(store: Store, prefix: str, entries: range) -> bool:

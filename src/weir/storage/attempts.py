@@ -29,6 +29,7 @@ from weir.ids import Attempt, JobName, Token
 from weir.protocol.decide import Holder, Take, may_take
 from weir.protocol.ledger import is_known
 from weir.storage import paths
+from weir.storage.log import numbers
 from weir.storage.process import boot, group_lives, lives, started, user
 from weir.storage.store import Created, Store
 
@@ -248,8 +249,7 @@ class KnownAttempts:
 
 def _numbers(store: Store, job: JobName) -> list[Attempt]:
     """The attempts that have a record. As numbers: their names are not in order beyond six digits."""
-    names = (key.rsplit("/", 1)[1] for key in store.list(paths.attempts(job)))
-    return [Attempt(int(name.removesuffix(".json"))) for name in names if name.endswith(".json")]
+    return [Attempt(number) for number in numbers(store, paths.attempts(job))]
 
 
 def _decoded(data: bytes | None) -> AttemptRecord | None:

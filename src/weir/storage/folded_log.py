@@ -29,7 +29,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from weir import faults
 from weir.errors import LostLedgerError
 from weir.storage import sums
-from weir.storage.log import DenseLog, Entry, lost, newest_number, number_of, numbered
+from weir.storage.log import DenseLog, Entry, lost, newest_number, numbered, numbers
 from weir.storage.store import Store
 
 
@@ -207,9 +207,8 @@ class BoundedLog(FoldedLog[State]):
         faults.point("ledger.snapshot")
         line = self._line(self._kept())
         for folder in (self._snapshots, self._prefix):
-            for key in list(self._store.list(folder)):
-                if 0 <= number_of(key) < line:
-                    self._store.delete(key)
+            for old in sorted(one for one in numbers(self._store, folder) if one < line):
+                self._store.delete(numbered(folder, old))
 
     def _restart(self, number: int, state: State) -> None:
         self._log = DenseLog(self._store, self._prefix, first=number)
@@ -278,8 +277,7 @@ class BoundedLog(FoldedLog[State]):
             raise lost(self._store, self._log.key(self._log.next_number - 1), "can't be read") from error
 
     def _kept(self) -> list[int]:
-        numbers = map(number_of, self._store.list(self._snapshots))
-        return sorted(number for number in numbers if number >= 0)
+        return sorted(numbers(self._store, self._snapshots))
 
     def _line(self, kept: list[int]) -> int:
         return kept[-2] if len(kept) > 1 else 0

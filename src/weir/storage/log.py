@@ -8,6 +8,7 @@ written before its entry. Readers probe number + 1 and never list. Each entry ha
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from weir.storage import sums
 from weir.storage.store import Created, Store
 
 Entry = dict[str, Any]
+_ENTRY = re.compile(r"(\d+)\.json", re.ASCII)
 
 
 class DenseLog:
@@ -89,15 +91,18 @@ def numbered(prefix: str, number: int) -> str:
     return f"{prefix}/{number:09d}.json"
 
 
-def number_of(key: str) -> int:
-    """The number in such a key; -1 for what is no entry."""
-    name = key.rsplit("/", 1)[1].removesuffix(".json")
-    return int(name) if name.isdigit() else -1
+def numbers(store: Store, folder: str) -> list[int]:
+    """The numbers of the entries, or snapshots, in a folder, in no order.
+
+    A file that an editor, a backup or a sync tool has left beside them is no entry: it is passed over.
+    """
+    found = (_ENTRY.fullmatch(key.removeprefix(f"{folder}/")) for key in store.list(folder))
+    return [int(one[1]) for one in found if one]
 
 
 def newest_number(store: Store, prefix: str) -> int:
     """The number of the newest entry of a log; -1 when it has none. Lists the log."""
-    return max((number_of(key) for key in store.list(prefix)), default=-1)
+    return max(numbers(store, prefix), default=-1)
 
 
 def parse(store: Store, key: str, data: bytes) -> Entry:
