@@ -133,6 +133,11 @@ def test_the_settings_file_is_here_or_beside_the_job_file_or_named(weir: Weir, t
         (["job.py", "--claim"], 2, "--claim can't be 'true'"),
         (["job.py", "-s", "41", "--claim"], 2, "--claim can't be 'chk-41'"),
         (["job.py", "--set-offsets", "counts/@0=latest"], 2, "--set-offsets counts/@0 can't be used"),
+        (["job.py", "--map", "counts/0=1"], 2, "--map can't be 'counts/0=1'"),
+        (["job.py", "-n"], 2, "-n can't be 'true'"),
+        (["job.py", "--accept-duplicates"], 2, "--accept-duplicates can't be 'true'"),
+        (["job.py", "-s", "latest", "--take-over", "0"], 2, "invalid value for '--take-over'"),
+        (["job.py", "-s", "latest", "--take-over", "999999999"], 2, "invalid value for '--take-over'"),
         (
             ["job.py", "-s", "latest", "--set-offsets", "counts/orders=later"],
             2,

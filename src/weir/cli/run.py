@@ -33,8 +33,8 @@ from weir.cli.options import (
 )
 from weir.cli.watch import Terminal, terminal
 from weir.clock import Clock
-from weir.errors import BadOffsetsError, JobFileError, TakeOverError, error_form
-from weir.ids import job_name
+from weir.errors import BadOffsetsError, BadValueError, JobFileError, TakeOverError, error_form
+from weir.ids import MAX_ATTEMPT, job_name
 from weir.preflight import require_spark
 from weir.protocol.messages import Failure
 from weir.protocol.states import JobState
@@ -73,6 +73,8 @@ TakeOver = Annotated[
     int | None,
     typer.Option(
         "--take-over",
+        min=1,
+        max=MAX_ATTEMPT // 2,
         metavar="ATTEMPT",
         help="With -s: the job has ended for good in another directory, where this was its last "
         "attempt; resume it here.",
@@ -126,8 +128,10 @@ def run(
         raise BadOffsetsError(given=next(iter(offsets)), reason=reason)
     point = as_point(from_savepoint) if from_savepoint else None
     check_claim(claim, point)
-    if take_over is not None and point is None:
-        raise TakeOverError(file=file, attempt=take_over)
+    if point is None:
+        if take_over is not None:
+            raise TakeOverError(file=file, attempt=take_over)
+        _check_no_changes(map, allow_dropped=allow_dropped, accept_duplicates=accept_duplicates)
     require_spark()
     ready = Ready.inherited()
     wanted = None
@@ -151,6 +155,19 @@ def run(
         start_detached(inputs)
     else:
         raise typer.Exit(_foreground(inputs))
+
+
+def _check_no_changes(map: list[str] | None, *, allow_dropped: bool, accept_duplicates: bool) -> None:
+    """Refuse what only a restore can do: a plain start would pass it over, and do something else."""
+    given = {
+        "--map": next(iter(map or ()), ""),
+        "-n": "true" if allow_dropped else "",
+        "--accept-duplicates": "true" if accept_duplicates else "",
+    }
+    for key, value in given.items():
+        if value:
+            reason = "it goes with -s POINT; a start without it resumes from the live files, as they are"
+            raise BadValueError(key=key, value=value, origin="the command line", reason=reason)
 
 
 def _far_above(attempt: int | None) -> int:
