@@ -116,5 +116,5 @@ def test_what_lies_beside_merged_files_is_not_a_merge() -> None:
     for name in ("_merged/notes", "_merged/copy of 1-1-000001/part-0", "_merged/1-1-000001-a/part-0"):
         store.put(name, b"rows")
     Upkeep(ledger, store, SparkMerger("", "parquet", {}), None).clear()
-    left = [key for key in store.list("_merged")]
+    left = list(store.list("_merged"))
     assert left == ["_merged/copy of 1-1-000001/part-0", "_merged/notes"]
