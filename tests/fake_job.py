@@ -65,7 +65,7 @@ class FakeJob:
         self.event("state", {"state": state})
         return self
 
-    def queries(self, restart_at: str = "", what: str = "", **states: str) -> FakeJob:
+    def queries(self, restart_at: str = "", what: str = "", waits_for: str = "", **states: str) -> FakeJob:
         """How the queries stand; those that are RESTARTING or FAILED have `what` as their failure."""
         at = self.clock.now().isoformat()
         bodies = {
@@ -74,6 +74,7 @@ class FakeJob:
                 "since": at,
                 "run": 1,
                 "restart_at": restart_at if state == "RESTARTING" else "",
+                "waits_for": waits_for if state == "RESTARTING" else "",
                 "what": what if state in ("RESTARTING", "FAILED") else "",
                 "reason": "",
             }

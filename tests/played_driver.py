@@ -10,6 +10,7 @@ from typing import Any
 from weir.clock import Clock
 from weir.ids import job_name
 from weir.protocol import messages as m
+from weir.protocol.machine import SPARKS_LIMIT, Probe
 from weir.protocol.states import JobState
 from weir.restore.request import RestoreRequest
 from weir.storage import paths
@@ -18,6 +19,7 @@ from weir.storage.local import LocalStore
 from weir.supervisor.history import History
 from weir.supervisor.inbox import Requests
 from weir.supervisor.loop import Supervisor
+from weir.supervisor.machine import MachineProbe
 from weir.supervisor.output import OutputFile
 from weir.supervisor.process import Heard
 from weir.supervisor.reports import Watcher
@@ -183,3 +185,17 @@ def dies_when_asked(driver: Driver, message: m.Message) -> None:
     plays_along(driver, message)
     if isinstance(message, m.Ask):
         driver.heard(None)
+
+
+class PlayedProbe(MachineProbe):
+    """In place of a process that is started to see how long that takes: it took what `takes` says."""
+
+    takes: list[float]
+    """Seconds, one after the other; the last one goes for all that follow."""
+    started: int
+
+    def _begin(self, now: float) -> None:
+        kind = type(self)
+        seconds = kind.takes[min(kind.started, len(kind.takes) - 1)]
+        kind.started += 1
+        self.newest = Probe(seconds, now, came_up=seconds < SPARKS_LIMIT)

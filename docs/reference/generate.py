@@ -35,7 +35,9 @@ JSON_FORMS = {
     " `since`, `started_at`, `uptime_seconds`, `batch` (`query`, `batch`, `rows`, `at`), `query_states`"
     " (how many queries are in each state), `supervised`,"
     " `pid`, `host`, `user`, `driver`, `file`, `advice`",
-    "status": "`dir`, all of a job in `list`, `restarts`, `queries` (`query`, `state`, `restart_in_seconds`,"
+    "status": "`dir`, all of a job in `list`, `restarts`, `machine_restarts` (those of them that followed a"
+    " failure of the machine), `queries` (`query`, `state`, `restart_in_seconds`, `waits_for` (machine: it"
+    " starts again as soon as the machine can start a process in time),"
     " `failure` (what it failed with, while it is RESTARTING or FAILED), `run`, `batch`, `at`, `rows`,"
     " `seconds`, `state_rows`, `state_bytes`, `watermark`, `total_rows`, `lag`: Kafka's records that are not"
     " read yet, by topic and partition), `failure` (`at`, `attempt`,"

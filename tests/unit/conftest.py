@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 
 from tests.fake_job import Answer, Weir
-from tests.played_driver import Driver, Run, plays_along
+from tests.played_driver import Driver, PlayedProbe, Run, plays_along
 from weir.cli import main
 from weir.clock import Clock
 from weir.errors import NoSuchCheckpointError
 from weir.ids import Generation, JobName
+from weir.protocol import machine as protocol
 from weir.restore.request import RestoreRequest
 from weir.storage import Store
 from weir.storage import generation as generations
-from weir.supervisor import loop
+from weir.supervisor import loop, machine
 from weir.supervisor import restore as restoring
 
 
@@ -45,6 +46,12 @@ def drivers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Driver]]:
     monkeypatch.setattr(loop, "DriverProcess", Driver)
     monkeypatch.setattr(Driver, "made", [], raising=False)
     monkeypatch.setattr(Driver, "scripts", [plays_along], raising=False)
+    monkeypatch.setattr(machine, "MachineProbe", PlayedProbe)
+    monkeypatch.setattr(PlayedProbe, "takes", [0.1], raising=False)
+    monkeypatch.setattr(PlayedProbe, "started", 0, raising=False)
+    for name in ("_FIRST", "_MOST", "_PAUSE"):  # seconds, of protocol/machine.py
+        monkeypatch.setattr(protocol, name, 0.01)
+    monkeypatch.setattr(protocol, "_SPARING", 0.0)
     yield Driver.made
     for number, handler in before.items():
         signal.signal(number, handler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 import subprocess
 import sys
@@ -31,10 +32,13 @@ from weir.spark.failure import from_exception, shows_output
 class _Java:
     """A Java throwable as py4j shows it: it has every attribute that it is asked for."""
 
-    def __init__(self, name: str, cause: _Java | None = None, message: str = "") -> None:
+    def __init__(
+        self, name: str, cause: _Java | None = None, message: str = "", places: tuple[str, ...] = ()
+    ) -> None:
         self._name = name
         self._cause = cause
         self._message = message
+        self._places = places
 
     def getClass(self) -> Any:
         return self
@@ -47,6 +51,9 @@ class _Java:
 
     def getMessage(self) -> str:
         return self._message
+
+    def getStackTrace(self) -> list[Any]:
+        return [SimpleNamespace(getClassName=lambda place=place: place) for place in self._places]
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_: None
@@ -219,6 +226,27 @@ def test_a_connection_that_fails_in_foreach_batch_is_an_outage_and_no_poison_bat
     assert found is not None and found.kind == "network"
 
 
+def _in_a_data_source(raised: str, file: str = "/jobs/orders.py") -> Exception:
+    """As Spark tells of a streaming reader in Python that raised."""
+    text = (
+        "[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform "
+        "latestOffset: Traceback (most recent call last):\n"
+        '  File "/x/site-packages/pyspark/sql/streaming/python_streaming_source_runner.py", line 99, in f\n'
+        f'  File "{file}", line 31, in latestOffset\n    raise\n{raised}\n'
+    )
+    return _Captured(_Java("org.apache.spark.SparkException", message=text), f"{STREAM_FAILED}{text}")
+
+
+def test_what_a_data_source_of_the_author_raises_is_the_authors() -> None:
+    failure = from_exception(_in_a_data_source("ValueError: no such table"), "job")
+    assert (failure.domain, failure.error, failure.retry) == (Domain.USER, "ValueError", True)
+    assert failure.why == "ValueError: no such table (/jobs/orders.py, line 31)"
+    away = from_exception(_in_a_data_source("ConnectionRefusedError: [Errno 111] refused"), "job")
+    assert (away.domain, away.error) == (Domain.EXTERNAL, "JobConnectionError")
+    elsewhere = _in_a_data_source("KeyError: 'x'", "/x/site-packages/weir/channel/reader.py")
+    assert from_exception(elsewhere, "job").domain is Domain.INTERNAL, "no line of the author's is in it"
+
+
 @pytest.mark.parametrize(
     "raised",
     [
@@ -267,13 +295,118 @@ def test_a_catalog_that_does_not_answer_is_tried_again_though_spark_calls_it_an_
     assert not from_exception(slip, "job", planning=True).retry
 
 
-def test_a_python_process_that_came_too_late_says_that_the_machine_is_overloaded() -> None:
-    inner = _Java("java.net.SocketTimeoutException", message="Accept timed out")
-    outer = _Java("org.apache.spark.SparkException", inner, "Python worker failed to connect back.")
+_FACTORY = "org.apache.spark.api.python.PythonWorkerFactory"
+_STARTING = ("sun.nio.ch.ServerSocketChannelImpl", _FACTORY, f"{_FACTORY}$$anon$1")
+_SPAWNING = ("java.lang.ProcessBuilder", "java.lang.ProcessBuilder", _FACTORY)
+
+
+@pytest.mark.parametrize(
+    ("cause", "text", "places", "error", "says"),
+    [
+        ("java.net.SocketTimeoutException", "Accept timed out", _STARTING, "LateProcessError", "within 10 s"),
+        (
+            "java.net.SocketTimeoutException",
+            "Timed out while waiting for the Python worker to connect back after 60000 ms",
+            _STARTING,
+            "LateProcessError",
+            "within 60 s",
+        ),
+        (
+            "java.io.IOException",
+            'Cannot run program "python3": error=11, Resource temporarily unavailable',
+            _SPAWNING,
+            "NoProcessError",
+            "a process",
+        ),
+        (
+            "java.io.IOException",
+            "Cannot run program: Exec failed, error: 12 (Cannot allocate memory)",
+            _SPAWNING,
+            "NoProcessError",
+            "a process",
+        ),
+        (
+            "java.lang.IllegalStateException",
+            "Python daemon failed to launch worker with code -12",
+            _STARTING,
+            "NoProcessError",
+            "a process",
+        ),
+        (
+            "java.lang.OutOfMemoryError",
+            "unable to create native thread: possibly out of memory or process/resource limits reached",
+            (),
+            "NoThreadError",
+            "a thread",
+        ),
+        ("org.apache.spark.rpc.RpcTimeoutException", "Futures timed out", (), "LateAnswerError", "in time"),
+        (
+            "org.apache.spark.api.python.SparkPythonException",
+            "[STREAMING_PYTHON_RUNNER_INITIALIZATION_TIMEOUT_FAILURE] Socket connection timeout.",
+            (),
+            "LateProcessError",
+            "within 300 s",
+        ),
+    ],
+)
+def test_what_the_machine_could_not_do_is_its_failure_and_not_the_jobs(
+    cause: str, text: str, places: tuple[str, ...], error: str, says: str
+) -> None:
+    outer = _Java("org.apache.spark.SparkException", _Java(cause, None, text, places), "it failed")
     failure = from_exception(_Captured(outer), "job")
-    assert "overloaded" in failure.why and failure.domain is Domain.EXTERNAL and failure.retry
-    found = advice({"error": failure.error, "what": failure.what, "why": failure.why})
+    assert (failure.domain, failure.retry, failure.exit_code) == (Domain.MACHINE, True, 3)
+    assert failure.error == error and says in failure.what and "starts again by itself" in failure.hint
+    assert failure.redeploy == (error == "NoThreadError"), "a JVM without threads can't be relied on"
+
+
+@pytest.mark.parametrize(
+    ("cause", "text", "places", "domain"),
+    [
+        ("java.net.SocketTimeoutException", "Read timed out", ("sun.nio.ch.Net", "com.x.Y"), Domain.EXTERNAL),
+        (
+            "java.io.IOException",
+            'Cannot run program "/no/python": error=2, No such file or directory',
+            _SPAWNING,
+            Domain.EXTERNAL,
+        ),
+        ("java.io.IOException", "No space left on device", ("java.io.FileOutputStream",), Domain.EXTERNAL),
+        ("java.lang.OutOfMemoryError", "Java heap space", (), Domain.INTERNAL),
+        ("java.lang.IllegalStateException", "the plan has a fault", ("com.x.Y",), Domain.INTERNAL),
+    ],
+)
+def test_what_only_looks_like_a_failure_of_the_machine_is_none(
+    cause: str, text: str, places: tuple[str, ...], domain: Domain
+) -> None:
+    outer = _Java("org.apache.spark.SparkException", _Java(cause, None, text, places), "it failed")
+    assert from_exception(_Captured(outer), "job").domain is domain
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (OSError(errno.EAGAIN, "Resource temporarily unavailable"), "NoProcessError"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "NoProcessError"),
+        (RuntimeError("can't start new thread"), "NoThreadError"),
+    ],
+)
+def test_a_python_without_processes_or_threads_is_on_a_machine_without_them(
+    error: Exception, kind: str
+) -> None:
+    failure = from_exception(error, "job")
+    assert (failure.domain, failure.error) == (Domain.MACHINE, kind)
+    full = from_exception(OSError(errno.ENOSPC, "No space left on device"), "job")
+    assert full.domain is Domain.EXTERNAL, "a full disk is an outage: it may last for days"
+
+
+def test_a_failure_of_the_machine_has_its_own_advice() -> None:
+    inner = _Java("java.net.SocketTimeoutException", None, "Accept timed out", _STARTING)
+    failure = from_exception(_Captured(_Java("org.apache.spark.SparkException", inner)), "job")
+    body = {"error": failure.error, "domain": failure.domain.value, "what": failure.what}
+    found = advice(body | {"why": failure.why})
     assert found is not None and found.kind == "overload"
+    earlier = {"what": "Python worker failed to connect back.", "error": "java.net.SocketTimeoutException"}
+    found = advice(earlier)
+    assert found is not None and found.kind == "overload", "as an earlier weir has recorded it"
 
 
 def test_a_socket_of_sparks_own_that_can_not_resume_is_explained() -> None:

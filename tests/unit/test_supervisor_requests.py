@@ -281,7 +281,9 @@ def test_a_driver_that_can_not_be_started_is_started_later(
         client.wait_for(lambda: "RUNNING 2" in run.told.states)
 
     assert run(steps) is JobState.CANCELED
-    assert "could not be started: no process is left" in run.events("failure")[-1]["what"]
+    failure = run.events("failure")[-1]
+    assert failure["what"] == "the machine could not start a process" and failure["domain"] == "machine"
+    assert "the driver could not be started: no process is left" in failure["why"]
 
 
 def test_changed_settings_are_checked_taken_and_given_to_the_next_driver(

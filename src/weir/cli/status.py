@@ -46,6 +46,8 @@ def _say(seen: JobReport, clock: Clock) -> None:
         say.say(f"  {job.advice}")
     up = "" if job.over else f", up {say.lasting(say.seconds_since(job.started_at, now))}"
     restarts = say.counted(seen.restarts, "restart")
+    if seen.machine_restarts:
+        restarts += f", {seen.machine_restarts} of them because of the machine"
     say.say(f"  started {say.when(job.started_at, now)}{up}, attempt {job.attempt}, {restarts}")
     if not job.over:
         who = f"supervisor {job.owner.pid}" if job.supervised else f"process {job.owner.pid}"
@@ -67,14 +69,20 @@ def _say(seen: JobReport, clock: Clock) -> None:
         say.out.print(_query_table(seen, clock))
         for query in seen.queries:
             if query["failure"]:
-                wait = query["restart_in_seconds"]
-                then = query["state"] if wait is None else f"starts again in {wait:.0f} s"
-                say.say(f"{query['query']} {then}: {query['failure']}")
+                say.say(f"{query['query']} {_then(query)}: {query['failure']}")
         _say_lags(seen)
     if seen.failure is not None:
         _say_failure(seen.failure, seen.gave_up, clock)
     if seen.recoveries:
         _say_recoveries(seen.recoveries, clock)
+
+
+def _then(query: dict[str, Any]) -> str:
+    """What becomes of a query that has failed."""
+    if query["waits_for"]:
+        return "starts again when the machine can start a process in time"
+    wait = query["restart_in_seconds"]
+    return str(query["state"]) if wait is None else f"starts again in {wait:.0f} s"
 
 
 def _say_checkpoint(event: Event, clock: Clock) -> None:

@@ -320,6 +320,19 @@ class Settings(BaseModel):
         "(exponential-delay.reset-backoff-threshold) in between, before its query or the job is "
         "FAILED; outages are not counted",
     )
+    restart_strategy_machine_failures_max_wait: Duration = Field(
+        timedelta(minutes=5),
+        alias="restart-strategy.machine-failures.max-wait",
+        description="how long a restart after a failure of the machine (a process that could not be started "
+        "in time) waits at most until the machine can start one in time; then it is tried all the same",
+    )
+    restart_strategy_machine_failures_timeout: DurationOrOff = Field(
+        timedelta(hours=6),
+        alias="restart-strategy.machine-failures.timeout",
+        description="for how long failures of the machine may come back without a committed batch in "
+        "between, before their query or the job is FAILED; they use up no other restarts; "
+        "off = for ever",
+    )
     sink_commit: SinkCommit = Field(
         SinkCommit.BATCH,
         alias="sink.commit",

@@ -32,6 +32,8 @@ from weir.spark.failure import from_exception
 
 _BEGINS = 10.0
 """Seconds that the start of a query waits for the one before it; as long as Spark waits for a process."""
+_BEGINNINGS = 4
+"""How often a query begins that gets no Python process of Spark's, where nobody restarts it."""
 _DRAIN = 10.0
 """How often a drain checks whether it was abandoned."""
 _LOOK = 0.05
@@ -292,7 +294,9 @@ class Engine:
         last, planned = run.files.last_committed(), run.files.last_planned()
         self._progress.watch(run.name, run.token.run)
         try:
-            run.start(self._brake, partial(self._progress.started, run.name), self._ended)
+            began = partial(self._progress.started, run.name)
+            beginnings = 1 if self._context.supervised else _BEGINNINGS
+            run.start(self._brake, began, self._ended, beginnings)
         except Exception as error:
             self._not_started(run, error)
             return

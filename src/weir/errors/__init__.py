@@ -66,6 +66,11 @@
     |   |-- CheckpointsFailedError  more checkpoints failed in a row than are tolerable
     |   |-- PortTakenError          no port is free at which REST and pages could be served
     |   `-- DriverDiedError         the driver process ended or hung
+    |-- MachineError                the machine could not do it in time; counted apart from the job's failures
+    |   |-- LateProcessError        a Python process that Spark had started did not connect in time
+    |   |-- NoProcessError          the machine has no process to give, or no memory for one
+    |   |-- NoThreadError           the machine has no thread to give
+    |   `-- LateAnswerError         one part of Spark did not answer another in time
     `-- InternalError               weir's or Spark's own fault
         |-- SupervisorDiedError     a detached supervisor ended without a message
         |-- SparkToolError          a process with Spark that a command had started failed
@@ -100,6 +105,7 @@ from weir.errors.base import (
     Domain,
     ExternalError,
     InternalError,
+    MachineError,
     UserError,
     WeirError,
     Worded,
@@ -168,12 +174,16 @@ from weir.errors.process import (
     JobRunningError,
     JvmDiedError,
     JvmNotStartedError,
+    LateAnswerError,
+    LateProcessError,
     NoAnswerError,
     NoOutputError,
+    NoProcessError,
     NoSuchJobError,
     NoSuchOperationError,
     NoSupervisorError,
     NotDoneError,
+    NoThreadError,
     NoTokenError,
     OutcomeUnknownError,
     PortTakenError,
@@ -233,6 +243,8 @@ __all__ = [
     "JobRunningError",
     "JvmDiedError",
     "JvmNotStartedError",
+    "LateAnswerError",
+    "LateProcessError",
     "LedgerWentBackError",
     "LeftBehindError",
     "LiveFilesBehindError",
@@ -242,15 +254,18 @@ __all__ = [
     "LostRecordsError",
     "LostSegmentError",
     "LostStagingError",
+    "MachineError",
     "NoAnswerError",
     "NoCheckpointError",
     "NoOutputError",
+    "NoProcessError",
     "NoSavepointDirError",
     "NoSavepointError",
     "NoSuchCheckpointError",
     "NoSuchJobError",
     "NoSuchOperationError",
     "NoSupervisorError",
+    "NoThreadError",
     "NoTokenError",
     "NotASavepointError",
     "NotDoneError",

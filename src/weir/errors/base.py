@@ -13,6 +13,8 @@ class Domain(str, Enum):
 
     USER = "user"
     EXTERNAL = "external"
+    MACHINE = "machine"
+    """Of the machine under the job: too slow, or without a process, a thread or memory to give."""
     INTERNAL = "internal"
 
 
@@ -94,6 +96,14 @@ class ExternalError(WeirError):
     """Something outside weir and the job failed; trying again may help."""
 
     domain = Domain.EXTERNAL
+    retry = True
+    exit_code = 3
+
+
+class MachineError(WeirError):
+    """The machine could not do in time what every job needs; counted apart from the job's own failures."""
+
+    domain = Domain.MACHINE
     retry = True
     exit_code = 3
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weir.errors.base import ExternalError, InternalError, UserError
+from weir.errors.base import ExternalError, InternalError, MachineError, UserError
 
 
 class NoSuchJobError(UserError):
@@ -109,6 +109,52 @@ class JvmDiedError(ExternalError):
     what_form = "the JVM died ({how})"
     hint_form = (
         "'weir logs {job}' shows what it printed last; 'dmesg' shows whether the kernel killed it for memory"
+    )
+
+
+_LIMITS = (
+    "'ulimit -u' shows how many processes and threads this user may have, 'free -m' the memory that is left; "
+    "it starts again by itself, as soon as the machine can start a process in time"
+)
+
+
+class LateProcessError(MachineError):
+    """A Python process that Spark had started did not connect in time; Spark's limit can't be changed."""
+
+    what_form = "a Python process that Spark started did not answer within {seconds} s"
+    why_form = "the machine is overloaded: more processes want to run than it has cores for"
+    hint_form = (
+        "give the machine more cores, or the job fewer queries; it starts again by itself, as soon as the "
+        "machine can start a Python process in time. Only data sources and functions in Python need such "
+        "processes: files, Kafka and the streams of a job do not"
+    )
+
+
+class NoProcessError(MachineError):
+    """The machine has no process to give, or no memory for one."""
+
+    what_form = "the machine could not start a process"
+    why_form = "{reason}"
+    hint_form = _LIMITS
+
+
+class NoThreadError(MachineError):
+    """The machine has no thread to give; a JVM that lacked one can't be relied on any more."""
+
+    redeploy = True
+    what_form = "the machine could not start a thread"
+    why_form = "{reason}"
+    hint_form = _LIMITS
+
+
+class LateAnswerError(MachineError):
+    """One part of Spark did not answer another in time."""
+
+    what_form = "a part of Spark did not answer another in time"
+    why_form = "{reason}"
+    hint_form = (
+        "the machine or its network is overloaded; it starts again by itself, as soon as the machine can "
+        "start a process in time. spark.rpc.askTimeout and spark.network.timeout set Spark's patience"
     )
 
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
-_BEGINNINGS = 3
-"""How often a query begins again that Spark could not give a Python process to."""
 _BEGINS = ("Initializing", "Getting offsets")
 """What Spark says of a query that has not got its first offsets."""
 _LOOK = 0.05
@@ -80,20 +78,21 @@ class QueryRun:
         host: BatchHost,
         began: Callable[[str], None],
         ended: Callable[[QueryRun, Exception | None], None],
+        beginnings: int = 1,
     ) -> None:
         """Start the Spark query; `ended` is called once, from a thread, when it is over.
 
         `began` is called with Spark's own id of the run. Spark gives each Python process ten seconds to
-        answer; a query that could not begin for that, on a machine that is too busy, begins again.
+        answer; a query that could not begin for that, on a machine that is too busy, begins again at once,
+        `beginnings` times in all. Who starts runs again waits for the machine instead, and gives one.
         """
         oldest_cut = partial(host.oldest_cut, self.name)
         self.output.start(self._lease, self._max_pending, self.fail, oldest_cut, host.delivered)
         begin = partial(self._begin, host, began)
         begin()
         faults.point("start.query")
-        threading.Thread(
-            target=self._watch, args=(begin, ended), name=f"weir-{self.name}", daemon=True
-        ).start()
+        arguments = (begin, ended, beginnings)
+        threading.Thread(target=self._watch, args=arguments, name=f"weir-{self.name}", daemon=True).start()
 
     def wait_until_begun(self, seconds: float) -> bool:
         """Wait until Spark has asked the sources of the query once, or it is over; False if it takes longer.
@@ -236,10 +235,15 @@ class QueryRun:
         finally:
             self._gate.leave()
 
-    def _watch(self, begin: Callable[[], None], ended: Callable[[QueryRun, Exception | None], None]) -> None:
+    def _watch(
+        self,
+        begin: Callable[[], None],
+        ended: Callable[[QueryRun, Exception | None], None],
+        beginnings: int,
+    ) -> None:
         error = self._wait()
         try:
-            for _ in range(_BEGINNINGS):
+            for _ in range(beginnings - 1):
                 if self._ending.is_set() or self._gate.newest is not None or not is_late_worker(error):
                     break
                 begin()

@@ -24,6 +24,12 @@ _VARIES = re.compile(r"'[^']*'|\"[^\"]*\"|/\S+|\S*\d\S*")
 _OF_QUERY = re.compile(r"Query \[id = [^\]]*\]\s*")
 """Spark's name for a query in a message; the same cause has another one in each query and each run."""
 
+_MACHINE = (
+    "The machine could not start a process, or answer, in time: Spark gives each Python process that it"
+    " starts ten seconds. Give the machine more cores or memory, or the job fewer queries with Python."
+    " Such failures are counted apart from the job's own and use up none of its restarts; a restart waits"
+    " until the machine can start a process in time (restart-strategy.machine-failures.*)."
+)
 _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         "memory",
@@ -53,10 +59,8 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "overload",
-        r"failed to connect back|did not answer within 10 s",
-        "The machine is overloaded: Spark gives each Python process that it starts ten seconds to answer."
-        " Give the machine more cores, or the job fewer queries; queries start one after the other, and one"
-        " that was too late starts again by itself.",
+        r"failed to connect back|did not answer within \d+ s",
+        _MACHINE,
     ),
     (
         "network",
@@ -142,6 +146,8 @@ def _frame(one: re.Match[str]) -> Frame:
 def advice(body: dict[str, Any], again: bool = False) -> Advice | None:
     """What helps against a failure of a known kind; `again`: the same batch has failed before."""
     text = " ".join(str(body.get(key, "")) for key in ("error", "what", "why", "stack"))
+    if body.get("domain") == "machine":
+        return Advice("overload", _MACHINE)
     user = body.get("domain") == "user"
     if user and again:
         return Advice("poison record", _POISON)

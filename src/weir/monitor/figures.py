@@ -20,6 +20,7 @@ from weir.supervisor.history import (
     BATCHES,
     BOUNDS,
     COMPLETED,
+    MACHINE_FAILURES,
     RECOVERIES,
     ROWS,
     Histogram,
@@ -38,6 +39,7 @@ MEANINGS = {
     "weir_query_up": "1 while a query runs, has ended or waits for its streams to end",
     "weir_restarts_total": "restarts of the driver or of a query",
     "weir_failures_total": "failures of the driver or of a query",
+    "weir_machine_failures_total": "those of them that were the machine's: no process or answer in time",
     "weir_recoveries_total": "recoveries that came to an end",
     "weir_recovery_seconds_total": "seconds that all recoveries took together",
     "weir_recovery_duration_seconds": "histogram of recoveries, from the last sign of life to a commit",
@@ -76,6 +78,13 @@ BUILD = "weir_build_info"
 """The one figure that is of the server, not of a job."""
 
 
+_COUNTERS = {
+    "restart": "restarts",
+    "failure": "failures",
+    MACHINE_FAILURES: "machine_failures",
+    "recovery": "recoveries",
+}
+"""Kinds of events, and what their figures are called."""
 _UP = (QueryState.RUNNING.value, QueryState.ENDED.value, QueryState.WAITING.value)
 
 
@@ -132,7 +141,7 @@ def _counted(history: History) -> Iterator[Figure]:
             yield Figure("weir_batch_seconds_total", one["total"], {"query": one["query"]})
         elif one["kind"] == ROWS:
             yield Figure("weir_rows_total", one["total"], {"query": one["query"]})
-    for kind, name in (("restart", "restarts"), ("failure", "failures"), ("recovery", "recoveries")):
+    for kind, name in _COUNTERS.items():
         yield Figure(f"weir_{name}_total", counts.get(kind, 0))
     yield Figure("weir_recovery_seconds_total", seconds.get("recovery", 0.0))
     yield Figure("weir_checkpoints_begun_total", counts.get("checkpoint begun", 0))

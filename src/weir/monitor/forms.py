@@ -55,6 +55,7 @@ def report(dir: str, seen: JobReport, now: datetime) -> dict[str, Any]:
         "dir": dir,
         **job(seen.job, now),
         "restarts": seen.restarts,
+        "machine_restarts": seen.machine_restarts,
         "queries": seen.queries,
         "failure": failure(seen.failure) if seen.failure else None,
         "gave_up": seen.gave_up or None,

@@ -92,14 +92,23 @@ class QueryView:
     """Seconds until it starts again."""
     failure: str = ""
     """What it failed with, while it is RESTARTING or FAILED."""
+    waits_for: str = ""
+    """"machine" while it starts again as soon as the machine can start a process in time."""
 
     @property
     def words(self) -> str:
         """The state for a table."""
+        if self.waits_for:
+            return f"{self.state}, waits for the {self.waits_for}"
         return f"{self.state} in {self.restart_in:.0f} s" if self.restart_in is not None else self.state
 
     def form(self) -> dict[str, Any]:
-        return {"state": self.state, "restart_in_seconds": self.restart_in, "failure": self.failure or None}
+        return {
+            "state": self.state,
+            "restart_in_seconds": self.restart_in,
+            "waits_for": self.waits_for or None,
+            "failure": self.failure or None,
+        }
 
 
 UNKNOWN_QUERY = QueryView("")
@@ -244,7 +253,7 @@ def _view(body: dict[str, Any], job: str, life: Alive, now: datetime) -> QueryVi
     left = None
     if state == QueryState.RESTARTING.value and body["restart_at"]:
         left = round(max(0.0, (moment_of(str(body["restart_at"])) - now).total_seconds()), 1)
-    return QueryView(state, left, what)
+    return QueryView(state, left, what, str(body.get("waits_for", "")))
 
 
 def running(queries: Mapping[str, QueryView]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,8 @@ class JobReport:
     """The last one that completed."""
     restored: Event | None = None
     """The last time that the job resumed from a checkpoint."""
+    machine_restarts: int = 0
+    """Of the restarts, those that followed a failure of the machine."""
 
 
 def report(dir: str, name: str, clock: Clock, recoveries: int = 3) -> JobReport:
@@ -42,19 +45,23 @@ def report(dir: str, name: str, clock: Clock, recoveries: int = 3) -> JobReport:
             return JobReport(job_view, [], None, "", 0, [])
         gave_up = history.last("gave up")
         first = session_start(newest, history).attempt
+        restarts = [event.body for event in history.events("restart") if event.attempt >= first]
         return JobReport(
             job_view,
             _queries(history, job_view),
             history.last("failure"),
             gave_up.body["reason"] if gave_up and gave_up.attempt == newest.attempt else "",
-            sum(
-                event.attempt >= first and not event.body.get("same_cause")
-                for event in history.events("restart")
-            ),
+            _counted(restarts),
             history.events("recovery", limit=recoveries),
             history.last("checkpoint completed"),
             history.last("restored"),
+            _counted(restarts, machine=True),
         )
+
+
+def _counted(restarts: Sequence[Mapping[str, Any]], *, machine: bool = False) -> int:
+    """How many causes these restarts had; `machine`: only those that were failures of the machine."""
+    return sum(not one.get("same_cause") and bool(one.get("machine")) >= machine for one in restarts)
 
 
 def _queries(history: History, job: JobView) -> list[dict[str, Any]]:

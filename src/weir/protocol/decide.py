@@ -85,6 +85,8 @@ class Limits:
     """restart-strategy.poison-batch.attempts"""
     crash_loop: int | None
     """restart-strategy.crash-loop.attempts; None for ever."""
+    machine: float | None = None
+    """restart-strategy.machine-failures.timeout in seconds; None for ever."""
 
 
 def after_failure(
@@ -98,12 +100,12 @@ def after_failure(
     - A poison batch: an error of the author's code, or a refused row, that comes back at one and the same
       batch of one query.
     - A crash loop: this failure came back `in_a_row` times without progress in between (`restart.py`).
-      An outage is none: what is away may come back at any time.
+      An outage is none: what is away may come back at any time. Nor is a failure of the machine.
     """
     failure = now.failure
     if not failure.retry:
         return GiveUp("a retry can't fix it")
-    if failure.domain == Domain.EXTERNAL:
+    if failure.domain in (Domain.EXTERNAL, Domain.MACHINE):
         return Retry()
     if first and not now.started and not failure.redeploy:
         return GiveUp("it failed before anything ran, and would fail again")

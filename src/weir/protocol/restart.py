@@ -3,7 +3,8 @@
 The restart strategies are one small class each, with Flink's names and meanings. A strategy is told of each
 failure with the time at which it happened and answers with the delay before the next start, or None when it
 gives up. It keeps only what it needs to answer. `CrashLoops` counts how often each failure came back without
-progress; `Restarts` decides with both. Time and chance are passed in.
+progress; failures of the machine are counted apart (`machine.py`). `Restarts` decides with all of them. Time
+and chance are passed in.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from weir.errors import Domain
 from weir.protocol.decide import FailedAt, GiveUp, Limits, after_failure
+from weir.protocol.machine import MachineFailures
 
 
 class RestartStrategy(Protocol):
@@ -164,9 +167,11 @@ class CrashLoops:
 
 @dataclass(frozen=True)
 class Restart:
-    """Start again, after so many seconds."""
+    """Start again, after that many seconds."""
 
     delay: float
+    when_able: bool = False
+    """And not before the machine can start a process in time: `machine.gate`."""
 
 
 _REMEMBERED = 100
@@ -185,6 +190,7 @@ class Restarts:
         self._strategies: dict[str, RestartStrategy] = {}
         self._failures: list[FailedAt] = []
         self._crash_loops = CrashLoops()
+        self._of_the_machine = MachineFailures()
 
     def after(
         self,
@@ -201,6 +207,8 @@ class Restarts:
 
         `first` as for `after_failure`. Failures that a quiet time separates do not count together.
         """
+        if where.failure.domain == Domain.MACHINE:
+            return self._after_machine(name, limits, now, chance)
         cause = where.failure.key
         if self._crash_loops.quiet(name, cause, now, quiet_time):
             self._crash_loops.discard(name, cause)
@@ -211,24 +219,47 @@ class Restarts:
         self._failures = [*self._failures[1 - _REMEMBERED :], where]
         if isinstance(decision, GiveUp):
             return decision
-        if name not in self._strategies:
-            self._strategies[name] = self._strategy()
-        strategy = self._strategies[name]
+        strategy = self._strategy_of(name)
         delay = strategy.delay(now, chance)
         if delay is not None:
             return Restart(delay)
         # Who wants no restart at all wants to hear of the failure: then the whole job ends.
         return GiveUp(strategy.describe(), repeated=True, whole=isinstance(strategy, NoRestart))
 
+    def _after_machine(self, name: str, limits: Limits, now: float, chance: float) -> Restart | GiveUp:
+        """Whatever the strategy allows, except that one which allows no restart allows none here."""
+        strategy = self._strategy_of(name)
+        if isinstance(strategy, NoRestart):
+            return GiveUp(strategy.describe(), repeated=True, whole=True)
+        delay = self._of_the_machine.delay(name, now, chance, limits.machine)
+        if delay is not None:
+            return Restart(delay, when_able=True)
+        times, hours = self._of_the_machine.times(name), (limits.machine or 0) / 3600
+        return GiveUp(
+            f"the machine could not run it for {hours:g} h: {times} failures, and no batch was committed in "
+            "between (restart-strategy.machine-failures.timeout)",
+            "give the machine more cores or memory, or the job fewer queries, then start the job again: "
+            "nothing that was committed is lost",
+            repeated=True,
+        )
+
+    def _strategy_of(self, name: str) -> RestartStrategy:
+        if name not in self._strategies:
+            self._strategies[name] = self._strategy()
+        return self._strategies[name]
+
     def committed(self, query: str) -> None:
         """A batch of the query is committed."""
         self._crash_loops.committed(query)
+        self._of_the_machine.progressed(query)
 
     def idle(self, query: str, now: float) -> None:
         """The query runs and has nothing to read."""
         self._crash_loops.idle(query, now)
+        self._of_the_machine.progressed(query)
 
     def clear(self) -> None:
         """The job resumes from elsewhere: what failed before says nothing of that. Back-offs stay."""
         self._failures = []
         self._crash_loops.clear()
+        self._of_the_machine.clear()

@@ -24,11 +24,13 @@ from weir.errors import (
     JvmDiedError,
     JvmNotStartedError,
     LostRecordsError,
+    MachineError,
     SparkSettingError,
     WeirError,
 )
 from weir.protocol.messages import Failure
 from weir.spark import outage
+from weir.spark.machine import WHERE, Cause, is_late_process, machine_failure
 from weir.text import without_secrets
 
 _USER = {
@@ -45,6 +47,8 @@ _USER = {
     "org.apache.spark.SparkArrayIndexOutOfBoundsException",
     "org.apache.spark.SparkRuntimeException",  # raise_error, a value that does not fit, ...
 }
+_IN_A_SOURCE = ("[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR]", "[PYTHON_DATA_SOURCE_ERROR]")
+"""Spark's conditions for a data source in Python that raised: the author's if its own line did."""
 _FATAL = {"java.lang.OutOfMemoryError", "java.lang.StackOverflowError"}
 _GARBLED = {"java.io.OptionalDataException", "java.io.StreamCorruptedException"}
 """An object that the JVM has written can't be read back, however often a query is started again."""
@@ -54,7 +58,6 @@ _MISSING = {"java.io.FileNotFoundException", "java.nio.file.NoSuchFileException"
 _NO_SUCH_FILE = "No such file or directory"
 _NO_ANSWER = {"OperationalError", "InterfaceError"}
 """What databases' Python clients raise when the server is away (PEP 249)."""
-_NO_THREAD = "can't start new thread"
 _LOST_RECORDS = {"org.apache.spark.sql.kafka010.KafkaIllegalStateException"}
 _ARGUMENT = {"org.apache.spark.SparkIllegalArgumentException"}
 _OWN = re.compile(r"^weir\.errors(?:\.\w+)*\.(\w+): (.+)$", re.MULTILINE)
@@ -68,6 +71,8 @@ _FOREIGN = re.compile(
 )
 _OUT_OF_ORDER = "Offsets committed out of order"
 _FULL = "No space left on device"
+_FRAMES = 12
+"""How many frames of an exception in Java are looked at: each is a call into the JVM."""
 _JVM_GRACE = 2.0
 """Seconds in which the process of a JVM whose connections have failed is seen to have ended."""
 _SLIPS: tuple[tuple[str, str], ...] = (
@@ -114,6 +119,8 @@ def _from_exception(error: BaseException, job: str, planning: bool) -> Failure:
         error = SparkSettingError(reason=refused.partition(" SQLSTATE")[0])
     elif death := jvm_death(error):
         error = JvmDiedError(how=death, job=job)
+    elif lack := _of_the_machine(error):
+        error = lack
     elif failed := _failed_connection(error):
         error = failed
     if isinstance(error, WeirError):
@@ -146,18 +153,7 @@ def _of_spark(error: BaseException, stack: str, logs: str, planning: bool) -> Fa
             stack=stack,
             redeploy=True,
         )
-    if is_late_worker(error):
-        return Failure(
-            "a Python process that Spark started did not answer within 10 s",
-            "the machine is overloaded: more processes want to run than it has cores for",
-            "give the machine more cores, or the job fewer queries; the query starts again by itself",
-            Domain.EXTERNAL,
-            True,
-            "java.net.SocketTimeoutException",
-            stack,
-            3,
-        )
-    if any(_OUT_OF_ORDER in text for _, text in _causes(error)):
+    if any(_OUT_OF_ORDER in one.text for one in _causes(error)):
         return Failure(
             "Spark's socket source can't resume: lines are lost at every restart",
             _innermost(error, ""),
@@ -203,19 +199,22 @@ def _of_spark(error: BaseException, stack: str, logs: str, planning: bool) -> Fa
 def _is_users(error: BaseException) -> bool:
     """Whether Spark says that the author's code raised, or that it refuses that code."""
     named = type(error).__name__ in ("PythonException", "AnalysisException")
-    return named or bool(_java_classes(error) & _USER)
+    if named or _java_classes(error) & _USER:
+        return True
+    in_a_source = any(one.text.startswith(_IN_A_SOURCE) for one in _causes(error))
+    return in_a_source and bool(_raised_in_python(error)[1])
 
 
 def _failed_connection(error: BaseException) -> JobConnectionError | None:
     """What the author's code raised, where it is an outage and no fault of that code."""
-    if isinstance(error, WeirError) or not _is_users(error) or is_late_worker(error):
+    if isinstance(error, WeirError) or not _is_users(error):
         return None
     text = str(error)
     if _OWN.search(text):
         return None
     line = outage.failed_connection(text)
     if not line:
-        line = next((f"{name}: {said}" for name, said in _causes(error) if name in outage.JAVA), "")
+        line = next((f"{one.name}: {one.text}" for one in _causes(error) if one.name in outage.JAVA), "")
     if not line:
         return None
     where = _raised_in_python(error)[1]
@@ -230,9 +229,11 @@ def is_authors(error: BaseException) -> bool:
     """
     if isinstance(error, (WeirError, OSError, MemoryError)) or jvm_death(error) or _outage(error):
         return False
+    if _of_the_machine(error) is not None:
+        return False
     classes = _java_classes(error)
     if not classes:
-        return type(error).__name__ not in _NO_ANSWER and _NO_THREAD not in str(error)
+        return type(error).__name__ not in _NO_ANSWER
     if classes & (_FATAL | _GARBLED):
         return False
     return bool(classes & _USER) or any(name.endswith("IllegalArgumentException") for name in classes)
@@ -245,7 +246,7 @@ def _outage(error: BaseException) -> bool:
 
 def _missing(error: BaseException) -> bool:
     """Whether a file is not there; Java says the same of one that can't be opened, with the reason."""
-    texts = [text for name, text in _causes(error) if name in _MISSING]
+    texts = [one.text for one in _causes(error) if one.name in _MISSING]
     reasons = [found[1] for text in texts if (found := re.search(r"\(([^()]+)\)\s*$", text))]
     return bool(texts) and all(reason == _NO_SUCH_FILE for reason in reasons)
 
@@ -291,10 +292,12 @@ def shows_output(error: BaseException) -> bool:
 
 def is_late_worker(error: BaseException | None) -> bool:
     """Whether Spark stopped waiting for a Python process that it had started."""
-    if error is None or "java.net.SocketTimeoutException" not in _java_classes(error):
-        return False
-    texts = [str(error), *(text for _, text in _causes(error))]
-    return any("failed to connect back" in text for text in texts)
+    return error is not None and is_late_process(_causes(error))
+
+
+def _of_the_machine(error: BaseException) -> MachineError | None:
+    """What the machine could not do; not where the author's own code raised it."""
+    return None if isinstance(error, WeirError) else machine_failure(error, _causes(error))
 
 
 def _own_in_worker(error: BaseException, stack: str) -> Failure | None:
@@ -326,35 +329,45 @@ def _advice(text: str) -> str:
 
 def _told(error: BaseException, kinds: set[str], condition: str = "") -> str:
     """What Java's exception of one of these kinds and of this condition says, or ""."""
-    said = (text for name, text in _causes(error) if name in kinds and text.startswith(condition))
+    causes = _causes(error)
+    said = (one.text for one in causes if one.name in kinds and one.text.startswith(condition))
     return " ".join(re.sub(r"^\[[A-Z_.]+\]", "", next(said, "")).split())
 
 
 def _innermost(error: BaseException, message: str) -> str:
     """What the innermost cause says in its first line, or "" where the message has it already."""
-    told = [_NOISE.sub("", text.strip().splitlines()[0])[:500] for _, text in _causes(error) if text.strip()]
+    texts = [one.text.strip() for one in _causes(error)]
+    told = [_NOISE.sub("", text.splitlines()[0])[:500] for text in texts if text]
     return told[-1] if told and told[-1] not in message else ""
 
 
 def _java_classes(error: BaseException) -> set[str]:
     """The Java classes in the chain of causes; empty for an exception of Python's own."""
-    return {name for name, _ in _causes(error)}
+    return {one.name for one in _causes(error)}
 
 
-def _causes(error: BaseException) -> list[tuple[str, str]]:
-    """The chain of causes in Java, the outermost first: each one's class and message."""
-    found: list[tuple[str, str]] = []
+def _causes(error: BaseException) -> list[Cause]:
+    """The chain of causes in Java, the outermost first."""
+    found: list[Cause] = []
     # Not getattr on a Java object: it has every attribute that it is asked for.
     origin: Any = getattr(error, "_origin", None)
     wrapped = origin if isinstance(origin, BaseException) else error
     cause: Any = getattr(wrapped, "java_exception", origin)
     while cause is not None and len(found) < 20:
         try:
-            found.append((str(cause.getClass().getName()), str(cause.getMessage() or "")))
+            name = str(cause.getClass().getName())
+            places = _places(cause) if name in WHERE else ()
+            found.append(Cause(name, str(cause.getMessage() or ""), places))
             cause = cause.getCause()
         except Exception:  # the JVM is gone: what is known must do
             break
     return found
+
+
+def _places(cause: Any) -> tuple[str, ...]:
+    """The classes of an exception's innermost frames."""
+    frames = list(cause.getStackTrace())[:_FRAMES]
+    return tuple(str(frame.getClassName()) for frame in frames)
 
 
 def _first_line(error: BaseException) -> str:

@@ -102,6 +102,7 @@ class DriverMessages:
     def _query_started(self, driver: RunningDriver, message: m.QueryStarted) -> None:
         job = self._job
         driver.started = True
+        job.schedule.restarts.over(message.query)
         job.progressed = job.progressed or message.last_committed > NO_BATCH
         job.event("query started", asdict(message), message.query)
         job.recoveries.started(message, job.clock.monotonic())
@@ -119,6 +120,7 @@ class DriverMessages:
         if isinstance(message, m.GraphLearnt):
             job.queries.learn([str(one["name"]) for one in message.queries])
         elif isinstance(message, m.QueryEnded):
+            job.schedule.restarts.over(message.query)
             job.queries.ended(message.query)
             job.settle(driver)
         elif isinstance(message, m.Restored):

@@ -41,6 +41,7 @@ class FailureHandler:
         self._job = job
         self._restarts = restarts
         self._restores = restores
+        self._chance = random.Random()
 
     def driver_over(self, driver: RunningDriver) -> None:
         """The driver is gone, or must be: make sure of it, then decide what follows."""
@@ -96,6 +97,7 @@ class FailureHandler:
     def query_failed(self, driver: RunningDriver, message: m.QueryFailed) -> None:
         """A query of the running driver has failed."""
         job = self._job
+        job.schedule.restarts.over(message.query)
         where = FailedAt(QueryName(message.query), BatchId(message.batch), message.failure, message.started)
         if message.failure.redeploy:
             driver.failure, driver.failed_at = message.failure, where
@@ -121,24 +123,26 @@ class FailureHandler:
             quiet_time=job.settings.restart_strategy_exponential_delay_reset_backoff_threshold.total_seconds(),
             first=not job.ran and not job.progressed,
             now=now,
-            chance=random.uniform(-1, 1),
+            chance=self._chance.uniform(-1, 1),
         )
         if isinstance(decision, GiveUp):
             self._give_up_on(where, decision, whole)
             return
-        delay = decision.delay
+        delay, when_able = decision.delay, decision.when_able
         which = "the job" if whole else f"query {where.query}"
-        job.note(f"{failure.what}{_because(failure)}; {which} starts again in {delay:.1f} s")
+        then = " at the soonest, when the machine can start a process in time" if when_able else ""
+        job.note(f"{failure.what}{_because(failure)}; {which} starts again in {delay:.1f} s{then}")
         same = not whole and job.queries.same_cause(name, failure)
-        job.event("restart", {"delay": delay, "query": name, "same_cause": same}, name)
+        body = {"delay": delay, "query": name, "same_cause": same, "machine": when_able}
+        job.event("restart", body, name)
         job.recoveries.begin(name, failure.what, heard_at)
         job.recoveries.add("detect", now - heard_at, name)
         job.move(JobEvent.RESTART)
         if whole:
             job.schedule.forget_queries()
-            job.schedule.deploy(now, delay)
+            job.schedule.deploy(now, delay, when_able=when_able)
         else:
-            job.schedule.restart(name, now + delay)
+            job.schedule.restarts.add(name, now + delay, when_able=when_able)
             job.queries.restarts(name, delay)
             job.recoveries.add("wait", delay, name)
 
@@ -185,8 +189,11 @@ def _because(failure: m.Failure) -> str:
 
 def limits_of(settings: Settings) -> Limits:
     """How often a failure may come back."""
+    machine = settings.restart_strategy_machine_failures_timeout
     return Limits(
-        settings.restart_strategy_poison_batch_attempts, settings.restart_strategy_crash_loop_attempts
+        settings.restart_strategy_poison_batch_attempts,
+        settings.restart_strategy_crash_loop_attempts,
+        machine.total_seconds() if machine is not None else None,
     )
 
 

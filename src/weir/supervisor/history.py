@@ -25,6 +25,8 @@ CHECKPOINTS = ("checkpoint begun", "checkpoint completed", "checkpoint aborted")
 """The kinds of events that are many: one pair for each checkpoint."""
 BATCHES, ROWS = "batch", "rows"
 """The totals of batches: how many and how many seconds; how many rows they have read."""
+MACHINE_FAILURES = "machine failure"
+"""The total of those failures that were the machine's; each is counted as a failure too."""
 RECOVERIES, COMPLETED = "recovery", "checkpoint completed"
 BOUNDS = (
     0.01,

@@ -19,7 +19,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weir.clock import Clock
-from weir.supervisor.history import BATCHES, BOUNDS, CHECKPOINTS, COMPLETED, RECOVERIES, ROWS
+from weir.errors import Domain
+from weir.supervisor.history import (
+    BATCHES,
+    BOUNDS,
+    CHECKPOINTS,
+    COMPLETED,
+    MACHINE_FAILURES,
+    RECOVERIES,
+    ROWS,
+)
 from weir.text import body_without_secrets, without_secrets
 
 if TYPE_CHECKING:
@@ -85,6 +94,8 @@ class JobJournal:
         self._inserted += kind in CHECKPOINTS
         if not alone:
             self._count(kind, query, _number(body.get("seconds")))
+        if kind == "failure" and body.get("domain") == Domain.MACHINE.value:
+            self._count(MACHINE_FAILURES, query, 0.0)
         if kind in (RECOVERIES, COMPLETED):
             self._observe(kind, "", _number(body.get("seconds")))
         self._write(

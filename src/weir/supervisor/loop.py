@@ -15,16 +15,18 @@ import uuid
 from dataclasses import dataclass
 
 from weir.clock import Clock
-from weir.errors import ExternalError, FencedError, JobFileError, WeirError
+from weir.errors import ExternalError, FencedError, JobFileError, NoProcessError, WeirError
 from weir.ids import job_name
 from weir.protocol import messages as m
 from weir.protocol.decide import OF_THE_DRIVER, OF_THE_SUPERVISOR, FailedAt
+from weir.protocol.machine import NONE_LEFT
 from weir.protocol.restart import Restarts
 from weir.protocol.states import JobEvent, JobState
 from weir.storage.attempts import AttemptRecord
 from weir.supervisor.driver_messages import DriverMessages
 from weir.supervisor.failures import FailureHandler, strategy
 from weir.supervisor.home import Home
+from weir.supervisor.machine import MachineWait
 from weir.supervisor.process import DriverProcess
 from weir.supervisor.reports import Watcher
 from weir.supervisor.requests import PlanAnswer, RequestHandler
@@ -54,6 +56,7 @@ class Supervisor:
         self._waited_for: AttemptRecord | None = None
         """The holder of the attempt that was noted last."""
         self._pulse = Pulse(job)
+        self._machine = MachineWait(job)
         restarts = Restarts(lambda: strategy(job.settings))
         self._restores = RestoreHandler(job, restarts, self._events.put)
         self._requests = RequestHandler(job, self._restores, self._events.put)
@@ -114,15 +117,19 @@ class Supervisor:
 
     def _pass_time(self, now: float) -> None:
         job = self._job
-        if job.schedule.take_deploy(now):
+        able = self._machine.is_able(now)
+        waited = job.schedule.take_deploy(now, able=able)
+        if waited is not None:
+            job.recoveries.add("wait", waited)
             self._deploy(now)
         driver = job.driver
         ready = driver is not None and not driver.granted and now >= job.schedule.grant_at
         if ready and driver is not None and driver.described is not None:
             self._try_to_grant(driver, driver.described)
-        for query in job.schedule.take_restarts(now):
-            if driver is not None:
-                driver.process.send(m.RestartQuery(query))
+        turn = job.schedule.restarts.take(now, able=able)
+        if turn is not None and driver is not None:
+            job.recoveries.add("wait", turn.waited, turn.query)
+            driver.process.send(m.RestartQuery(turn.query))
         if job.home is not None:
             self._pulse.beat_if_due(now)
             self._requests.take()
@@ -155,8 +162,12 @@ class Supervisor:
                 lambda message: self._events.put(Heard(serial, message)),
                 job.reports.watcher.output,
             )
-        except OSError as error:  # no memory, no process, no file handle left
-            failure = job.died(f"could not be started: {error.strerror or error}")
+        except OSError as error:
+            reason = f"could not be started: {error.strerror or error}"
+            if error.errno in NONE_LEFT:
+                failure = failure_of(NoProcessError(reason=f"the driver {reason}"))
+            else:
+                failure = job.died(reason)
             if job.home is None:
                 job.fail_early(failure)
             else:
@@ -225,6 +236,7 @@ class Supervisor:
 
     def _close(self) -> None:
         job = self._job
+        self._machine.end()
         if job.driver is not None:
             job.driver.process.end()
         if job.home is not None:

@@ -7,7 +7,7 @@ CREATED, those that had failed for good too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +15,7 @@ from weir.clock import Clock
 from weir.protocol.messages import Failure
 from weir.protocol.states import QUERY, JobEvent, QueryEvent, QueryState, job_event, move
 
+MACHINE = "machine"
 _OVER = (QueryState.FAILED, QueryState.ENDED)
 
 
@@ -27,6 +28,8 @@ class QueryStanding:
     run: int = 0
     restart_at: str = ""
     """When it starts again, while it is RESTARTING."""
+    waits_for: str = ""
+    """"machine" while it starts again as soon as the machine can start a process in time."""
     failure: Failure | None = None
     """Why it is RESTARTING or FAILED."""
     reason: str = ""
@@ -39,6 +42,7 @@ class QueryStanding:
             "since": self.since,
             "run": self.run,
             "restart_at": self.restart_at,
+            "waits_for": self.waits_for,
             "what": self.failure.what if self.failure is not None else "",
             "reason": self.reason,
         }
@@ -87,6 +91,11 @@ class QueryStandings:
         at = self._clock.now() + timedelta(seconds=seconds)
         self._keep(name, restart_at=at.isoformat())
 
+    def waits_for_machine(self, name: str) -> None:
+        """It starts again when the machine can start a process in time. Safe to repeat."""
+        if self._found[name].waits_for != MACHINE:
+            self._keep(name, waits_for=MACHINE)
+
     def give_up(self, name: str, reason: str) -> None:
         if QueryEvent.GIVE_UP in QUERY[self._state(name)]:
             self._move(name, QueryEvent.GIVE_UP, reason=reason)
@@ -121,12 +130,11 @@ class QueryStandings:
         before = self._found[name]
         after = move(f"query {name}", QUERY, before.state, event)
         kept = failure or (before.failure if event is QueryEvent.GIVE_UP else None)
-        self._found[name] = QueryStanding(after, self._now(), run or before.run, "", kept, reason)
+        self._found[name] = QueryStanding(after, self._now(), run or before.run, failure=kept, reason=reason)
         self._tell()
 
-    def _keep(self, name: str, *, restart_at: str) -> None:
-        one = self._found[name]
-        self._found[name] = QueryStanding(one.state, one.since, one.run, restart_at, one.failure, one.reason)
+    def _keep(self, name: str, *, restart_at: str = "", waits_for: str = "") -> None:
+        self._found[name] = replace(self._found[name], restart_at=restart_at, waits_for=waits_for)
         self._tell()
 
     def _fresh(self) -> QueryStanding:

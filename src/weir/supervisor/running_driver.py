@@ -47,7 +47,8 @@ class RunningDriver:
     def where(self, failure: m.Failure) -> FailedAt:
         """Where the failure happened that ended it. Which query notices an outage first says nothing."""
         at = self.failed_at
-        if at is None or failure is not at.failure or failure.domain is Domain.EXTERNAL:
+        outage = failure.domain in (Domain.EXTERNAL, Domain.MACHINE)
+        if at is None or failure is not at.failure or outage:
             return FailedAt(None, None, failure, self.started)
         return FailedAt(at.query, at.batch, failure, self.started)
 

@@ -16,6 +16,7 @@ from weir.clock import Clock
 from weir.config import Config, Settings
 from weir.errors import DriverDiedError, ExternalError
 from weir.protocol import messages as m
+from weir.protocol.machine import Turns
 from weir.protocol.states import JOB, JobEvent, JobState, move
 from weir.restore.request import RestoreRequest
 from weir.supervisor.home import Home
@@ -73,41 +74,45 @@ class Schedule:
     def __init__(self, now: float) -> None:
         self.grant_at = 0.0
         """A driver that is ready gets its attempt then, and not before."""
+        self.restarts = Turns()
+        """The queries that are to start again in the driver that runs."""
         self._deploy_at: float | None = now
         """A driver process is started then; None: there is one, or none is wanted."""
-        self._restarts: dict[str, float] = {}
+        self._when_able = False
+        """And not before the machine can start a process in time."""
 
-    def deploy(self, now: float, delay: float = 0.0) -> None:
-        """Another driver takes over after a delay; it is made ready before that is over."""
+    def deploy(self, now: float, delay: float = 0.0, *, when_able: bool = False) -> None:
+        """Another driver takes over after a delay; it is made ready before that is over.
+
+        Not one that waits for the machine: it begins when the machine is able to.
+        """
         self.grant_at = now + delay
-        self._deploy_at = now + max(0.0, delay - _WARM_UP)
-
-    def restart(self, query: str, at: float) -> None:
-        """A failed query is started again, in the driver that runs."""
-        self._restarts[query] = at
+        self._deploy_at = now + (delay if when_able else max(0.0, delay - _WARM_UP))
+        self._when_able = when_able
 
     def forget_queries(self) -> None:
         """No query is started again by itself: all of them are, or none."""
-        self._restarts.clear()
+        self.restarts.clear()
 
     def cancel(self) -> None:
         """Nothing is started any more."""
         self._deploy_at = None
-        self._restarts.clear()
+        self.restarts.clear()
 
-    def take_deploy(self, now: float) -> bool:
-        """Whether a driver process is due; it is due once."""
-        if self._deploy_at is None or now < self._deploy_at:
-            return False
+    def waited(self, now: float) -> float | None:
+        """For how long something that is due has waited for the machine; None when nothing does."""
+        waits = [*self.restarts.waiting(now).values()]
+        if self._deploy_at is not None and self._when_able and now >= self._deploy_at:
+            waits.append(now - self._deploy_at)
+        return max(waits, default=None)
+
+    def take_deploy(self, now: float, *, able: bool) -> float | None:
+        """For how many seconds the driver process that starts now has waited; it is due once, then None."""
+        at = self._deploy_at
+        if at is None or now < at or (self._when_able and not able):
+            return None
         self._deploy_at = None
-        return True
-
-    def take_restarts(self, now: float) -> list[str]:
-        """The queries that are due; each is due once."""
-        due = [query for query, at in self._restarts.items() if now >= at]
-        for query in due:
-            del self._restarts[query]
-        return due
+        return now - at if self._when_able else 0.0
 
 
 class SupervisedJob:

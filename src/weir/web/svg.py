@@ -100,6 +100,8 @@ def _standing(one: Mapping[str, Any], down: bool) -> tuple[str, str]:
     if one["state"] == QueryState.ENDED.value:
         return "ended", "ended"
     if one["state"] == QueryState.RESTARTING.value:
+        if one["waits_for"]:
+            return "down", f"waits for the {one['waits_for']}"
         wait = one["restart_in_seconds"]
         return "down", "restarts" if wait is None else f"restarts in {wait:.0f} s"
     return ("down", "down") if down else ("", "")
