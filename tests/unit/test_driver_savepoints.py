@@ -19,7 +19,7 @@ from weir.checkpoint.manifest import Manifest
 from weir.clock import Clock, ManualClock
 from weir.config import resolve
 from weir.driver import savepoints as module
-from weir.driver.savepoints import SavepointHost, Savepoints, Wanted
+from weir.driver.savepoints import SavepointHost, Savepoints, WantedSavepoint
 from weir.errors import BadValueError, NoSavepointError
 from weir.ids import CheckpointId
 from weir.protocol import messages as m
@@ -83,7 +83,7 @@ class Bench:
         if self.undelivered:
             raise NoSavepointError(job=self.job.job, reason=self.undelivered, todo="try again")
 
-    def facts(self, manifest: Manifest, wanted: Wanted) -> Facts:
+    def facts(self, manifest: Manifest, wanted: WantedSavepoint) -> Facts:
         return Facts(wanted.trigger, wanted.by, wanted.since)
 
     def wait_for(self, kind: type[m.Message], count: int = 1) -> list[Any]:
@@ -112,8 +112,8 @@ def bench(tmp_path: Path) -> Iterator[Made]:
         one.savepoints.settle()
 
 
-def wanted(path: object, request: str = "r") -> Wanted:
-    return Wanted(request, str(path), "request", "ada@engine", 0.0)
+def wanted(path: object, request: str = "r") -> WantedSavepoint:
+    return WantedSavepoint(request, str(path), "request", "ada@engine", 0.0)
 
 
 def test_savepoints_are_taken_one_after_the_other_and_let_go_of_their_checkpoints(

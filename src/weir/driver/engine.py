@@ -18,9 +18,11 @@ from weir.config import Retention
 from weir.driver.context import JobContext, as_weir
 from weir.driver.progress import ProgressReports
 from weir.driver.queries import Queries
-from weir.driver.runs import BatchBrake, Receivers, RunFactory
-from weir.driver.savepoints import Savepoints, Wanted, words
-from weir.driver.sink_start import SinkStart, VisibleOutput
+from weir.driver.receivers import Receivers
+from weir.driver.runs import BatchBrake, RunFactory
+from weir.driver.savepoints import Savepoints, WantedSavepoint, failed_answer
+from weir.driver.sink_start import SinkStart
+from weir.driver.visible_output import VisibleOutput
 from weir.errors import LiveFilesBehindError, NoSavepointError, NotDoneError, WeirError, error_form
 from weir.ids import NO_BATCH, QueryName, Run
 from weir.job.listeners import Listeners
@@ -147,7 +149,7 @@ class Engine:
             return
         if ask.verb == "savepoint":
             trigger = str(ask.arguments.get("trigger", "request"))
-            self._savepoints.ask(Wanted.of(ask, trigger, self._context.clock))
+            self._savepoints.ask(WantedSavepoint.of(ask, trigger, self._context.clock))
             return
         if ask.verb == "stop":
             self._finishing = True
@@ -207,7 +209,7 @@ class Engine:
         """
         given, ended = ask.arguments, False
         body: dict[str, Any] = {}
-        wanted = Wanted.of(ask, "stop", self._context.clock) if given.get("savepoint") else None
+        wanted = WantedSavepoint.of(ask, "stop", self._context.clock) if given.get("savepoint") else None
         try:
             if wanted is not None:
                 # A drain waits for a query that starts again; without one, its sink may lack batches.
@@ -230,7 +232,7 @@ class Engine:
                 body = self._savepoints.take_final(wanted)
             self._context.report(m.Answered(ask.request, True, body))
         except Exception as error:
-            self._context.report(m.Answered(ask.request, False, {**words(error), "ended": ended}))
+            self._context.report(m.Answered(ask.request, False, {**failed_answer(error), "ended": ended}))
         finally:
             self._finishing = False
             self._check_over()

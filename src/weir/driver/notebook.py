@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from weir.clock import Clock, Deadline
 from weir.config import Config, DirAccess, resolve
-from weir.driver.context import JobContext, JobEnd, OwnAttempt, attempt_before
+from weir.driver.context import JobContext, JobEnd
+from weir.driver.own_attempt import OwnAttempt, attempt_before
 from weir.driver.queries import Queries
 from weir.driver.start import start as start_engine
 from weir.errors import (

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from weir.clock import Clock
-from weir.protocol.messages import BatchCommitted, Message, QueryIdle, StepDone
+from weir.protocol.messages import BatchCommitted, QueryIdle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,20 +24,6 @@ _NAMED = 200
 """How much of a source's description is kept."""
 _REMEMBERED = 100
 """Rows of state are remembered for this many batches of a query."""
-
-
-class Timed:
-    """One step of a start: report how long it took, when it went well."""
-
-    def __init__(self, report: Callable[[Message], None], clock: Clock, step: str, query: str) -> None:
-        self._report, self._clock, self._step, self._query = report, clock, step, query
-
-    def __enter__(self) -> None:
-        self._since = self._clock.monotonic()
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, stack: object) -> None:
-        if kind is None:
-            self._report(StepDone(self._step, self._clock.monotonic() - self._since, self._query))
 
 
 @dataclass(frozen=True)
@@ -54,28 +39,31 @@ class Seen:
 class ProgressReports:
     """Listens to the session's queries. Reports come from a thread of Spark's, in order.
 
-    `behind` tells how many entries a channel has beyond a reader's position.
+    `beyond` says how many entries a channel has after a reader's position; `complete` gets every event
+    of Spark's as it is.
     """
 
     def __init__(
         self,
         spark: SparkSession,
         report: Callable[[BatchCommitted | QueryIdle], None],
-        whole: Callable[[str, Mapping[str, Any]], None],
-        behind: Callable[[str, int], int] = lambda _channel, _entry: 0,
+        complete: Callable[[str, Mapping[str, Any]], None],
+        beyond: Callable[[str, int], int] = lambda _channel, _entry: 0,
     ) -> None:
         self._report = report
         self._followers: list[Callable[[BatchCommitted], None]] = []
-        self._whole = whole
-        self._behind = behind
+        self._complete = complete
+        self._beyond = beyond
         self._runs: dict[str, int] = {}
         self._ids: dict[str, str] = {}
         self._last: dict[str, int] = {}
         self._seen: dict[str, dict[int, Seen]] = {}
         self._changed = threading.Condition()
+        from pyspark.java_gateway import ensure_callback_server_started  # noqa: PLC0415  loads Spark
+
         listener = _Listener(self._progress, self._idle)
         jvm: Any = spark.sparkContext._jvm
-        _start_callbacks(spark)
+        ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
         wrapper = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(listener)
         spark.streams._jsqm.addListener(wrapper)
 
@@ -88,7 +76,7 @@ class ProgressReports:
         self._runs[query] = run
 
     def started(self, query: str, run_id: str) -> None:
-        """Spark's own id of the run, by which it tells that a query is idle."""
+        """Spark's own id of the run, by which it says that a query is idle."""
         self._ids[run_id] = query
 
     def wait_for(self, query: str, batch: int, seconds: float) -> None:
@@ -107,11 +95,11 @@ class ProgressReports:
         query, batch = progress.get("name") or "", progress["batchId"]
         if query not in self._runs or self._last.get(query, -1) >= batch:
             return  # an idle trigger repeats the last batch's progress
-        committed = from_progress(progress, self._runs[query], self._behind)
+        committed = from_progress(progress, self._runs[query], self._beyond)
         for follower in self._followers:
             follower(committed)
         self._report(committed)
-        self._whole(query, progress)
+        self._complete(query, progress)
         with self._changed:
             self._last[query] = batch
             remembered = self._seen.setdefault(query, {})
@@ -133,7 +121,7 @@ def _seen(progress: dict[str, Any]) -> Seen:
 
 
 def from_progress(
-    progress: dict[str, Any], run: int, behind: Callable[[str, int], int] = lambda _channel, _entry: 0
+    progress: dict[str, Any], run: int, beyond: Callable[[str, int], int] = lambda _channel, _entry: 0
 ) -> BatchCommitted:
     """The message for one progress of Spark's."""
     operators = progress.get("stateOperators", [])
@@ -150,7 +138,7 @@ def from_progress(
         watermark=progress.get("eventTime", {}).get("watermark", ""),
         at=progress["timestamp"],
         lag=lag(progress),
-        sources=[_source(source, behind) for source in progress.get("sources", [])],
+        sources=[_source(source, beyond) for source in progress.get("sources", [])],
         operators=[
             {"name": o.get("operatorName", ""), "rows": o["numRowsTotal"], "bytes": o["memoryUsedBytes"]}
             for o in operators
@@ -158,22 +146,22 @@ def from_progress(
     )
 
 
-def _source(source: dict[str, Any], behind: Callable[[str, int], int]) -> dict[str, Any]:
-    """One source of a batch: what it is, what was read, and what it holds beyond that, if it tells."""
+def _source(source: dict[str, Any], beyond: Callable[[str, int], int]) -> dict[str, Any]:
+    """One source of a batch: what it is, what was read, and what it holds beyond that, if known."""
     rows, end = int(source.get("numInputRows", 0)), source.get("endOffset")
     if isinstance(end, dict) and end.keys() == {"entry", "barrier", "channel"}:
-        ahead = behind(end["channel"], end["entry"])
-        return {"name": f"channel {end['channel']}", "rows": rows, "behind": ahead, "unit": "entries"}
+        unread = beyond(end["channel"], end["entry"])
+        return {"name": f"channel {end['channel']}", "rows": rows, "behind": unread, "unit": "entries"}
     name = str(source.get("description", ""))[:_NAMED]
     if name.startswith(_KAFKA) and source.get("latestOffset"):
-        found = sum(lag({"sources": [source]}).values())
-        return {"name": name, "rows": rows, "behind": found, "unit": "records"}
+        unread = sum(lag({"sources": [source]}).values())
+        return {"name": name, "rows": rows, "behind": unread, "unit": "records"}
     return {"name": name, "rows": rows, "behind": None, "unit": ""}
 
 
 def lag(progress: dict[str, Any]) -> dict[str, int]:
-    """How far each partition of Kafka's is behind, as `topic-partition`; nothing for other sources."""
-    found: dict[str, int] = {}
+    """The unread records of each partition of Kafka's, as `topic-partition`; nothing for other sources."""
+    lags: dict[str, int] = {}
     for source in progress.get("sources", []):
         ends, latest = source.get("endOffset"), source.get("latestOffset")
         if not str(source.get("description", "")).startswith(_KAFKA) or not ends or not latest:
@@ -182,14 +170,8 @@ def lag(progress: dict[str, Any]) -> dict[str, int]:
             for partition, offset in partitions.items():
                 read = ends.get(topic, {}).get(partition, 0)
                 key = f"{topic}-{partition}"
-                found[key] = max(found.get(key, 0), int(offset) - int(read))
-    return found
-
-
-def _start_callbacks(spark: SparkSession) -> None:
-    from pyspark.java_gateway import ensure_callback_server_started  # noqa: PLC0415
-
-    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+                lags[key] = max(lags.get(key, 0), int(offset) - int(read))
+    return lags
 
 
 class _Listener:

@@ -28,7 +28,7 @@ class Queries:
         self._runs: dict[QueryName, QueryRun] = {}
         self._inputs: Mapping[QueryName, Sequence[QueryName]] = {}
         self._waiting: dict[QueryName, QueryRun] = {}
-        self._behind_streams: frozenset[QueryName] = frozenset()
+        self._after_streams: frozenset[QueryName] = frozenset()
         self._reasons: dict[QueryName, str] = {}
 
     def begin(
@@ -39,7 +39,7 @@ class Queries:
             self._inputs = inputs
             self._states = {run.name: QueryState.CREATED for run in runs}
             self._waiting = {run.name: run for run in runs if run.spec.bounded and inputs[run.name]}
-            self._behind_streams = frozenset(self._waiting)
+            self._after_streams = frozenset(self._waiting)
             for name in self._waiting:
                 self._move(name, QueryEvent.WAIT)
             return [run for run in runs if run.name not in self._waiting]
@@ -53,7 +53,7 @@ class Queries:
             return True
 
     def take(self, run: QueryRun) -> bool:
-        """Take the run of a query that starts; False when the query was told to end meanwhile."""
+        """Take the run of a query that starts; False when the query was asked to end meanwhile."""
         with self._lock:
             if self._states[run.name] is QueryState.STARTING:
                 self._runs[run.name] = run
@@ -91,7 +91,11 @@ class Queries:
     def ready(self) -> list[QueryRun]:
         """The bounded queries whose streams have ended meanwhile; each is given out once."""
         with self._lock:
-            ready = [run for name, run in self._waiting.items() if self._complete(name)]
+            ready = [
+                run
+                for name, run in self._waiting.items()
+                if all(self._states[stream] is QueryState.ENDED for stream in self._inputs[name])
+            ]
             for run in ready:
                 del self._waiting[run.name]
             return ready
@@ -111,7 +115,7 @@ class Queries:
             return [run for name, run in self._runs.items() if QueryEvent.FAIL in QUERY[self._states[name]]]
 
     def fail(self, error: WeirError) -> None:
-        """Fail every query: each fails with this error, and its running batch is thrown away.
+        """Fail every query: each fails with this error, and its running batch is discarded.
 
         Returns at once, from any thread. Safe to repeat.
         """
@@ -156,7 +160,7 @@ class Queries:
             reasons = dict(self._reasons)
         if not down:
             return ""
-        name = min(down, key=lambda one: _DOWN.index(down[one]))
+        name = min(down, key=lambda query: _DOWN.index(down[query]))
         if name in reasons:
             return f"query {name} has FAILED ({reasons[name]}): fix that, then start the job again"
         return f"query {name} is down and starts again; 'weir status' shows when"
@@ -170,23 +174,20 @@ class Queries:
         """Those that will reach no barrier: they have ended or wait, or their batches are fixed."""
         with self._lock:
             at_rest = {name for name, state in self._states.items() if state in _AT_REST}
-        return at_rest | self._behind_streams
+        return at_rest | self._after_streams
 
     def follow(self, stream: QueryName) -> list[QueryName]:
         """The readers that go along with a stream, and do not wait for its end."""
         return [
-            name for name, read in self._inputs.items() if stream in read and name not in self._behind_streams
+            name for name, read in self._inputs.items() if stream in read and name not in self._after_streams
         ]
-
-    def _complete(self, name: QueryName) -> bool:
-        return all(self._states[one] is QueryState.ENDED for one in self._inputs[name])
 
     def _is_lost(self, name: QueryName) -> bool:
         """Whether a query waits for the end of a stream that has failed for good, or is lost itself."""
         if self._states[name] is not QueryState.WAITING:
             return False
         inputs = self._inputs[name]
-        return any(self._states[one] is QueryState.FAILED or self._is_lost(one) for one in inputs)
+        return any(self._states[stream] is QueryState.FAILED or self._is_lost(stream) for stream in inputs)
 
     def _move(self, name: QueryName, event: QueryEvent) -> QueryState:
         self._states[name] = after = move(f"query {name}", QUERY, self._states[name], event)

@@ -7,7 +7,7 @@ all of them ask.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +16,8 @@ from weir.channel.backpressure import Pressure
 from weir.channel.schema import settle
 from weir.checkpoint.coordinator import Coordinator
 from weir.checkpoint.vertex import Vertex, no_files
-from weir.clock import Clock, Deadline
 from weir.driver.context import JobContext
-from weir.driver.sink_start import check_can_be_held
+from weir.driver.visible_output import check_can_be_held
 from weir.errors import PinnedStateError
 from weir.ids import BatchId, QueryName, Run, Token
 from weir.job import graph
@@ -31,14 +30,11 @@ from weir.restore.fetch import Opened
 from weir.restore.plan import Shapes
 from weir.savepoint.about import JobSource, learnt, source_of
 from weir.sinks.held_commit import Together
-from weir.sources import ReadingQuery, Receiver
-from weir.sources.contract import Place
 from weir.spark import session
 from weir.spark.checkpoint_files import QueryFiles
 from weir.spark.kafka_client import GroupCommits, groups_of
 from weir.spark.kafka_offsets import check_records
 from weir.storage import open_store
-from weir.storage.attempts import Lease
 from weir.storage.generation import Origin, open_origin
 from weir.storage.open import local_path
 from weir.storage.paths import Live
@@ -196,69 +192,3 @@ def _refuse_what_spark_ignores(live: Live, name: QueryName, backend: str, parall
     ):
         if pinned_to != asked:
             raise PinnedStateError(query=name, setting=setting, live=pinned_to, asked=asked)
-
-
-# The receivers of a job: one for each source that must be listened to, however many queries read it.
-
-
-Retained = Callable[[QueryName], "list[str] | None"]
-"""The offsets of a query in every retained checkpoint; None: all that its sources hold is needed."""
-
-
-def all_needed(_query: QueryName) -> list[str] | None:
-    """As long as nobody knows the retained checkpoints."""
-    return None
-
-
-class Receivers:
-    """Started before any query runs; what they have received is in the journal, for the next start.
-
-    Until `trim_by` says what the retained checkpoints need, nothing of the journal is deleted.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._all: list[Receiver] = []
-        self._retained: Retained = all_needed
-
-    def check(self, learnt: graph.Graph, live: Live, lease: Lease) -> None:
-        """Raise what `start` would raise, for every source, and write nothing."""
-        for receiver in _receivers(learnt, live, lease):
-            receiver.check()
-
-    def start(self, learnt: graph.Graph, live: Live, lease: Lease) -> None:
-        """Listen."""
-        for receiver in _receivers(learnt, live, lease, self._needed):
-            receiver.start()
-            self._all.append(receiver)
-
-    def trim_by(self, retained: Retained) -> None:
-        """The checkpoints are known: what none of them needs may be deleted."""
-        self._retained = retained
-
-    def ask_to_end(self) -> None:
-        for receiver in self._all:
-            receiver.ask_to_end()
-
-    def end(self, deadline: Deadline) -> None:
-        for receiver in self._all:
-            receiver.end(deadline)
-
-    def end_within(self, seconds: float) -> None:
-        self.end(Deadline(self._clock, self._clock.monotonic() + seconds))
-
-    def _needed(self, query: QueryName) -> list[str] | None:
-        return self._retained(query)
-
-
-def _receivers(
-    learnt: graph.Graph,
-    live: Live,
-    lease: Lease,
-    retained: Retained = all_needed,
-) -> Iterator[Receiver]:
-    """Those of all sources, not started."""
-    token = Token(lease.attempt, Run(1), lease.session)
-    for one in learnt.receiving:
-        readers = [ReadingQuery(name, QueryFiles.of(live, name), retained) for name in one.readers]
-        yield one.source.receiver(Place.of(live, one.name), token, lease, readers)

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from weir.checkpoint.actions import Held
@@ -22,97 +21,20 @@ from weir.clock import Clock
 from weir.config import Settings
 from weir.driver.progress import ProgressReports
 from weir.driver.runs import RunFactory
-from weir.errors import ExternalError, NoSavepointDirError, NoSavepointError, WeirError, error_form
+from weir.driver.savepoint_schedule import SavepointSchedule
+from weir.errors import NoSavepointDirError, NoSavepointError, WeirError, error_form
 from weir.ids import CheckpointId, JobName, QueryName
 from weir.protocol import messages as m
 from weir.protocol.checkpoint import AbortReason, Refusal
 from weir.savepoint.about import JobSource, saved_sink
-from weir.savepoint.catalogue import SCHEDULE, Entry, entries, record, scheduled, superfluous, taken_at
-from weir.savepoint.place import Place
+from weir.savepoint.catalogue import SCHEDULE, record
 from weir.savepoint.take import Facts, HaltedError, QueryFacts, Taken, check_target, take
-from weir.savepoint.verify import dispose
-from weir.storage import Store, generation
+from weir.storage import Store
 from weir.storage.process import whoami
 from weir.text import without_secrets
 
-# The schedule of savepoints: when the next one is due, and which older ones make room for it.
-#
-# Only what the schedule took itself counts and is deleted; what somebody asked for is theirs.
-
-
-_AGAIN = 60.0
-"""Seconds until a failed savepoint of the schedule is tried again; a shorter schedule comes first."""
-
-
-class SavepointSchedule:
-    """Of one attempt of a job. Called from one thread."""
-
-    def __init__(
-        self,
-        store: Store,
-        job: JobName,
-        lineage: str,
-        settings: Settings,
-        report: Callable[[m.Message], None],
-        clock: Clock,
-    ) -> None:
-        self._store = store
-        self._job = job
-        self._lineage = lineage
-        self._dir = settings.execution_checkpointing_savepoint_dir or ""
-        self._every = settings.savepoint_schedule
-        self._keep = settings.savepoint_retain
-        self._report = report
-        self._clock = clock
-        self._began_at, self._began = clock.now(), clock.monotonic()
-
-    def next_due(self, *, failed: bool) -> float | None:
-        """When the next one is due, on the monotonic clock, after one that was tried just now."""
-        if self._every is None:
-            return None
-        every = self._every.total_seconds()
-        return self._clock.monotonic() + (min(every, _AGAIN) if failed else every)
-
-    def first_due(self) -> float | None:
-        """The schedule continues from the last one that it took."""
-        if self._every is None:
-            return None
-        passed = 0.0
-        if newest := self._scheduled()[:1]:
-            passed = (self._clock.now() - taken_at(newest[0])).total_seconds()
-        return self._clock.monotonic() + self._every.total_seconds() - max(0.0, passed)
-
-    def _scheduled(self) -> list[Entry]:
-        try:
-            return scheduled(entries([self._dir]), self._job, self._lineage)
-        except ExternalError:
-            return []
-
-    def make_room(self) -> None:
-        gone = []
-        for one in superfluous(self._scheduled(), self._keep, self._steady_now()):
-            try:
-                place = Place(one.place)
-                if place.url == generation.awaited(self._store, self._job):
-                    continue  # a restore that was asked for resumes from it
-                dispose(place)
-            except WeirError as error:
-                self._report(m.Noted(f"an old savepoint stays: {error.text}"))
-            else:
-                gone.append(one.place)
-        if gone:
-            self._report(m.SavepointsDeleted(gone))
-
-    def _steady_now(self) -> datetime:
-        """The time of day, or less if the clock was set forward since the start.
-
-        What seems old only because of that would be deleted, and can't be made again.
-        """
-        passed = timedelta(seconds=self._clock.monotonic() - self._began)
-        return min(self._clock.now(), self._began_at + passed)
-
-
-_TELL_EVERY = 0.5
+_REPORT_EVERY = 0.5
+"""Seconds between two reports of how far a copy is."""
 _ENDED = AbortReason.STOPPING.value
 _SHARE = 0.1
 """The share of a core that a copying thread may use while the queries have work."""
@@ -121,7 +43,7 @@ _STILL = 2
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedSavepoint:
     """A savepoint that is asked for."""
 
     request: str
@@ -132,7 +54,7 @@ class Wanted:
     since: float
 
     @classmethod
-    def of(cls, ask: m.Ask, trigger: str, clock: Clock) -> Wanted:
+    def of(cls, ask: m.Ask, trigger: str, clock: Clock) -> WantedSavepoint:
         arguments = ask.arguments
         by = str(arguments.get("by") or whoami())
         return cls(ask.request, str(arguments.get("path") or ""), trigger, by, clock.monotonic())
@@ -145,14 +67,14 @@ class Delivery(Protocol):
 
 
 class CutFacts:
-    """What the files of a checkpoint do not tell, for a savepoint of it."""
+    """What the files of a checkpoint do not have, for a savepoint of it."""
 
     def __init__(self, factory: RunFactory, progress: ProgressReports, source: JobSource) -> None:
         self._factory = factory
         self._progress = progress
         self._source = source
 
-    def of(self, manifest: Manifest, wanted: Wanted) -> Facts:
+    def of(self, manifest: Manifest, wanted: WantedSavepoint) -> Facts:
         return Facts(
             trigger=wanted.trigger,
             by=wanted.by,
@@ -175,7 +97,7 @@ class CutFacts:
 
 @dataclass(frozen=True)
 class SavepointHost:
-    """Whom the savepoints ask and tell."""
+    """The job around its savepoints: what they ask of it, and where they report."""
 
     report: Callable[[m.Message], None]
     hold: Callable[[Held], None]
@@ -183,7 +105,7 @@ class SavepointHost:
     final_cut: Callable[[Held], None]
     release: Callable[[CheckpointId], None]
     delivered: Delivery
-    facts: Callable[[Manifest, Wanted], Facts]
+    facts: Callable[[Manifest, WantedSavepoint], Facts]
 
 
 class Savepoints:
@@ -199,7 +121,7 @@ class Savepoints:
         self._clock = clock
         self._schedule = SavepointSchedule(store, job, lineage, settings, host.report, clock)
         self._changed = threading.Condition()
-        self._wanted: deque[Wanted] = deque()
+        self._wanted: deque[WantedSavepoint] = deque()
         self._over = False
         self._busy_until = 0.0
         self._alone = False
@@ -210,10 +132,10 @@ class Savepoints:
         self._thread.start()
 
     def halted(self) -> bool:
-        """Whether what is under way was given up."""
+        """Whether what is under way was halted."""
         return self._halted.is_set()
 
-    def ask(self, wanted: Wanted) -> None:
+    def ask(self, wanted: WantedSavepoint) -> None:
         """Take one when those before it are done; the answer goes to the request."""
         with self._changed:
             self._wanted.append(wanted)
@@ -226,17 +148,17 @@ class Savepoints:
                 until = self._clock.monotonic() + _STILL * committed.seconds
                 self._busy_until = max(self._busy_until, until)
 
-    def check(self, wanted: Wanted) -> None:
+    def check(self, wanted: WantedSavepoint) -> None:
         """Raise when it could not be written where it should be."""
         check_target(self._target(wanted), self._store, self._job)
 
-    def take_final(self, wanted: Wanted) -> dict[str, Any]:
+    def take_final(self, wanted: WantedSavepoint) -> dict[str, Any]:
         """Take one of the ended queries, in this thread; what to answer. Raises when it fails."""
         self._alone = True
         return self._attempted(wanted, self._host.final_cut)
 
     def halt(self) -> None:
-        """Give up what is under way; `settle` waits for it. Safe to repeat."""
+        """Halt what is under way; `settle` waits for it. Safe to repeat."""
         self._halted.set()
 
     def settle(self) -> None:
@@ -261,7 +183,7 @@ class Savepoints:
             try:
                 body = self._attempted(wanted, self._host.hold)
             except Exception as error:
-                self._answer(wanted, False, words(error))
+                self._answer(wanted, False, failed_answer(error))
                 failed = True
             else:
                 self._answer(wanted, True, body)
@@ -271,7 +193,7 @@ class Savepoints:
                 if due is not None:
                     self._schedule.make_room()
 
-    def _next(self, due: float | None) -> Wanted | None:
+    def _next(self, due: float | None) -> WantedSavepoint | None:
         """What to take next, as soon as there is something; None when it is over."""
         with self._changed:
             while not self._over:
@@ -279,19 +201,19 @@ class Savepoints:
                     return self._wanted.popleft()
                 left = None if due is None else due - self._clock.monotonic()
                 if left is not None and left <= 0:
-                    return Wanted("", "", SCHEDULE, whoami(), self._clock.monotonic())
+                    return WantedSavepoint("", "", SCHEDULE, whoami(), self._clock.monotonic())
                 self._changed.wait(left)
             return None
 
     # one savepoint
 
-    def _attempted(self, wanted: Wanted, cut: Callable[[Held], None]) -> dict[str, Any]:
+    def _attempted(self, wanted: WantedSavepoint, cut: Callable[[Held], None]) -> dict[str, Any]:
         """Take it, and report what became of it."""
         try:
             taken = self._take(wanted, cut)
         except Exception as error:
             seconds = self._clock.monotonic() - wanted.since
-            reason = error.text if isinstance(error, WeirError) else words(error)["reason"]
+            reason = error.text if isinstance(error, WeirError) else failed_answer(error)["reason"]
             path = wanted.path or self._dir
             self._host.report(m.SavepointFailed(path, wanted.trigger, wanted.by, seconds, reason))
             raise
@@ -318,7 +240,7 @@ class Savepoints:
             note = f"'latest' may not find the savepoint {taken.place}, which is complete: {error.text}"
             self._host.report(m.Noted(note))
 
-    def _take(self, wanted: Wanted, cut: Callable[[Held], None]) -> Taken:
+    def _take(self, wanted: WantedSavepoint, cut: Callable[[Held], None]) -> Taken:
         self.check(wanted)
         self.progress(wanted.request, "checkpoint")
         manifest = self._checkpoint(cut)
@@ -326,10 +248,10 @@ class Savepoints:
             self.progress(wanted.request, "deliver")
             self._host.delivered(manifest, final=self._alone, halted=self._halted.is_set)
             facts = self._host.facts(manifest, wanted)
-            tell = _Told(self, wanted.request, self._clock)
+            copied = _CopyProgress(self, wanted.request, self._clock)
             target = self._target(wanted)
             halted = self._halted.is_set
-            return take(self._store, manifest, target, facts, self._clock, tell, halted, self._rest)
+            return take(self._store, manifest, target, facts, self._clock, copied, halted, self._rest)
         except HaltedError:
             raise self._none(_ENDED, ended=True) from None
         finally:
@@ -348,7 +270,7 @@ class Savepoints:
             raise self._none(f"its checkpoint was not taken: {reason}", ended=ended)
         return manifest
 
-    def _target(self, wanted: Wanted) -> str:
+    def _target(self, wanted: WantedSavepoint) -> str:
         target = wanted.path or self._dir
         if not target:
             raise NoSavepointDirError(job=self._job)
@@ -358,16 +280,16 @@ class Savepoints:
         todo = "take it again when the job runs" if ended else "the job continues; take it again"
         return NoSavepointError(job=self._job, reason=reason, todo=todo)
 
-    def _refuse(self, wanted: Wanted, reason: str) -> None:
+    def _refuse(self, wanted: WantedSavepoint, reason: str) -> None:
         self._host.report(m.SavepointFailed(wanted.path, wanted.trigger, wanted.by, 0.0, reason))
         self._answer(wanted, False, {"reason": reason})
 
-    def _answer(self, wanted: Wanted, done: bool, body: dict[str, Any]) -> None:
+    def _answer(self, wanted: WantedSavepoint, done: bool, body: dict[str, Any]) -> None:
         if wanted.request:
             self._host.report(m.Answered(wanted.request, done, body))
 
 
-class _Told:
+class _CopyProgress:
     """Progress of a copy, reported now and then. Called from several threads."""
 
     def __init__(self, savepoints: Savepoints, request: str, clock: Clock) -> None:
@@ -382,7 +304,7 @@ class _Told:
             now = self._clock.monotonic()
             if now < self._next:
                 return
-            self._next = now + _TELL_EVERY
+            self._next = now + _REPORT_EVERY
         self._savepoints.progress(self._request, "copy", done, full)
 
 
@@ -393,8 +315,8 @@ def _reason(error: WeirError) -> str:
     return f"{error.what}: {error.why}" if error.why else error.what
 
 
-def words(error: Exception) -> dict[str, Any]:
-    """An error as it is answered."""
+def failed_answer(error: Exception) -> dict[str, Any]:
+    """The answer to a request that failed."""
     if isinstance(error, WeirError):
         return {"reason": _reason(error), **error_form(error)}
     return {"reason": without_secrets(f"{type(error).__name__}: {error}")}

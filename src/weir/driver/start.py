@@ -27,9 +27,11 @@ from weir.config import SinkCommit
 from weir.driver.context import JobContext
 from weir.driver.engine import Engine
 from weir.driver.progress import ProgressReports
-from weir.driver.runs import LearntJob, Receivers, learn
+from weir.driver.receivers import Receivers
+from weir.driver.runs import LearntJob, learn
 from weir.driver.savepoints import CutFacts, SavepointHost, Savepoints
-from weir.driver.sink_start import Isolation, Refusals, SinkStart, VisibleOutput
+from weir.driver.sink_start import Isolation, SinkStart
+from weir.driver.visible_output import Refusals, VisibleOutput
 from weir.ids import BatchId, CheckpointId, QueryName
 from weir.job.listeners import Listeners
 from weir.job.query import QueryRun
