@@ -70,17 +70,17 @@ JSON_FORMS = {
     " never), and all of `manifest.json` but `files`",
     "savepoint copy": "`job`, `id`, `from`, `path`, `bytes`",
     "savepoint convert": "`job`, `point`, `plan` as of `weir plan`, `path` (null when nothing was written)",
-    "savepoint dispose": "`job`, `id`, `path`, `bytes` (all but `path` null for what was left of one)",
+    "savepoint dispose": "`job`, `id`, `path`, `bytes` (all but `path` are null for remains of one)",
     "savepoints": "`savepoints`, oldest first: each with `path`, `trouble` (why it can't be read), `job`,"
     " `id`, `taken_at`, `taken_by`, `trigger`, `job_file`, `job_version`, `bytes`, `queries` (names),"
     " `verified` (`at`, `files`, `bytes`, `damage`; null: never), `restorable` by the present code (`answer`:"
     " yes, with loss, needs --map, no, unknown; `why`; null when it can't be read)",
     "verify": "`ok`, `checked`: each with `what` (savepoint, checkpoint or live files), `name`, `files`,"
-    " `bytes`, `damage` (a list, empty when it is whole), `rows` (of state that was loaded, else null),"
-    " `left_out` (state that can't be looked into)",
+    " `bytes`, `damage` (a list, empty when it is intact), `rows` (of state that was loaded, else null),"
+    " `left_out` (state that can't be checked)",
     "plan": "`job`, `point`, `checkpoint`, and `plan` with `overall` and, for each query, the `parts` with "
     "`what`, `old`, `new`, `name`, `verdicts`, `why`, `todo`, `notes`, `lost`",
-    "repair": "`job`, `damage` (a list, empty when all is whole), `from` (null when there is nothing to do),"
+    "repair": "`job`, `damage` (a list, empty when all is intact), `from` (null when there is nothing to do),"
     " `passed_over`, `queries` (each with `query`, `back_to`, `newest`, `offsets`), `generation` (null when"
     " it is only shown)",
     "restore": "`job`, `point`, `checkpoint`, `generation`, `seconds`, `live` (false: at the next start, and"
@@ -115,7 +115,7 @@ def pages() -> dict[str, str]:
 
 def cli() -> Iterator[str]:
     yield "# The command line\n"
-    yield "Jobs are addressed by name. `weir` alone shows the verbs, `weir VERB --help` one of them.\n"
+    yield "Jobs are addressed by name. `weir` lists the verbs, `weir VERB --help` describes one.\n"
     yield from _table(["verb", ""], [[_linked(verb), _short(verb)] for verb in VERBS])
     yield "\n## Every verb\n"
     yield (
@@ -161,13 +161,13 @@ def _short(verb: str) -> str:
 def settings() -> Iterator[str]:
     yield "# Settings\n"
     order = " < ".join(layer.value for layer in Layer)
-    yield f"Each layer is stronger than the one before: {order}."
-    yield "`weir config` shows what holds where you are.\n"
-    yield "`spark.*` goes to Spark as it is. A key that does not exist is an error with the nearest one.\n"
-    yield "In the environment a key is written `WEIR_` and capitals: `heartbeat.timeout` is"
+    yield f"Each layer overrides the one before: {order}."
+    yield "`weir config` shows the values in effect in the present directory.\n"
+    yield "`spark.*` is passed to Spark unchanged. An unknown key is an error that names the nearest.\n"
+    yield "In the environment a key has the prefix `WEIR_` and capitals: `heartbeat.timeout` is"
     yield "`WEIR_HEARTBEAT_TIMEOUT`; in `Job(...)` with underscores: `heartbeat_timeout`.\n"
     yield f"`weir configure` changes {', '.join(f'`{key}`' for key in RUNTIME_KEYS)} on a running job."
-    yield "Such a request is the strongest layer; it holds until the supervisor ends.\n"
+    yield "Such a change overrides all other layers, until the supervisor ends.\n"
     rows = [
         [f"`{one.key}`", f"`{one.default}`", one.type, one.meaning + _older(one.older)] for one in describe()
     ]
@@ -180,19 +180,19 @@ def _older(older: tuple[str, ...]) -> str:
 
 def rest() -> Iterator[str]:
     yield "# REST\n"
-    yield "A running job serves it at `rest.address` and `rest.port` (http://127.0.0.1:8081), and"
-    yield "`weir dashboard` for all jobs of a storage; both over the same journal and storage."
-    yield "`GET /api/v1/openapi.json` describes it for programs.\n"
-    yield '- **Success** is `{"data": ...}`, and for a page of a list `page` beside it.'
+    yield "A running job serves REST at `rest.address` and `rest.port` (http://127.0.0.1:8081), and"
+    yield "`weir dashboard` serves it for all jobs of a storage."
+    yield "`GET /api/v1/openapi.json` describes it in machine-readable form.\n"
+    yield '- **Success** is `{"data": ...}`; a page of a list also has `page`.'
     yield '- **Failure** is `{"error": {"what": ..., "why": ..., "hint": ...}}` with a status of its own.'
-    yield "- **Names**: jobs by name, checkpoints by number, savepoints by their place."
-    yield "- **Operations**: what takes its time answers 202 with an operation; `GET /api/v1/operations/{id}`"
-    yield "  tells its `status`: running, done or failed, with `result` or `error`. `?wait=30` waits for the"
-    yield "  end: 200, or the error. To ask again for what is under way is the same operation."
+    yield "- **Names**: jobs by name, checkpoints by number, savepoints by their path or URL."
+    yield "- **Operations**: a call that takes time answers 202 with an operation, whose `status` is running,"
+    yield "  done or failed, with `result` or `error`: `GET /api/v1/operations/{id}`. `?wait=30` waits for"
+    yield "  the end: 200, or the error. A request that is already running returns the same operation."
     yield "- **Token**: each call carries `Authorization: Bearer <token>`, the token of `rest.token-file`"
-    yield "  or else of `~/.local/state/weir/token`. A browser carries a cookie instead, and with changes the"
-    yield f"  header `{HEADER}: 1` and no foreign `Origin`. With `rest.token-file=off` that header is all.\n"
-    yield "Keys are those of `--json` on the [command line](cli.md), where there is such a verb.\n"
+    yield "  or else of `~/.local/state/weir/token`. A browser sends a cookie instead, and with changes the"
+    yield f"  header `{HEADER}: 1` and no foreign `Origin`. `rest.token-file=off`: the header is enough.\n"
+    yield "Keys are those of `--json` on the [command line](cli.md), if there is such a verb.\n"
     for path, methods in openapi()["paths"].items():
         for method, call in methods.items():
             yield from _endpoint(method.upper(), path, call)
@@ -204,7 +204,7 @@ def rest() -> Iterator[str]:
 
 
 def openapi() -> dict[str, Any]:
-    """What REST says of itself."""
+    """The description that REST gives of itself."""
     return application(Site("nowhere", Clock())).openapi()
 
 
@@ -263,10 +263,10 @@ def state_tables() -> Iterator[str]:
     yield from _diagram(states.JOB, states.JobState.CREATED)
     yield f"\n`weir list` and `weir status` show one more: **{LOST}**. The job was in none of its final"
     yield "states when its supervisor died (kill -9, a crash of the machine). Its driver ends itself within"
-    yield "`heartbeat.timeout`; nothing that was committed is lost, and `weir run` goes on where the job was."
-    yield "A question mark behind a state (`RUNNING?`) says that the supervisor is on another machine, or was"
-    yield "before a reboot: it can't be seen from here, and the state is what it said last."
-    yield "A job in a notebook (`job.start`) is RUNNING while it holds its attempt and CANCELED after.\n"
+    yield "`heartbeat.timeout`; nothing that was committed is lost, and `weir run` resumes the job."
+    yield "A question mark after a state (`RUNNING?`) means that the supervisor is on another machine, or was"
+    yield "before a reboot: it can't be seen from here, and the state is the last one that it reported."
+    yield "A job in a notebook (`job.start`) is RUNNING while it holds its attempt and CANCELED afterwards.\n"
     yield "A job is RUNNING only when all its queries are, or have ended. RESTARTING: it, or one of its"
     yield "queries, waits for a restart. DEGRADED: a query has FAILED for good and the others run, without"
     yield "checkpoints.\n"

@@ -138,9 +138,9 @@ def test_going_back_shows_the_plan_first_and_asks_once_more(
     supervisor = Answering(job, answer)
     supervisor.gate.clear()
     page = opened(f"{url}/savepoints")
-    page.click("text=Go back to it")
+    page.click("text=Restore …")
     dialog = page.locator("dialog[open]")
-    go = dialog.get_by_role("button", name="Go back")
+    go = dialog.get_by_role("button", name="Restore", exact=True)
     assert [cell.strip() for cell in dialog.locator("tbody td").all_inner_texts()] == [
         *("counts", "49", "1", "48")
     ]
@@ -149,10 +149,10 @@ def test_going_back_shows_the_plan_first_and_asks_once_more(
     supervisor.gate.set()
     expect(dialog.locator(".planned")).to_have_text("counts  kept")
     expect(go).to_be_enabled()
-    dialog.get_by_text("Leave it").click()
+    dialog.get_by_text("Close").click()
     expect(dialog).to_be_hidden()
     plan |= {"text": "counts  does not fit", "code": 12}
-    page.click("text=Go back to it")
+    page.click("text=Restore …")
     expect(dialog.locator(".planned")).to_have_text("counts  does not fit")
     expect(go).to_be_disabled()
     dialog.get_by_label("although the plan does not fit").check()
@@ -171,13 +171,13 @@ def test_of_a_job_that_nobody_runs_the_dialog_says_why_there_is_no_plan(
     expect(page.locator("#live")).to_have_text("live")
     job.state("CANCELED").end()
     expect(page.locator("#verdict")).to_contain_text("CANCELED")
-    page.click("text=Go back to it")
+    page.click("text=Restore …")
     dialog = page.locator("dialog[open]")
     expect(dialog.locator(".planned")).to_contain_text("weir plan /jobs/wordcount.py -s chk-12")
     expect(dialog).to_contain_text("A sink of this job can't be rewound")
-    expect(dialog.get_by_role("button", name="Go back")).to_be_disabled()
-    dialog.get_by_label("go back without a plan").check()
-    expect(dialog.get_by_role("button", name="Go back")).to_be_enabled()
+    expect(dialog.get_by_role("button", name="Restore", exact=True)).to_be_disabled()
+    dialog.get_by_label("restore without a plan").check()
+    expect(dialog.get_by_role("button", name="Restore", exact=True)).to_be_enabled()
 
 
 def test_a_savepoint_that_appears_has_dialogs_of_its_own(
@@ -191,10 +191,10 @@ def test_a_savepoint_that_appears_has_dialogs_of_its_own(
         card = page.locator("#catalogue .savepoint").filter(has_text=place)
         card.get_by_text("Delete").click()
         expect(page.locator("dialog[open]")).to_contain_text(place)
-        page.locator("dialog[open]").get_by_text("Leave it").click()
-        card.get_by_text("Go back to it").click()
-        expect(page.locator("dialog[open] h2")).to_have_text(f"Go back to savepoint {number}?")
-        page.locator("dialog[open]").get_by_text("Leave it").click()
+        page.locator("dialog[open]").get_by_text("Close").click()
+        card.get_by_text("Restore …").click()
+        expect(page.locator("dialog[open] h2")).to_have_text(f"Restore savepoint {number}?")
+        page.locator("dialog[open]").get_by_text("Close").click()
     expect(page.locator("#catalogue .savepoint")).to_have_count(2)
 
 

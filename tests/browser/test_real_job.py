@@ -54,10 +54,10 @@ def test_a_real_job_is_watched_saved_killed_changed_and_taken_back(
         page.click("text=Savepoint …")
         page.click("#savepoint-now")
         expect(page.locator("#catalogue .savepoint")).to_have_count(1)
-        page.click("text=Go back to it")  # the page has not been loaded again since
+        page.click("text=Restore …")  # the page has not been loaded again since
         dialog = page.locator("dialog[open]")
         expect(dialog.locator("tbody")).not_to_contain_text("the start")
-        dialog.get_by_text("Leave it").click()
+        dialog.get_by_text("Close").click()
         page.screenshot(path=str(screenshots / "real-savepoints.png"), full_page=True)
 
         page.goto(f"{url}/log")
@@ -73,10 +73,10 @@ def test_a_real_job_is_watched_saved_killed_changed_and_taken_back(
         page.screenshot(path=str(screenshots / "real-recoveries.png"), full_page=True)
 
         page.goto(f"{url}/savepoints")
-        page.click("text=Go back to it")
+        page.click("text=Restore …")
         expect(dialog.locator(".planned")).to_contain_text("fits", timeout=60_000)
         page.screenshot(path=str(screenshots / "real-plan.png"))
-        dialog.get_by_role("button", name="Go back").click()
+        dialog.get_by_role("button", name="Restore", exact=True).click()
         expect(page.locator("#operations")).to_contain_text("resumes from checkpoint", timeout=60_000)
         assert len(run.events("restored")) == 1
         page.goto(url)

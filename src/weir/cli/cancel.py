@@ -23,9 +23,9 @@ def cancel(
 ) -> None:
     """End a job cleanly.
 
-    The running batches finish and commit, and no other is started. Waits until the job has ended.
-    A batch that takes longer than task.cancellation.timeout is cut off with a note, and runs
-    again at the next start. A job that has ended already is left as it is.
+    The running batches finish and commit, and no new batch starts. Waits until the job has ended.
+    A batch that takes longer than task.cancellation.timeout is cut off with a note, and runs again
+    at the next start. A job that has already ended is not changed.
 
     \b
     Example: weir cancel wordcount

@@ -29,7 +29,7 @@ def checkpoint(
     """Take a checkpoint of a running job now.
 
     Waits until it has completed or was aborted; an abort is exit code 1, with its reason. The job
-    does not stop for it. One that is under way completes first.
+    keeps running. A checkpoint that is already pending completes first.
 
     \b
     Example: weir checkpoint wordcount --full

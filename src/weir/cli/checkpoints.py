@@ -62,20 +62,21 @@ def checkpoints(
     define: Define = None,
     json: AsJson = False,
 ) -> None:
-    """List the checkpoints of a job, or look into one.
+    """List the checkpoints of a job, or show one.
 
-    The newest is first. One that is completed can be restored; one that is subsumed was completed and
-    made room for newer ones. 'new' are the bytes that no earlier checkpoint had, 'full' all that a
-    restore needs. One that is 'turned' began aligned and was cut unaligned. The 'cut' of a query is
-    where it stands in the checkpoint: aligned when its readers waited for each other, else unaligned.
+    The newest is first. A completed one can be restored; a subsumed one was completed, and newer ones
+    have replaced it. 'new' counts the bytes that no earlier checkpoint had, 'full' all that a restore
+    needs. A 'turned' one began aligned and was cut unaligned. The 'cut' of a query is where it stands
+    in the checkpoint: aligned if its readers waited for each other, otherwise unaligned.
 
-    The seconds of the checkpoint: 'barrier' until the last query had its cut and 'ack' until all their files
-    were safe, from the trigger on; 'complete' and 'notify' by themselves. Those of a query: 'wait' for
-    the barrier and alignment, 'commit' of the batch, 'snapshot' for listing, pinning and copying. With
-    an ID every phase of every query has its own column: 'listing' looks up the files of the cut,
-    'pinning' links them, so that Spark does not delete them, 'copying' copies them where that is set.
+    The seconds of the checkpoint: 'barrier' lasts from the trigger until the last query had its cut,
+    'ack' from the trigger until all files were safe; 'complete' and 'notify' are lengths of their own.
+    Those of a query: 'wait' for the barrier and alignment, 'commit' of the batch, 'snapshot' for
+    listing, pinning and copying. With an ID every phase of every query has its own column: 'listing'
+    looks up the files of the cut, 'pinning' links them, so that Spark does not delete them, 'copying'
+    copies them where that is set.
 
-    Orphans are files that no checkpoint needs, left by aborted ones and kills. They are swept at every
+    Orphans are files that no checkpoint needs, left by aborted ones and kills. They are deleted at every
     start and every ten minutes while the job runs.
 
     \b

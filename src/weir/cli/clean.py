@@ -34,12 +34,12 @@ def clean(
     define: Define = None,
     json: AsJson = False,
 ) -> None:
-    """Show, or delete, what a job has left.
+    """Show or delete files that a job no longer needs.
 
-    That is what history.retain-logs, history.retain-attempts and history.retain-generations do not
-    keep, and the scratch directories that killed drivers of any job of yours left in the temporary
-    directory. Each start of the job deletes the same. Nothing goes that a checkpoint, a restore or a
-    driver that lives needs; savepoints are yours.
+    These are the files beyond history.retain-logs, history.retain-attempts and
+    history.retain-generations, and the scratch directories that killed drivers of any of your jobs
+    left in the temporary directory. Each start of the job deletes the same. Nothing is deleted that a
+    checkpoint, a restore or a running driver needs, and no savepoint.
 
     \b
     Example: weir clean wordcount -D history.retain-logs=3 -y

@@ -21,8 +21,8 @@ def config(
 ) -> None:
     """Show every setting, its value, origin and meaning.
 
-    Options that a job file gives to weir.Job(...) are not known here, because only running the file
-    tells them; they are stronger than weir.yaml, and weaker than the environment and -D.
+    Options that a job file passes to weir.Job(...) are not shown, because that needs running the file;
+    they override weir.yaml, and the environment and -D override them.
 
     \b
     Example: weir config -D restart-strategy.type=fixed-delay

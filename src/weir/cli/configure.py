@@ -30,7 +30,7 @@ def configure(
     """Change settings of a running job.
 
     execution.checkpointing.interval, .timeout and .min-pause can be changed without a restart. The
-    change holds until the supervisor ends, over restarts of the driver; to make it last, change the
+    change holds until the supervisor ends, also over restarts of the driver; to keep it, change the
     settings file, the job file or the command that runs the job.
 
     \b

@@ -29,10 +29,10 @@ def dashboard(
 ) -> None:
     """Serve the pages of all jobs of a storage.
 
-    Also of those that have ended, or whose supervisor is gone: everything is read from the storage,
-    and what is asked for goes through it. Serves until Ctrl-C. On a terminal the address is a link that
-    logs a browser in, once; programs send the token, which is in ~/.local/state/weir/token. Only this
-    machine can reach it; for another address set rest.address and rest.token-file.
+    It also shows jobs that have ended, or whose supervisor is gone: everything is read from the
+    storage, and requests go through the storage. Serves until Ctrl-C. On a terminal the address is a
+    link that logs a browser in, once; programs send the token, which is in ~/.local/state/weir/token.
+    Only this machine can reach it; to change that, set rest.address and rest.token-file.
 
     \b
     Example: weir dashboard --dir /mnt/jobs --port 9000

@@ -21,8 +21,8 @@ def doctor(
 ) -> None:
     """Check whether a job can run here.
 
-    Java, Python, packages, writable storage, free disk. Exit code 1 when a check
-    failed; a warning is no failure.
+    Java, Python, packages, writable storage, free disk. Exit code 1 if a check
+    failed; a warning is not a failure.
 
     \b
     Example: weir doctor --dir /mnt/jobs

@@ -37,7 +37,7 @@ def list_jobs(
     define: Define = None,
     json: AsJson = False,
 ) -> None:
-    """List the jobs as they truly stand.
+    """List the jobs and their states.
 
     LOST is a job whose supervisor died before the job ended: 'weir run' resumes it.
     A question mark follows the state of a job on another machine, which can't be seen from here.

@@ -54,8 +54,8 @@ def logs(
 ) -> None:
     """Show what a job's driver printed.
 
-    Standard output and standard error of the newest attempt, unless another one is asked for.
-    With -f it follows the output, also when the driver is started again, until the job has ended.
+    Standard output and standard error of the newest attempt, or of the one named with --attempt.
+    With -f it follows the output, also over restarts of the driver, until the job has ended.
 
     \b
     Example: weir logs wordcount -f -n 20

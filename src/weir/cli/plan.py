@@ -57,12 +57,12 @@ def plan(
 ) -> None:
     """Show what becomes of the state of a changed job.
 
-    What 'weir run -s' would make of every source, operator and sink, before anything is touched.
+    Shows what 'weir run -s' would do with every source, operator and sink, before anything is changed.
 
-    Spark's planner is asked what each query of the job file is now, and that is compared with what
-    the savepoint or checkpoint has. Nothing is written, and no job need be stopped for it. Exit code:
-    0 it fits, 10 something would be lost (-n allows it), 11 something must be mapped (--map),
-    or a source must be read from its beginning (--set-offsets), 12 it does not fit.
+    Spark's planner describes each query of the job file, and this is compared with what the savepoint
+    or checkpoint has. Nothing is written, and the job may keep running. Exit code: 0 it fits, 10
+    something would be lost (-n allows it), 11 something must be mapped (--map), or a source must be
+    read from its beginning (--set-offsets), 12 it does not fit.
 
     \b
     Example: weir plan wordcount.py -s savepoints/wordcount-12 --parallelism 8

@@ -45,9 +45,9 @@ def repair(
 ) -> None:
     """Repair a job whose live files are lost or damaged.
 
-    Shows what is damaged, what the job can resume from, and which batches run again; with
-    --to-last-good it asks, and records that for the next 'weir run'. That makes new live files
-    of it: the damaged ones stay as they are. Nobody may run the job meanwhile. Damage that is only
+    Shows what is damaged, what the job can resume from, and which batches run again. With
+    --to-last-good it asks for confirmation and records the repair for the next 'weir run', which makes
+    new live files: the damaged ones are not changed. The job must not be running. Damage that is only
     shown is exit code 1.
 
     \b

@@ -66,14 +66,13 @@ def restore(
     define: Define = None,
     json: AsJson = False,
 ) -> None:
-    """Take a job back to a checkpoint or savepoint.
+    """Restore a job to a checkpoint or savepoint.
 
-    All queries, the streams between them and what was delivered are rewound together; the files from
-    before are left as they are. A running job finishes its batches, and resumes from the checkpoint
-    at once, with its file as it is now; if that can't be done, it continues where it was. A job that
-    has ended is restored at its next 'weir run'; until then --withdraw undoes that. 'weir
-    checkpoints' shows where a job can go back to, and 'weir plan' what becomes of the state of a job
-    that has changed.
+    All queries, the streams between them and the delivered output are rewound together; the earlier
+    files are not changed. A running job finishes its batches and resumes from the checkpoint at once,
+    with its present job file; if that fails, it continues where it was. A job that has ended is
+    restored at its next 'weir run'; until then --withdraw cancels the restore. 'weir checkpoints' lists
+    the checkpoints, and 'weir plan' shows what becomes of the state if the job has changed.
 
     \b
     Example: weir restore wordcount chk-41

@@ -103,16 +103,16 @@ def run(
     take_over: TakeOver = None,
     json: AsJson = False,
 ) -> None:
-    """Run a job, and start it again when it fails.
+    """Run a job, and restart it when it fails.
 
     Ctrl-C, SIGTERM and 'weir cancel' let the running batches finish and commit, then end the job.
-    What the job prints comes out on standard output (with --json: on standard error), and is kept
-    for 'weir logs'. Settings: defaults < weir.yaml (in this directory, else beside the job file) <
+    What the job prints goes to standard output (with --json: to standard error), and is kept for
+    'weir logs'. Settings: defaults < weir.yaml (in this directory, else beside the job file) <
     the job file < WEIR_* environment < -D.
 
-    With -s the job resumes from a savepoint or checkpoint, into its code, parallelism and state
-    backend as they are now. What becomes of every piece of state is shown first; where it does not
-    fit, nothing is touched ('weir plan' shows it alone).
+    With -s the job resumes from a savepoint or checkpoint, with its present code, parallelism and
+    state backend. It first shows what becomes of each piece of state; if the point does not fit,
+    nothing is changed. 'weir plan' shows the same without starting the job.
 
     \b
     Example: weir run wordcount.py --master 'local[4]' -D state.backend.type=hashmap

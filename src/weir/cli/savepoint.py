@@ -71,12 +71,12 @@ def savepoint(
 ) -> None:
     """Take a savepoint of a running job.
 
-    It is a copy that is yours. It holds all that is needed to start the job again from this point,
-    also elsewhere and with changed code, and nothing in it refers to the job's own files. The job
-    does not stop for it.
-    One that fails leaves no files, and is exit code 1 with the reason. A savepoint that is
-    under way completes first. 'weir savepoint show', 'copy', 'convert' and 'dispose' are about
-    one that is there; for a job of such a name write 'weir savepoint -- show'.
+    A savepoint is a copy that belongs to you. It holds everything needed to start the job from this
+    point, also in another place and with changed code, and does not refer to the job's own files. The
+    job keeps running.
+    If it fails, no files are left, and the exit code is 1, with the reason. A savepoint that is
+    already being taken completes first. 'weir savepoint show', 'copy', 'convert' and 'dispose' work
+    on an existing one; for a job with such a name write 'weir savepoint -- show'.
 
     \b
     Example: weir savepoint wordcount /backup/savepoints
@@ -98,8 +98,8 @@ def show(path: SavepointAt, json: AsJson = False) -> None:
     """Show what is in a savepoint.
 
     Queries with their sources and offsets, the operators that keep state with their keys, values,
-    rows and bytes, and the sinks with the last batch that is delivered. The job and its directory
-    are not needed for it.
+    rows and bytes, and the sinks with the last delivered batch. The job and its directory are not
+    needed.
 
     \b
     Example: weir savepoint show /backup/savepoints/wordcount-41
@@ -127,7 +127,7 @@ def show(path: SavepointAt, json: AsJson = False) -> None:
 def copy(path: SavepointAt, destination: Destination, json: AsJson = False) -> None:
     """Copy a savepoint to another place or storage.
 
-    Every file is checked on the way. The copy appears when it is complete; it is as good as the
+    Every file is checked on the way. The copy appears when it is complete, and is equivalent to the
     original.
 
     \b
@@ -166,14 +166,13 @@ def convert(
     config: SettingsFile = None,
     json: AsJson = False,
 ) -> None:
-    """Make a savepoint as a changed job file needs it.
+    """Convert a savepoint for a changed job file.
 
-    The job is not started for it. What 'weir run -s' would do to the state is done here, into a new
-    savepoint: operators are where the job file has them, those that are new are there without rows,
-    and state has the parallelism and backend that are asked for. 'weir state edit --seed' can then
-    give rows to a new operator, and a start from it only copies. The old savepoint stays as it is.
-    Where the plan does not fit, it is shown, nothing is written, and the exit code is that of
-    'weir plan'.
+    Does to the state what 'weir run -s' would do, but into a new savepoint and without starting the
+    job: operators are where the job file has them, new operators have no rows, and state has the
+    requested parallelism and backend. 'weir state edit --seed' can then give rows to a new operator,
+    and a start from the new savepoint only copies. The old savepoint is not changed. If the plan does
+    not fit, it is shown, nothing is written, and the exit code is that of 'weir plan'.
 
     \b
     Example: weir savepoint convert orders.py -s saved/orders-7 --to converted
@@ -207,8 +206,8 @@ def convert(
 def dispose(path: SavepointAt, json: AsJson = False) -> None:
     """Delete a savepoint, intact or damaged.
 
-    A directory that is no savepoint, or that holds other files too, is left alone. In an object store
-    this deletes as well what is left of one that was killed while it was written or deleted.
+    A directory that is not a savepoint, or that also holds other files, is not touched. In an object
+    store this also deletes what a kill has left while a savepoint was being written or deleted.
 
     \b
     Example: weir savepoint dispose /backup/savepoints/wordcount-41

@@ -29,11 +29,11 @@ def savepoints(
 ) -> None:
     """List the savepoints, and what can be restored.
 
-    What each is, taken when, why and by whom, how big, when it was verified, and whether the present
-    code takes it. Those below execution.checkpointing.savepoint-dir, and those that the jobs have
-    taken elsewhere. The version is that of the job file they were taken with. Whether one can be
-    restored is known from what the job's last start recorded of its queries, as long as its job file is the
-    same; where it is unknown, 'weir plan' asks Spark. 'weir verify' checks the files of one.
+    Lists the savepoints below execution.checkpointing.savepoint-dir, and those that the jobs have
+    taken elsewhere: when, why and by whom each was taken, its size, when it was verified, and whether
+    the present code can restore it. The version is that of the job file at that time. Whether one can
+    be restored follows from what the job's last start recorded about its queries, as long as the job
+    file is the same; if it is unknown, 'weir plan' asks Spark. 'weir verify' checks the files of one.
 
     \b
     Example: weir savepoints wordcount

@@ -79,8 +79,8 @@ def show(
 ) -> None:
     """Show the state of an operator: a row for each key.
 
-    Starts Spark for it, on this machine unless --master says otherwise. Nothing is changed. Live
-    files of a running job can be looked at too; they are those of its last committed batch.
+    Starts Spark, on this machine unless --master names another one. Nothing is changed. Live files of
+    a running job can be shown too; they are those of its last committed batch.
 
     \b
     Example: weir state show wordcount --where "key.word = 'weir'"
@@ -114,7 +114,7 @@ def export(
     config: SettingsFile = None,
     json: AsJson = False,
 ) -> None:
-    """Write the state of an operator as files.
+    """Write the state of an operator to files.
 
     Parquet, or JSON with one row a line.
 
@@ -206,10 +206,10 @@ def edit(
 ) -> None:
     """Make a new savepoint with edited state.
 
-    In it one operator has fewer keys, other values, or rows where it had none. The old
-    savepoint stays as it is. The files of --replace and --seed have the columns that 'weir state
-    export' writes, or those of key and value by their names. Of a join and of transformWithState
-    only whole keys can be deleted. What was written is read back and compared.
+    In the new one, one operator has fewer keys, other values, or rows where it had none. The old
+    savepoint is not changed. The files of --replace and --seed have the columns that 'weir state
+    export' writes, or those of key and value by their names. For a join and for transformWithState
+    only complete keys can be deleted. What was written is read back and compared.
 
     \b
     Example: weir state edit saved/orders-7 edited --delete "key.customer = 'test'"

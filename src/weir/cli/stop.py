@@ -52,9 +52,9 @@ def stop(
 ) -> None:
     """End a job for good, with a savepoint.
 
-    The running batches finish and commit, and no other is started; the savepoint holds exactly
-    what is committed; the job is FINISHED. When the savepoint can't be taken, the job continues, and
-    that is exit code 1 with the reason.
+    The running batches finish and commit, and no new batch starts; the savepoint holds exactly
+    what is committed; the job is FINISHED. If the savepoint can't be taken, the job continues, and
+    the exit code is 1, with the reason.
 
     \b
     Example: weir stop wordcount --savepoint-path /backup/savepoints

@@ -41,7 +41,7 @@ def top(
     """Show a job live in the terminal.
 
     Health, queries with rate and lag, checkpoints, the last recovery. Ctrl-C ends the view, not the
-    job. Where there is no terminal, and with --once, it is shown once.
+    job. Without a terminal, or with --once, it is shown once.
 
     \b
     Example: weir top wordcount --every 2

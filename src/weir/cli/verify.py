@@ -43,10 +43,10 @@ def verify(
 ) -> None:
     """Check every file of a savepoint or of a job.
 
-    Each file is read and compared with the manifest. Of a job: its live files, when nobody runs it,
-    its checkpoints and its savepoints. With --load Spark loads all state of what is intact, too,
-    and reads every row. Damage is exit code 1. Nothing is changed, but 'weir savepoints' knows from then
-    on when a savepoint was verified last.
+    Each file is read and compared with the manifest. For a job: its live files (unless it is running),
+    its checkpoints and its savepoints. With --load Spark also loads all state of what is intact and
+    reads every row. Damage is exit code 1. Nothing is changed, except that 'weir savepoints' then shows
+    when a savepoint was last verified.
 
     \b
     Example: weir verify /backup/savepoints/wordcount-41

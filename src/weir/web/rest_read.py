@@ -82,7 +82,7 @@ def routes(site: Site) -> APIRouter:
 
     @api.get("/jobs/{job}/checkpoints/config")
     def config(job: Job) -> Object:
-        """The settings about checkpoints: value, who gave it, meaning, and whether it can be changed now."""
+        """The settings for checkpoints: value, origin, meaning, and whether it can be changed now."""
         return Answer(data={"settings": checkpoint_settings(dir, job, clock)})
 
     @api.get("/jobs/{job}/checkpoints/{id}")
@@ -105,7 +105,7 @@ def routes(site: Site) -> APIRouter:
 
     @api.get("/jobs/{job}/restarts")
     def restarts(job: Job, limit: Limit = 100) -> Objects:
-        """The restarts, newest first: of which query ("" for all), and how long was waited before."""
+        """The restarts, newest first: of which query ("" for all), and the wait before."""
         return Answer(data=events.listed(dir, job, clock, "restart", limit=limit))
 
     @api.get("/jobs/{job}/recoveries")
@@ -120,7 +120,7 @@ def routes(site: Site) -> APIRouter:
 
     @api.get("/jobs/{job}/events")
     def list_events(job: Job, after: After = 0, limit: Limit = 100, kind: Kind = None) -> Objects:
-        """What the journal keeps, oldest first, those after `after`; of one `kind`, the newest of that."""
+        """Events of the journal, oldest first, those after `after`; with `kind`, the newest of that kind."""
         if kind is not None:
             found = [one for one in events.kept(dir, job, clock, kind, limit=limit) if one.id > after]
         else:
@@ -129,7 +129,7 @@ def routes(site: Site) -> APIRouter:
 
     @api.get("/jobs/{job}/log")
     def log(job: Job, attempt: OfAttempt = None, lines: Lines = 500) -> Object:
-        """The last lines that the driver of an attempt printed, and of which attempts there is output."""
+        """The last lines that the driver of an attempt printed, and the attempts that have output."""
         site.look(job)
         return Answer(data=asdict(logs.tail(dir, job, attempt, lines)))
 

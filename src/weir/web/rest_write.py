@@ -43,7 +43,7 @@ class _Wish(BaseModel):
 
 
 class WantCheckpoint(_Wish):
-    full: bool = Field(False, description="not only what is new: all that a restore needs, copied")
+    full: bool = Field(False, description="copy all files that a restore needs, not only the new ones")
 
 
 class WantSavepoint(_Wish):
@@ -55,19 +55,19 @@ class WantSavepoint(_Wish):
 
 
 class WantStop(WantSavepoint):
-    savepoint: bool = Field(True, description="with a savepoint of exactly what is committed")
-    drain: bool = Field(False, description="first process all that the sources hold")
+    savepoint: bool = Field(True, description="take a savepoint of exactly what is committed")
+    drain: bool = Field(False, description="first process all input that the sources hold")
 
 
 Maps = Annotated[
     list[Annotated[str, Field(max_length=200)]],
     Field(max_length=100, description="which operator becomes which, each as QUERY/OLD=NEW"),
 ]
-Dropped = Annotated[bool, Field(description="state that nothing takes may be lost")]
+Dropped = Annotated[bool, Field(description="allow state that no operator takes to be lost")]
 
 
 class WantRestore(_Wish):
-    point: str = Field(description="latest, 41, chk-41, or the place of a savepoint", max_length=4096)
+    point: str = Field(description="latest, 41, chk-41, or the path or URL of a savepoint", max_length=4096)
     accept_duplicates: bool = Field(
         False, description="allow output that can't be rewound to be delivered again"
     )
@@ -81,13 +81,15 @@ class WantRestore(_Wish):
     parallelism: int | None = Field(
         None, ge=1, le=32768, description="partitions of keyed state, which is rescaled"
     )
-    state_backend: StateBackend | None = Field(None, description="the state is converted to it")
-    claim: bool = Field(False, description="delete the savepoint when a later checkpoint replaces it")
+    state_backend: StateBackend | None = Field(
+        None, description="the backend to which the state is converted"
+    )
+    claim: bool = Field(False, description="delete the savepoint when a later checkpoint subsumes it")
 
 
 class WantPlan(_Wish):
     point: str = Field(
-        "latest", description="latest, 41, chk-41, or the place of a savepoint", max_length=4096
+        "latest", description="latest, 41, chk-41, or the path or URL of a savepoint", max_length=4096
     )
     allow_dropped: Dropped = False
     maps: Maps = []
@@ -141,7 +143,7 @@ def routes(site: Site) -> APIRouter:
 
     @api.post("/jobs/{job}/checkpoints", response_model=Object)
     async def checkpoint(job: Job, want: WantCheckpoint, wait: Wait = 0) -> Response:
-        """Take a checkpoint now; the job does not stop for it. An abort is a failure, with its reason."""
+        """Take a checkpoint now; the job keeps running. An abort is a failure, with its reason."""
 
         def work(operation: Operation) -> Mapping[str, Any]:
             return running.checkpoint(caller(site, operation), full=want.full).form()
@@ -160,7 +162,7 @@ def routes(site: Site) -> APIRouter:
 
     @api.post("/jobs/{job}/savepoints", response_model=Object)
     async def savepoint(job: Job, want: WantSavepoint, wait: Wait = 0) -> Response:
-        """Take a savepoint, beside the running queries."""
+        """Take a savepoint; the job keeps running."""
         path = _place(want.path)
 
         def work(operation: Operation) -> Mapping[str, Any]:
@@ -170,7 +172,7 @@ def routes(site: Site) -> APIRouter:
 
     @api.post("/jobs/{job}/savepoints/verify", response_model=Object)
     async def verify(job: Job, which: OneSavepoint, wait: Wait = 0) -> Response:
-        """Read every file of a savepoint and compare; `whole` and `damage` are the result."""
+        """Check every file of a savepoint against its manifest; the result is in `whole` and `damage`."""
 
         def known() -> object:
             return site.savepoint(job, which.path)
@@ -197,7 +199,7 @@ def routes(site: Site) -> APIRouter:
 
     @api.post("/jobs/{job}/restore", response_model=Object)
     async def restore(job: Job, want: WantRestore, wait: Wait = 0) -> Response:
-        """Take the job back to a checkpoint or savepoint; if nobody runs it, at its next start."""
+        """Restore the job to a checkpoint or savepoint; if it is not running, at its next start."""
         check_form(want.offsets)
         point = _point(want.point)
         if want.claim and not may_be_claimed(point):
@@ -221,7 +223,7 @@ def routes(site: Site) -> APIRouter:
 
     @api.post("/jobs/{job}/plan", response_model=Object)
     async def plan(job: Job, want: WantPlan, wait: Wait = 0) -> Response:
-        """What would become of every source, operator and sink; nothing is touched, `code` 0 says it fits."""
+        """What would become of each source, operator and sink; changes nothing. `code` 0: it fits."""
         point = _point(want.point)
 
         def work(operation: Operation) -> Mapping[str, Any]:
@@ -233,7 +235,7 @@ def routes(site: Site) -> APIRouter:
 
     @api.post("/jobs/{job}/state/sample", response_model=Object)
     async def sample(job: Job, want: WantSample, wait: Wait = 0) -> Response:
-        """Some rows of an operator's state, as `weir state show` has them; starts a Spark to read them."""
+        """Some rows of an operator's state, as `weir state show` prints them; starts Spark to read them."""
         query_name(want.query)
 
         def work(_operation: Operation) -> Mapping[str, Any]:
@@ -254,7 +256,7 @@ def routes(site: Site) -> APIRouter:
 
     @api.post("/jobs/{job}/cancel", response_model=Object)
     async def cancel(job: Job, wait: Wait = 0) -> Response:
-        """End the job: the running batches finish and commit, and no other is started."""
+        """End the job: the running batches finish and commit, and no new batch starts."""
 
         def work(operation: Operation) -> Mapping[str, Any]:
             return running.cancel(caller(site, operation)).form()
@@ -270,7 +272,7 @@ def routes(site: Site) -> APIRouter:
 
     @api.get("/jobs/{job}/operations")
     def operations(job: Job) -> Objects:
-        """What was asked for through this server, newest first."""
+        """The operations of this server, newest first."""
         site.look(job)
         return Answer(data=[one.form() for one in reversed(site.operations.of(job))])
 

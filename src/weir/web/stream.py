@@ -26,7 +26,8 @@ _ALIVE = 15.0
 """Something is sent at least this often, so that both ends know of each other."""
 
 Last = Annotated[
-    str, Header(alias="Last-Event-ID", max_length=20, description="the event after which a reader resumes")
+    str,
+    Header(alias="Last-Event-ID", max_length=20, description="the last event that the reader has received"),
 ]
 
 
@@ -39,7 +40,7 @@ def routes(site: Site, over: Callable[[], bool]) -> APIRouter:
         responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
     )
     async def stream(job: Job, last: Last = "") -> StreamingResponse:
-        """The journal's events as they come, as server-sent events; `batch` when there are new batches."""
+        """The journal's events as server-sent events, as they happen; `batch` when there are new batches."""
         await run_in_threadpool(site.look, job)
         after = int(last) if last.isascii() and last.isdigit() else None
         return StreamingResponse(_sent(site, job, after, over), media_type="text/event-stream")

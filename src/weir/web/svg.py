@@ -113,7 +113,7 @@ def _query_lines(one: Mapping[str, Any], standing: str) -> list[str]:
     behind = one["behind"]
     doing = standing or f"{number(one['rate'] or 0)} rows/s"
     lines = [f"{doing} · batch {one['batch']}, {took(one['seconds'])}"]
-    lag = [f"{number(behind['count'])} {behind['unit']} behind"] if behind and behind["count"] else []
+    lag = [f"lag {number(behind['count'])} {behind['unit']}"] if behind and behind["count"] else []
     if one["watermark_lag_seconds"] is not None:
         lag.append(f"watermark {lasting(one['watermark_lag_seconds'])} ago")
     lines.append(" · ".join(lag) or "up to date" if behind or lag else "lag unknown")

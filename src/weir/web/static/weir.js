@@ -1,5 +1,5 @@
 "use strict";
-// Keeps a page up to date, draws its charts, and sends what its buttons ask for. A page is whole without it.
+// Keeps a page up to date, draws its charts, and sends what its buttons ask for. A page is complete without it.
 
 const HEADERS = { "X-Weir-Request": "1" };
 const charts = new Map(), seen = new WeakMap();
@@ -277,10 +277,10 @@ async function showPlan(shown) {
   try {
     const { error, result } = await outcome(plan, "POST", { point });
     shown.textContent = error ? [error.what, error.why, error.hint].filter(Boolean).join("\n") : result.text;
-    if (error) unless("go back without a plan");
-    else if (result.code) unless("go back although the plan does not fit");
+    if (error) unless("restore without a plan");
+    else if (result.code) unless("restore although the plan does not fit");
     else go.disabled = false;
-  } catch { shown.textContent = "no answer came"; unless("go back without a plan"); }
+  } catch { shown.textContent = "no answer"; unless("restore without a plan"); }
 }
 
 async function showSample(button) {
@@ -303,7 +303,7 @@ async function showSample(button) {
     if (error) { head.textContent = [error.what, error.why, error.hint].filter(Boolean).join("; "); return; }
     head.textContent = `${query}, operator ${operator}: ${result.rows.length} of ${result.count} rows, batch ${result.batch}`;
     table.append(row(result.columns, "th"), ...result.rows.map((one) => row(result.columns.map((name) => one[name]), "td")));
-  } catch { head.textContent = "no answer came"; }
+  } catch { head.textContent = "no answer"; }
 }
 
 // Without a clipboard (not on this machine and no TLS) the text is selected, to be copied by hand.
@@ -320,7 +320,7 @@ document.addEventListener("submit", async (event) => {
   const buttons = form.querySelectorAll("button:not([type='button'])");
   buttons.forEach((one) => { one.disabled = true; });
   form.closest("dialog")?.close();
-  try { await send(form); } catch { fail({ what: "no answer came", why: "", hint: "is the supervisor still there?" }); }
+  try { await send(form); } catch { fail({ what: "no answer", why: "", hint: "is the supervisor still there?" }); }
   buttons.forEach((one) => { one.disabled = false; });
 });
 
