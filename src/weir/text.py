@@ -9,7 +9,7 @@ from typing import Any
 
 _NAME = (
     r"(?:password|passwd|passphrase|passcode|secret(?:[._-]?access)?(?:[._-]?key)?"
-    r"|(?:api|account|private)[._-]?key(?:\.[\w.-]{1,100})?|basic\.auth\.user\.info)"
+    r"|(?:api|account|private|shared[._-]?access)[._-]?key(?:\.[\w.-]{1,100})?|basic\.auth\.user\.info)"
 )
 _GIVEN = r"(?:token|credentials?|(?<![A-Za-z0-9])pwd)"
 """Names that are ordinary words too: what follows them is a secret only in the form of a setting."""
@@ -30,9 +30,14 @@ _SECRETS = (
         rf"((?<!http)(?<!https)(?<!hdfs)(?<!spark)(?<!ws)(?<!wss){_USER})"
         r"(?P<value>\d+/[^\s'\"?#]{0,1000})(?=@)"
     ),
-    re.compile(rf"({_NAME}{_END}\s*[=:]\s*)(?P<value>{_QUOTED}|{_BARE})", re.IGNORECASE),
+    re.compile(
+        rf"({_NAME}{_END}\s*[=:]\s*(?:[bfru]{{1,2}}(?=\\*[\"']))?)(?P<value>{_QUOTED}|{_BARE})", re.IGNORECASE
+    ),
     # .option("password", "x"), ("sasl.password", "x")
-    re.compile(rf"((?:{_NAME}|{_GIVEN})\\*[\"']\s*,\s*[bfru]{{0,2}})(?P<value>{_QUOTED})", re.IGNORECASE),
+    re.compile(
+        rf"((?:{_NAME}|{_GIVEN})\\*[\"']\s*,\s*(?:value\s*=\s*)?[bfru]{{0,2}})(?P<value>{_QUOTED})",
+        re.IGNORECASE,
+    ),
     re.compile(
         rf"((?<![\w-])--?[\w.-]{{0,40}}?(?:{_NAME}|token)\s+)(?P<value>{_QUOTED}|(?!-){_BARE})", re.IGNORECASE
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,12 @@ def test_one_damaged_job_hides_no_other(job: FakeJob, weir: Weir, tmp_path: Path
     other.journal.close()
     spoiled(journal_of(tmp_path, "other"))
     (tmp_path / "begun/attempts").mkdir(parents=True)
+    for name in ("attempts/000001.beat", "savepoints/1.json"):
+        FakeJob(tmp_path, "deep").journal.close()
+        (tmp_path / "deep" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "deep" / name).write_bytes(b"[" * 100_000)
+        assert weir("list", "--all").code == 0 and weir("savepoints", "deep").code == 0
+        shutil.rmtree(tmp_path / "deep")
     answer = weir("list", "--all")
     assert answer.code == 0 and "wordcount" in answer.out and "other" in answer.out
     assert "begun" not in answer.out and "its history can't be read" in " ".join(answer.out.split())

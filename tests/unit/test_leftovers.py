@@ -13,7 +13,7 @@ import pytest
 
 from tests.fake_job import FakeJob, Weir
 from tests.played_driver import JOB, Driver, Run
-from weir.checkpoint.manifest import Manifest
+from weir.checkpoint.manifest import Manifest, encode
 from weir.clock import Clock
 from weir.config import resolve
 from weir.ids import Attempt, CheckpointId, Generation, JobName
@@ -59,7 +59,7 @@ def manifest(generation: int, attempt: int = 1) -> bytes:
         spark="4",
         weir="0",
     )
-    return made.model_dump_json().encode()
+    return encode(made)
 
 
 def settings(**given: str) -> dict[str, str]:

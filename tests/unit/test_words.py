@@ -58,6 +58,11 @@ FORMS = {
     f"('sasl.password', '{SECRET}'), ('a', 'b')": "('sasl.password', '***'), ('a', 'b')",
     f'.option( "fs.s3a.secret.key" , f"{SECRET}" )': '.option( "fs.s3a.secret.key" , f"***" )',
     f'.option("token", "{SECRET}")': '.option("token", "***")',
+    f'.option(key="password", value="{SECRET}")': '.option(key="password", value="***")',
+    f'connect(password=b"{SECRET}", x=1)': 'connect(password=b"***", x=1)',
+    f"Endpoint=sb://h/;SharedAccessKeyName=n;SharedAccessKey={SECRET};x=1": (
+        "Endpoint=sb://h/;SharedAccessKeyName=n;SharedAccessKey=***;x=1"
+    ),
     f"server=db;uid=me;pwd={SECRET};x=1": "server=db;uid=me;pwd=***;x=1",
     f"PWD={SECRET}": "PWD=***",
     f"https://a.blob.core.windows.net/c?sv=1&sig={SECRET}%3D&se=2": (

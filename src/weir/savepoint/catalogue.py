@@ -160,6 +160,6 @@ def _records(store: Store, job: JobName) -> Iterator[tuple[str, str | None]]:
         if (data := store.get(key)) is None:
             continue
         place = None
-        with suppress(ValueError, KeyError, TypeError):
+        with suppress(ValueError, KeyError, TypeError, RecursionError):
             place = json.loads(sums.strip(data))["path"]
         yield key, place if isinstance(place, str) else None

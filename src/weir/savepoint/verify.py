@@ -66,7 +66,7 @@ def leave(place: Place, found: Verified) -> None:
 def last_verified(place: Place) -> Verified | None:
     """What the last look at it has found; None when there was none."""
     data = open_store(place.url).get(VERIFIED)
-    with suppress(ValueError, TypeError, KeyError):
+    with suppress(ValueError, TypeError, KeyError, RecursionError):
         found = json.loads(data or b"null")
         return Verified(**{**found, "damage": tuple(found["damage"])}) if found else None
     return None

@@ -60,9 +60,13 @@ def _expected(root: Path, name: str) -> Iterator[tuple[str, int]]:
         told = sizes(root / name).items()
         yield from ((f"{folder}/{file}", size) for file, size in told if size is not None)
     elif name.endswith(".crc"):
-        size = json.loads((root / name).read_text()).get("mainFileSize")
-        if size is not None:
+        try:
+            size = json.loads((root / name).read_text())["mainFileSize"]
             yield name.removesuffix(".crc"), int(size)
+        except KeyError:
+            return  # it tells no size
+        except TypeError as error:
+            raise ValueError from error
 
 
 def checksum_problem(path: Path) -> str | None:

@@ -152,7 +152,7 @@ class AttemptLock:
         """What the owner wrote last; a damaged beat counts as none, and a living owner writes the next."""
         try:
             return Beat(**json.loads(self._store.get(paths.beat(self._job, attempt)) or b"{}"))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             return Beat()
 
     def _wait_out(
@@ -257,7 +257,7 @@ def _decoded(data: bytes | None) -> AttemptRecord | None:
     try:
         content = json.loads(data or b"")
         return AttemptRecord(**{name: content[name] for name in content if name in _FIELDS})
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None
 
 

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from weir.checkpoint import manifest as mf
 from weir.checkpoint.manifest import Manifest
 from weir.clock import Clock
@@ -35,6 +33,7 @@ _SHAPES_KEPT = 20
 """The shapes of so many starts stay in any case."""
 _ANSWER_SECONDS = 86400.0
 """So old is an answer that nobody has fetched when nobody will."""
+_ATTEMPT = re.compile(r"(\d+)\.(?:json|beat)", re.ASCII)
 _LOG = re.compile(r"driver-(\d+)\.log(?:\.\d+)?")
 
 
@@ -111,9 +110,8 @@ def _attempts(store: Store, job: JobName, kept: int) -> Iterator[Leftover]:
     """Records and beats of old attempts, the oldest first: see `AttemptLock.beat`."""
     keys: dict[int, list[str]] = {}
     for key in store.list(paths.attempts(job)):
-        stem = key.rpartition("/")[2].partition(".")[0]
-        if stem.isdecimal():
-            keys.setdefault(int(stem), []).append(key)
+        if match := _ATTEMPT.fullmatch(key.rpartition("/")[2]):
+            keys.setdefault(int(match[1]), []).append(key)
     for number in sorted(keys)[:-kept]:
         # the beat first: a record without a beat is of somebody who never wrote one
         yield from (Leftover("attempt", key, None, key) for key in sorted(keys[number]))
@@ -133,8 +131,8 @@ def _manifests(store: Store, job: JobName) -> list[Manifest] | None:
     found = []
     for id in mf.ids(store, job)["chk"]:
         try:
-            found.append(Manifest.model_validate_json(store.get(paths.completed(job, id)) or b""))
-        except ValidationError:
+            found.append(mf.decode(store.get(paths.completed(job, id)) or b""))
+        except ValueError:
             return None
     return found
 
