@@ -132,3 +132,4 @@ def test_a_batch_or_waiting_for_input_shows_that_the_machine_can_run_the_query(w
 def test_who_wants_no_restart_wants_none_for_the_machine_either() -> None:
     given_up = machine_fails(Job(NoRestart))
     assert isinstance(given_up, GiveUp) and given_up.whole
+    assert "more cores or memory" in given_up.todo, "nothing tries again"

@@ -355,7 +355,7 @@ def test_what_the_machine_could_not_do_is_its_failure_and_not_the_jobs(
     outer = _Java("org.apache.spark.SparkException", _Java(cause, None, text, places), "it failed")
     failure = from_exception(_Captured(outer), "job")
     assert (failure.domain, failure.retry, failure.exit_code) == (Domain.MACHINE, True, 3)
-    assert failure.error == error and says in failure.what and "starts again by itself" in failure.hint
+    assert failure.error == error and says in failure.what and "tries again by itself" in failure.hint
     assert failure.redeploy == (error == "NoThreadError"), "a JVM without threads can't be relied on"
 
 

@@ -110,6 +110,19 @@ def test_a_machine_that_stays_slow_is_tried_all_the_same_after_a_while(
     assert [note for note in run.told.notes if "is tried all the same" in note]
 
 
+def test_a_job_that_the_machine_can_not_run_ends_with_what_to_do(
+    drivers: list[Driver], tmp_path: Path
+) -> None:
+    Driver.scripts = [fails(100)]  # type: ignore[list-item]
+    run = Run(tmp_path, {**ONCE, "restart-strategy.machine-failures.timeout": "1 ms"})
+    state, failure = run.alone()
+    assert state is JobState.FAILED and failure is not None
+    assert (failure.what, failure.exit_code) == (LATE.what, 3)
+    assert "more cores or memory" in failure.hint
+    assert len(run.events("failure")) == 11, "ten tries, whatever the time"
+    assert "11 failures, and no batch was committed in between" in run.events("gave up")[0]["reason"]
+
+
 def test_a_driver_starts_again_when_the_machine_is_able_to(drivers: list[Driver], tmp_path: Path) -> None:
     gone = m.Failure("the machine could not start a thread", domain=Domain.MACHINE, redeploy=True)
 

@@ -121,6 +121,27 @@ def test_one_cause_in_several_queries_is_one_group(api: TestClient, job: FakeJob
     assert (group["count"], group["queries"], group["kind"]) == (2, ["bronze", "silver"], "overload")
 
 
+def test_a_failure_of_the_machine_is_shown_as_such_and_what_waits_for_it(
+    api: TestClient, job: FakeJob
+) -> None:
+    what = "a Python process that Spark started did not answer within 10 s"
+    body = {"what": what, "why": "", "hint": "", "domain": "machine", "error": "LateProcessError"}
+    job.event("failure", body, "counts")
+    job.event("restart", {"delay": 5.0, "query": "counts", "same_cause": False, "machine": True}, "counts")
+    job.state("RESTARTING").queries(what=what, waits_for="machine", counts="RESTARTING")
+    found = data(api.get(f"{API}/jobs/wordcount"))
+    assert (found["restarts"], found["machine_restarts"]) == (1, 1)
+    assert found["queries"][0]["waits_for"] == "machine"
+    assert data(api.get(f"{API}/jobs/wordcount/restarts"))[0]["machine"] is True
+    (group,) = data(api.get(f"{API}/jobs/wordcount/failures"))
+    assert group["last"]["domain"] == "machine" and "counted apart" in group["advice"]
+    assert "weir_machine_failures_total" in api.get("/metrics").text
+    overview = api.get("/jobs/wordcount").text
+    assert "RESTARTING, waits for the machine" in overview and "1 because of the machine" in overview
+    assert "waits for the machine" in overview.partition("<svg")[2], "in the graph too"
+    assert "<dd>machine</dd>" in api.get("/jobs/wordcount/failures").text
+
+
 def test_the_phases_of_a_whole_checkpoint_are_counted_once() -> None:
     phases = {"trigger": 0.001, "barrier": 0.003, "ack": 0.006, "complete": 0.002, "notify": 0.001}
     found = dict(lengths(phases))

@@ -114,7 +114,7 @@ class JvmDiedError(ExternalError):
 
 _LIMITS = (
     "'ulimit -u' shows how many processes and threads this user may have, 'free -m' the memory that is left; "
-    "it starts again by itself, as soon as the machine can start a process in time"
+    "a running job tries again by itself, as soon as the machine can start a process in time"
 )
 
 
@@ -124,9 +124,9 @@ class LateProcessError(MachineError):
     what_form = "a Python process that Spark started did not answer within {seconds} s"
     why_form = "the machine is overloaded: more processes want to run than it has cores for"
     hint_form = (
-        "give the machine more cores, or the job fewer queries; it starts again by itself, as soon as the "
-        "machine can start a Python process in time. Only data sources and functions in Python need such "
-        "processes: files, Kafka and the streams of a job do not"
+        "give the machine more cores, or the job fewer queries; a running job tries again by itself, as soon "
+        "as the machine can start a Python process in time. Only data sources and functions in Python need "
+        "such processes"
     )
 
 
@@ -153,8 +153,8 @@ class LateAnswerError(MachineError):
     what_form = "a part of Spark did not answer another in time"
     why_form = "{reason}"
     hint_form = (
-        "the machine or its network is overloaded; it starts again by itself, as soon as the machine can "
-        "start a process in time. spark.rpc.askTimeout and spark.network.timeout set Spark's patience"
+        "the machine or its network is overloaded; a running job tries again by itself, as soon as the machine "
+        "can start a process in time. spark.rpc.askTimeout and spark.network.timeout set Spark's patience"
     )
 
 

@@ -174,6 +174,10 @@ class Restart:
     """And not before the machine can start a process in time: `machine.gate`."""
 
 
+_MORE_MACHINE = (
+    "give the machine more cores or memory, or the job fewer queries, then start the job again: "
+    "nothing that was committed is lost"
+)
 _REMEMBERED = 100
 """How many failures are remembered, to find a poison batch."""
 
@@ -230,7 +234,7 @@ class Restarts:
         """Whatever the strategy allows, except that one which allows no restart allows none here."""
         strategy = self._strategy_of(name)
         if isinstance(strategy, NoRestart):
-            return GiveUp(strategy.describe(), repeated=True, whole=True)
+            return GiveUp(strategy.describe(), _MORE_MACHINE, repeated=True, whole=True)
         delay = self._of_the_machine.delay(name, now, chance, limits.machine)
         if delay is not None:
             return Restart(delay, when_able=True)
@@ -238,8 +242,7 @@ class Restarts:
         return GiveUp(
             f"the machine could not run it for {hours:g} h: {times} failures, and no batch was committed in "
             "between (restart-strategy.machine-failures.timeout)",
-            "give the machine more cores or memory, or the job fewer queries, then start the job again: "
-            "nothing that was committed is lost",
+            _MORE_MACHINE,
             repeated=True,
         )
 

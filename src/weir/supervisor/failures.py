@@ -161,6 +161,7 @@ class FailureHandler:
             self._give_up(self._with_way_out(where.failure, decision), reason)
             return
         job.note(f"{where.failure.what}; query {name} is FAILED: {reason}; the other queries continue")
+        where = replace(where, failure=self._with_way_out(where.failure, decision))
         job.event("query failed", {**failure_body(where), "reason": reason}, name)
         job.recoveries.drop(name)
         if job.driver is not None:
