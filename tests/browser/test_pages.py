@@ -27,8 +27,8 @@ from weir.restore.request import RestoreRequest
 from weir.storage import paths
 from weir.supervisor.inbox import Request
 from weir.web import sample as sampling
-from weir.web.guard import own_file
 from weir.web.server import Server
+from weir.web.token import own_file
 
 INTERVAL = "execution.checkpointing.interval"
 TABS = (

@@ -15,7 +15,7 @@ from tests.fake_job import FakeJob, Weir
 from tests.kept_job import write
 from weir.checkpoint.manifest import Manifest, QueryCut, encode
 from weir.cli import say
-from weir.cli.options import as_point
+from weir.cli.restore_options import as_point
 from weir.ids import CheckpointId, Generation
 from weir.protocol.checkpoint import AbortReason, Alignment
 from weir.protocol.messages import CheckpointAborted, CheckpointBegun, CheckpointCompleted, Restored

@@ -19,7 +19,7 @@ from weir.sinks.files_ledger import log_of
 from weir.storage import BoundedLog
 from weir.supervisor.history import History
 from weir.supervisor.journal import JobJournal
-from weir.web.app import exposed
+from weir.web.metrics import exposed
 from weir.web.site import Site
 
 

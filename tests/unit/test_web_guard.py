@@ -22,8 +22,9 @@ from weir.ids import job_name
 from weir.storage.attempts import AttemptLock
 from weir.storage.local import LocalStore
 from weir.web.app import application, guarded
-from weir.web.guard import SESSION_SECONDS, Sessions, Token, own_file, read_token, token_for
+from weir.web.guard import SESSION_SECONDS, Sessions
 from weir.web.server import Server, bind
+from weir.web.token import RestToken, own_file, read_token, token_for
 
 COOKIE = "weir-session-8081"
 TOKEN = "a-token-of-many-characters"
@@ -248,7 +249,7 @@ def test_a_token_is_read_from_its_file_or_refused_with_what_to_do(tmp_path: Path
             read_token(file)
     file.write_text(f"  {TOKEN} \nmore\n")
     assert read_token(file) == TOKEN
-    assert token_for(str(file)) == Token(TOKEN, chosen=True)
+    assert token_for(str(file)) == RestToken(TOKEN, chosen=True)
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644])

@@ -10,7 +10,7 @@ import typer
 
 from weir.cli import say
 from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, command, overrides, settings_file
-from weir.client import repair as verbs
+from weir.client import clean as verbs
 from weir.client.ask import Caller
 from weir.config import resolve
 from weir.supervisor.leftovers import Leftover

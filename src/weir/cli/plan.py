@@ -7,22 +7,16 @@ from typing import Annotated
 import typer
 
 from weir.cli import say
-from weir.cli.options import (
+from weir.cli.options import AsJson, Conf, Define, Directory, SettingsFile, overrides, settings_file
+from weir.cli.restore_options import (
     AcceptDuplicates,
     AllowDropped,
-    AsJson,
     Backend,
-    Conf,
-    Define,
-    Directory,
     Maps,
     Parallelism,
     SetOffsets,
-    SettingsFile,
     as_point,
     offsets_of,
-    overrides,
-    settings_file,
     shape_of,
 )
 from weir.cli.run import Arguments, As, File, Master

@@ -7,17 +7,8 @@ from typing import Annotated
 import typer
 
 from weir.cli import say
-from weir.cli.options import (
-    AcceptDuplicates,
-    AsJson,
-    Define,
-    Directory,
-    JobOf,
-    SettingsFile,
-    command,
-    directory,
-    savepoint_dir,
-)
+from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, command, directory, savepoint_dir
+from weir.cli.restore_options import AcceptDuplicates
 from weir.client import repair as verbs
 from weir.client.ask import Caller
 from weir.client.repair import Examined

@@ -11,26 +11,28 @@ import typer
 from weir.cli import say
 from weir.cli.ask import Timeout, caller
 from weir.cli.options import (
-    AcceptDuplicates,
-    AllowDropped,
     AsJson,
-    Backend,
-    Claim,
     Define,
     Directory,
     JobOf,
-    Maps,
-    Parallelism,
-    SetOffsets,
     SettingsFile,
-    as_point,
-    check_claim,
     command,
     directory,
-    offsets_of,
     overrides,
     savepoint_dir,
     settings_file,
+)
+from weir.cli.restore_options import (
+    AcceptDuplicates,
+    AllowDropped,
+    Backend,
+    Claim,
+    Maps,
+    Parallelism,
+    SetOffsets,
+    as_point,
+    check_claim,
+    offsets_of,
     shape_of,
 )
 from weir.client import restore as verbs

@@ -11,24 +11,18 @@ import typer
 
 from weir.cli import say
 from weir.cli.detach import Ready, start_detached
-from weir.cli.options import (
+from weir.cli.options import AsJson, Conf, Define, Directory, SettingsFile, overrides, settings_file
+from weir.cli.restore_options import (
     AcceptDuplicates,
     AllowDropped,
-    AsJson,
     Backend,
     Claim,
-    Conf,
-    Define,
-    Directory,
     Maps,
     Parallelism,
     SetOffsets,
-    SettingsFile,
     as_point,
     check_claim,
     offsets_of,
-    overrides,
-    settings_file,
     shape_of,
 )
 from weir.cli.watch import Terminal, terminal

@@ -10,26 +10,20 @@ import typer
 from weir.cli import say
 from weir.cli.ask import Timeout, caller
 from weir.cli.options import (
-    AllowDropped,
     AsJson,
-    Backend,
     Conf,
     Define,
     Directory,
     JobOf,
-    Maps,
-    Parallelism,
     SavepointAt,
     SettingsFile,
-    as_point,
     command,
     directory,
-    elsewhere,
     overrides,
     settings_file,
-    shape_of,
 )
 from weir.cli.plan import ASKING
+from weir.cli.restore_options import AllowDropped, Backend, Maps, Parallelism, as_point, elsewhere, shape_of
 from weir.cli.run import Arguments, File, Master
 from weir.client import running, savepoints
 from weir.client.spark import plan_of

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from weir.client.ask import Caller
-from weir.client.restore import Idle
+from weir.client.idle import Idle
 from weir.clock import Clock
-from weir.config import Settings
 from weir.ids import job_name
 from weir.monitor.savepoints import known
 from weir.restore import repair as repairs
@@ -18,8 +17,6 @@ from weir.restore.repair import Repair
 from weir.storage import generation as generations
 from weir.storage import open_store
 from weir.storage.generation import read_origin
-from weir.supervisor import leftovers
-from weir.supervisor.leftovers import Leftover
 
 
 @dataclass(frozen=True)
@@ -65,18 +62,18 @@ def examine(
 
     Raises `JobRunningError` when somebody runs the job, `DamagedError` when no point is intact.
     """
-    standing = caller.look()
-    idle = Idle.of(caller.dir, caller.job, standing)
+    seen = caller.look()
+    idle = Idle.of(caller.dir, caller.job, seen)
     store, name = open_store(caller.dir), job_name(caller.job)
     if (opening := generations.opening(store, name)) is not None:
         origin = read_origin(store, name, opening)
         assert origin is not None, "an opening generation has its origin"
-        return Examined(idle, standing.file, opening=origin.restored_from)
-    there = known(caller.dir, caller.job, savepoint_dir)
-    unread = [one.place for one in there if one.savepoint is None]  # first, so that they are reported
-    places = [one.place for one in reversed(there) if one.savepoint and not one.savepoint.derived]
+        return Examined(idle, seen.file, opening=origin.restored_from)
+    savepoints = known(caller.dir, caller.job, savepoint_dir)
+    unread = [one.place for one in savepoints if one.savepoint is None]  # first, so that they are reported
+    places = [one.place for one in reversed(savepoints) if one.savepoint and not one.savepoint.derived]
     with checking():
-        return Examined(idle, standing.file, repair=repairs.plan(store, name, unread + places))
+        return Examined(idle, seen.file, repair=repairs.plan(store, name, unread + places))
 
 
 def carry_out(examined: Examined, *, accept_duplicates: bool) -> int:
@@ -94,28 +91,3 @@ def carry_out(examined: Examined, *, accept_duplicates: bool) -> int:
         clock=Clock(),
         still=idle.check,
     )
-
-
-# What a job has left that nothing needs: show it, or delete it.
-
-
-@dataclass(frozen=True)
-class Cleaned:
-    """What was left; `deleted` when it no longer is."""
-
-    job: str
-    deleted: bool
-    leftovers: tuple[Leftover, ...]
-
-    def form(self) -> dict[str, Any]:
-        found = [asdict(one) for one in self.leftovers]
-        return {"job": self.job, "deleted": self.deleted, "leftovers": found}
-
-
-def clean(caller: Caller, settings: Settings, *, delete: bool) -> Cleaned:
-    """What `settings` do not keep of a job; deleted only with `delete`. Raises `NoSuchJobError`."""
-    caller.look()
-    found = leftovers.leftovers(caller.dir, job_name(caller.job), settings, Clock())
-    if delete:
-        leftovers.delete(caller.dir, found)
-    return Cleaned(caller.job, delete, tuple(found))

@@ -12,83 +12,17 @@ from typing import Any
 
 from weir.client import running
 from weir.client.ask import Caller
+from weir.client.idle import Idle
 from weir.clock import Clock
-from weir.errors import JobRunningError, NoSuchJobError, NotDoneError
-from weir.ids import Attempt, Generation, job_name
-from weir.monitor.job import JobView, look
+from weir.errors import NoSuchJobError, NotDoneError
+from weir.ids import job_name
+from weir.monitor.job import JobView
 from weir.restore.intent import intend
 from weir.restore.request import RestoreRequest
 from weir.storage import generation as generations
-from weir.storage import open_store, paths
+from weir.storage import open_store
 from weir.storage.generation import read_origin
 from weir.supervisor.restore import WHY
-
-# A job that nobody runs, while something is found out of it that is then written for its next start.
-#
-# To verify files takes its time, and so does an answer at a prompt: somebody may start the job meanwhile.
-
-
-@dataclass(frozen=True)
-class Idle:
-    """A job that nobody ran when it was looked at."""
-
-    dir: str
-    job: str
-    attempt: int
-    """Its newest one; 0 for a job that has had none here."""
-    generation: Generation
-    """Its live one."""
-
-    @classmethod
-    def of(cls, dir: str, job: str, standing: JobView | None) -> Idle:
-        """The job as it stands; None for one that has never run here. Raises `JobRunningError`."""
-        if standing is not None and not standing.owner.session:
-            raise _nobody_knows(dir, job, standing)
-        if standing is not None and not standing.over:
-            raise _runs(standing)
-        live = generations.live(open_store(dir), job_name(job))
-        return cls(dir, job, standing.attempt if standing else 0, live)
-
-    def check(self) -> None:
-        """Right before anything is written: raise unless all is as it was when it was looked at.
-
-        Raises `JobRunningError` for a job that runs by now, `NotDoneError` for one that has run since.
-        """
-        try:
-            standing = look(self.dir, self.job, Clock())
-        except NoSuchJobError:
-            standing = None
-        now = Idle.of(self.dir, self.job, standing)
-        if now != self:
-            raise NotDoneError(
-                what=f"nothing was recorded for job {self.job!r}",
-                why=f"it has run since it was checked: its newest attempt was {self.attempt} and is"
-                f" {now.attempt}, its live generation was {self.generation} and is {now.generation}",
-                hint=f"'weir status {self.job}' shows its state; then try again",
-            )
-
-
-def _nobody_knows(dir: str, job: str, standing: JobView) -> NotDoneError:
-    """The record of its newest attempt is damaged, so that only silence could tell that nobody runs it."""
-    record = paths.attempt(job_name(job), Attempt(standing.attempt))
-    return NotDoneError(
-        what=f"nothing was recorded for job {job!r}",
-        why=f"the record of attempt {standing.attempt}, {dir}/{record}, can't be read, so weir can't "
-        "tell whether the job runs",
-        hint="start the job: 'weir run FILE' waits until the job is certain to be silent, takes over, "
-        "and, if files are damaged, resumes from the newest intact checkpoint",
-    )
-
-
-def _runs(standing: JobView) -> JobRunningError:
-    return JobRunningError(
-        job=standing.name,
-        attempt=standing.attempt,
-        pid=standing.owner.pid,
-        host=standing.owner.host,
-        since=standing.started_at,
-    )
-
 
 Checking = Callable[[], AbstractContextManager[object]]
 """Entered while files are checked, which takes its time."""
@@ -137,8 +71,8 @@ def restore(
     A job whose directory is lost comes back from a place outside of it. Raises what `restore/` raises for
     a point that can't be restored; `JobRunningError` when somebody starts the job meanwhile.
     """
-    standing = _standing(caller, wanted.point)
-    if standing is not None and not standing.over:
+    seen = _seen(caller, wanted.point)
+    if seen is not None and not seen.over:
         answer = running.rewind(caller, wanted)
         return JobRestored(
             caller.job,
@@ -148,7 +82,7 @@ def restore(
             answer.get("seconds"),
             live=True,
         )
-    idle = Idle.of(caller.dir, caller.job, standing)
+    idle = Idle.of(caller.dir, caller.job, seen)
     store, name = open_store(caller.dir), job_name(caller.job)
     with checking():
         generation = intend(
@@ -168,7 +102,7 @@ def restore(
         generation,
         None,
         live=False,
-        file=standing.file if standing else "",
+        file=seen.file if seen else "",
         savepoint=origin.restored_from if origin and origin.saved else "",
     )
 
@@ -179,8 +113,8 @@ def withdraw(caller: Caller) -> Withdrawn:
     Raises `JobRunningError` when somebody runs the job, and `NotDoneError` when none is recorded or its
     sinks are being rewound already.
     """
-    standing = caller.look()
-    idle = Idle.of(caller.dir, caller.job, standing)
+    seen = caller.look()
+    idle = Idle.of(caller.dir, caller.job, seen)
     store, name = open_store(caller.dir), job_name(caller.job)
     opening = generations.opening(store, name)
     origin = read_origin(store, name, opening) if opening else None
@@ -189,15 +123,15 @@ def withdraw(caller: Caller) -> Withdrawn:
         shown = f"'weir status {caller.job}' shows its state"
         raise NotDoneError(what=what, why="none is recorded", hint=shown)
     idle.check()
-    run = f"weir run {standing.file or 'FILE'}"
+    run = f"weir run {seen.file or 'FILE'}"
     if not generations.drop(store, name, opening, "cancelled by the user"):
         why = f"sinks are being rewound to {origin.restored_from}, so the live files are ahead of them"
         raise NotDoneError(what=what, why=why, hint=f"'{run}' resumes it")
     begun = generations.awaited(store, name) or ""
-    return Withdrawn(caller.job, origin.restored_from, opening, str(begun), standing.file)
+    return Withdrawn(caller.job, origin.restored_from, opening, str(begun), seen.file)
 
 
-def _standing(caller: Caller, point: str) -> JobView | None:
+def _seen(caller: Caller, point: str) -> JobView | None:
     """How the job stands; None for one whose directory is lost, and that comes back from its copies."""
     try:
         return caller.look()

@@ -27,15 +27,14 @@ from weir.faults import Fault
 from weir.protocol.states import JobState
 from weir.supervisor.history import Event, History
 
-# Arming fault points from outside: the environment that a driver is started with.
-#
-# A fault is `point#occurrence:action`, for example `batch.staged#2:kill`; the points are
-# `weir.faults.POINTS`. Each armed fault fires once over all attempts, and leaves a mark in a folder: so a
-# test can tell that what it meant to show did happen.
-
 
 def armed(*faults: str, folder: str | Path) -> dict[str, str]:
-    """The environment that arms these faults; raises ValueError for a point that does not exist."""
+    """The environment that arms these faults in a driver; raises ValueError for a point that does not exist.
+
+    A fault is `point#occurrence:action`, for example `batch.staged#2:kill`; the points are
+    `weir.faults.POINTS`. Each fires once over all attempts, and leaves a mark in the folder (`fired`): so
+    a test can see that what it meant to show did happen.
+    """
     for fault in faults:
         Fault.parse(fault)
     if not faults:
@@ -49,7 +48,7 @@ def fired(folder: str | Path) -> set[str]:
     return {mark.name for mark in Path(folder).glob("*#*")}
 
 
-Found = TypeVar("Found")
+Answer = TypeVar("Answer")
 
 QUICK: Mapping[str, str] = {
     "spark.master": "local[2]",
@@ -64,7 +63,7 @@ QUICK: Mapping[str, str] = {
 
 _LOOK = 0.05
 _SPARING = 4.0
-"""So many times as long as a look took, it rests before the next: what is waited for needs the processor."""
+"""It rests N times as long as a look took, before the next: what is waited for needs the processor."""
 _ALL = 1_000_000
 
 
@@ -313,7 +312,7 @@ def run_job(
         return process.wait(timeout)
 
 
-def _read_journal(job: Path, read: Callable[[History], list[Found]]) -> list[Found]:
+def _read_journal(job: Path, read: Callable[[History], list[Answer]]) -> list[Answer]:
     """Read a job's journal, which may not be there yet or be in the making."""
     with suppress(sqlite3.OperationalError), closing(History(job / "journal" / "journal.sqlite")) as history:
         return read(history)

@@ -224,12 +224,6 @@ def _plain(value: object) -> str:
     raise TypeError(f"a script can't hold {value!r}")
 
 
-# The scripted source as Spark sees it; its neighbour `script.py` knows what the steps mean.
-#
-# Offsets are `{"step": n}`: so many steps of the script are used up. A batch never has more than one
-# `Rows`, whatever limit Spark gives.
-
-
 class ScriptDataSource(DataSource):
     """Registered by `ScriptedSource.load`."""
 
@@ -250,7 +244,11 @@ class _Share(InputPartition):
 
 
 class ScriptReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One start of one query on one script."""
+    """One start of one query on one script.
+
+    Offsets are `{"step": n}`: the first N steps of the script are used up. A batch never has more than one
+    `Rows`, whatever limit Spark gives.
+    """
 
     def __init__(self, position: Position, schema: StructType, partitions: int) -> None:
         self._position = position

@@ -3,74 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import anyio.to_thread
 from fastapi import FastAPI
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from weir.errors import WeirError
-from weir.ids import job_name
-from weir.monitor.figures import BUILD, HISTOGRAMS, JOB, MEANINGS, Figure, figures
-from weir.monitor.job import job_names
 from weir.web import envelope, pages, stream
 from weir.web import rest_read as reading
 from weir.web import rest_write as acting
 from weir.web.guard import FIGURES, Guard, Sessions
+from weir.web.metrics import exposed
 from weir.web.site import Site, versions
-
-# The figures of jobs in the form of Prometheus; `monitor/figures.py` has them.
-
-
-def exposed(site: Site) -> bytes:
-    """All of it in Prometheus' form: of the job whose supervisor serves, or of every job."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected(site))
-    return generate_latest(registry)
-
-
-class _Collected(Collector):
-    def __init__(self, site: Site) -> None:
-        self._site = site
-
-    def collect(self) -> Iterable[Metric]:
-        found: dict[str, list[Figure]] = {name: [] for name in MEANINGS}
-        found[BUILD].append(Figure(BUILD, 1.0, versions()))
-        for job in [job_name(self._site.job)] if self._site.job else job_names(self._site.dir):
-            try:
-                for one in figures(self._site.dir, job, self._site.clock):
-                    labelled = Figure(one.name, one.value, {JOB: job, **one.labels})
-                    found[_figure_of(one.name)].append(labelled)
-            except WeirError:
-                continue  # one that can't be read is left out, and not all of them
-        return [_family(name, values) for name, values in found.items() if values]
-
-
-def _figure_of(name: str) -> str:
-    """The figure that a sample belongs to: that of a histogram has several."""
-    figure, _, end = name.rpartition("_")
-    return figure if figure in HISTOGRAMS and end in ("bucket", "sum", "count") else name
-
-
-def _family(name: str, values: list[Figure]) -> Metric:
-    if name in HISTOGRAMS:
-        histogram = HistogramMetricFamily(name, MEANINGS[name])
-        for one in values:
-            histogram.add_sample(one.name, one.labels, one.value)
-        return histogram
-    labels = list(values[0].labels)
-    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-    family = kind(name, MEANINGS[name], labels=labels)
-    for one in values:
-        family.add_metric([one.labels[label] for label in labels], one.value)
-    return family
-
 
 API = "/api/v1"
 _THREADS = 8

@@ -16,8 +16,9 @@ from weir.clock import Clock
 from weir.config import Ports, Settings
 from weir.errors import PortTakenError, WeirError
 from weir.web.app import application, guarded
-from weir.web.guard import LOGIN, Sessions, token_for
+from weir.web.guard import LOGIN, Sessions
 from weir.web.site import Site
+from weir.web.token import token_for
 
 
 class Server:

@@ -1,4 +1,4 @@
-"""What is served: a storage with its jobs, the clock, and what was asked for."""
+"""What is served: a storage with its jobs, the clock, and what was asked for; and by which versions."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class Site:
         raise NotASavepointError(place=path, reason=f"it is not among the savepoints of job {job!r}")
 
 
-# Which weir, Spark and Python serve; nothing is imported or started to know it.
-
-
 @cache
 def versions() -> dict[str, str]:
-    """The versions of weir, Spark and Python as they are installed here; "unknown" where one is not."""
+    """Those of weir, Spark and Python as they are installed here; "unknown" where one is not.
+
+    Nothing is imported or started to know it.
+    """
     try:
         spark = metadata.version("pyspark")
     except metadata.PackageNotFoundError:
