@@ -4,7 +4,7 @@ Steps: write text files -> run `wordcount_files.py` with `weir run` -> kill its 
 random moments of its work -> wait until the input is used up -> compare the result with a count that
 plain Python made -> print how each recovery went, and the verdict.
 
-The demo knows the driver only by what the job's journal says, as any tool would.
+The demo knows the driver only through the job's journal, as any tool would.
 """
 
 import argparse
@@ -49,7 +49,7 @@ QUICK_JVM = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSeria
 KILL_BEHIND = ((2, 4), (6, 9))
 """Each kill waits for a batch between these two, then for a moment more."""
 LIMIT = 600.0
-"""Seconds until the demo gives up; a quiet machine needs about 60."""
+"""Seconds until the demo fails; a quiet machine needs about 60."""
 
 say = Console(highlight=False, soft_wrap=True)
 began_at = time.monotonic()
@@ -116,7 +116,7 @@ def write_text(folder: Path, chance: random.Random) -> Counter[str]:
 
 
 class Running:
-    """`weir run` as a process of its own, and what its journal says."""
+    """`weir run` as a process of its own, and what its journal records."""
 
     def __init__(self, folder: Path) -> None:
         storage = folder / "weir-data"
@@ -158,7 +158,7 @@ class Running:
         give_up_at = time.monotonic() + LIMIT
         ended = False
         while not ended and time.monotonic() < give_up_at:
-            ended = self.supervisor.poll() is not None  # read once more behind its end
+            ended = self.supervisor.poll() is not None  # read once more after its end
             events, batches = self._read()
             news = [e for e in events if e.id > last_event], [b for b in batches if b["id"] > last_batch]
             last_event = max([last_event, *(e.id for e in news[0])])
@@ -182,7 +182,7 @@ class Running:
         planned, committed = self.files.last_planned(), self.files.last_committed()
         os.kill(driver, signal.SIGKILL)
         self.kills += 1
-        half = f"batch {planned} was half done" if planned > committed else f"behind batch {committed}"
+        half = f"batch {planned} was half done" if planned > committed else f"after batch {committed}"
         tell(f"[bold red]kill -9[/] of the driver, process {driver}: {half}")
 
 
@@ -196,7 +196,7 @@ def work_and_kill(running: Running, chance: random.Random) -> None:
             tell(
                 f"batch {news['batch']:2}: {news['rows']:,} lines, {news['state_rows']:,} words in the state"
             )
-            warm += 1  # the first batch of an attempt is slow, and says nothing of how long the next takes
+            warm += 1  # the first batch of an attempt is slow, and does not show how long the next takes
             if plan and news["batch"] >= plan[0] and warm > 1:
                 del plan[0]
                 kill_at = time.monotonic() + chance.uniform(0, 1.2 * news["seconds"])

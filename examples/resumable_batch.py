@@ -1,4 +1,4 @@
-"""A batch job of several stages that goes on at the stage at which it was killed.
+"""A batch job of several stages that resumes at the stage at which it was killed.
 
     weir run examples/resumable_batch.py STAGES
     python examples/resumable_batch.py STAGES
@@ -8,9 +8,9 @@ STAGES is a folder of SQL scripts, one stage each, which are run in the order of
     1-clean.sql   INSERT OVERWRITE DIRECTORY 'clean' USING parquet SELECT ... FROM csv.`orders`
     2-sum.sql     INSERT OVERWRITE DIRECTORY 'sums' USING parquet SELECT ... FROM parquet.`clean`
 
-Each batch runs one stage, and the user state says which are done. A stage that was half done when the
+Each batch runs one stage, and the user state records which are done. A stage that was half done when the
 driver died is run again, those before it are not: so a stage must overwrite what it makes. The job
-ends behind the last stage; add more scripts and start it again, and it runs only those.
+ends after the last stage; add more scripts and start it again, and it runs only those.
 """
 
 import sys

@@ -3,11 +3,11 @@
     nc -lk 9999                        # in one terminal: type words here
     weir run examples/wordcount.py     # in another; or: python examples/wordcount.py
 
-Another server than localhost:9999 is given behind the file: `examples/wordcount.py HOST PORT`.
+Another server than localhost:9999 is given after the file: `examples/wordcount.py HOST PORT`.
 
 weir's socket journals each line before Spark sees it. So kill it as you like, the driver or, with
-kill -9, the supervisor: after `weir run` again the counts go on where they were. What the server
-sends while nobody is connected can't be asked for again. The console is at least once: a batch that
+kill -9, the supervisor: after `weir run` again the counts resume where they were. What the server
+sends while no one is connected can't be read again. The console is at least once: a batch that
 runs again is shown again. A word count whose output is kept is `wordcount_files.py`.
 """
 

@@ -5,7 +5,7 @@
 
 TEXT is a folder of text files, COUNTS the folder for the result. Every batch writes the words whose
 count it changed; the newest row of a word is its count. The job ends when every file was read; start
-it again when there are more, and it goes on where it was.
+it again when there are more, and it resumes where it was.
 """
 
 import sys

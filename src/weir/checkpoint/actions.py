@@ -221,7 +221,7 @@ class Actions:
             case f.Sweep():
                 self.aside(partial(self.snapshots.sweep, self.retained.all()))
             case _:
-                raise AssertionError(f"nobody carries out {action}")
+                raise AssertionError(f"nothing carries out {action}")
         return ()
 
     def aside(self, work: Callable[[], None]) -> None:

@@ -248,7 +248,7 @@ class PostgresSink:
                 self._fence.check(self._ledger)
                 if self._ledger.last <= to:
                     return Outcome.ALREADY_DONE
-                assert self._target is not None, "a sink is rewound behind `open`, which knows the table"
+                assert self._target is not None, "a sink is rewound after `open`, which knows the table"
                 self._fence.rewinds(to)
                 self._tables.take_back(connection, self._wanted, self._target, to)
                 if self._dead_letter is not None:
