@@ -39,7 +39,7 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name in ("sinks", "sources"):
-        found: Any = import_module(f"weir.job.{name}")
+        found: Any = import_module(f"weir.{name}")
     elif name in _HOMES:
         found = getattr(import_module(_HOMES[name]), name)
     else:

@@ -23,10 +23,11 @@ from weir.errors import DatabaseError, FencedError, LoginRefusedError, RefusedRo
 from weir.ids import Attempt, BatchId, Run, Token
 from weir.protocol.ledger import Ledger, Staged
 from weir.sinks import Outcome
-from weir.sinks.postgres import copying
+from weir.sinks.postgres import task as copying
 from weir.sinks.postgres.database import SETTINGS, Address, Database, connect
-from weir.sinks.postgres.sink import Moved, PostgresSink
-from weir.sinks.postgres.tables import Recorded
+from weir.sinks.postgres.sink import PostgresSink
+from weir.sinks.postgres.staging_table import Recorded
+from weir.sinks.postgres.user_table import Moved
 
 Row = Mapping[str, Any]
 KV = T.StructType([T.StructField("k", T.StringType()), T.StructField("v", T.LongType())])

@@ -15,7 +15,7 @@ from weir.errors import DatabaseError, LostStagingError, SinkMismatchError
 from weir.ids import BatchId
 from weir.protocol.ledger import Staged
 from weir.sinks import Outcome
-from weir.sinks.postgres import copying
+from weir.sinks.postgres import task as copying
 from weir.sinks.postgres.sink import PostgresSink
 
 ZERO = Staged(BatchId(0), TOKEN)

@@ -281,6 +281,14 @@ def test_all_names_of_the_package_are_there() -> None:
         getattr(weir, "sink")  # noqa: B009
 
 
+@pytest.mark.parametrize("name", ["sinks", "sources"])
+def test_a_package_of_public_names_is_found_before_anything_else_is_imported(
+    name: str, tmp_path: Path
+) -> None:
+    done = run_python(f"from weir import {name}; print({name}.__name__)", tmp_path)
+    assert done.stdout == f"weir.{name}\n", done.stderr
+
+
 def test_weir_list_loads_little(tmp_path: Path) -> None:
     """It answers in a third of a second; most of that is Typer, rich and the settings."""
     code = f"""

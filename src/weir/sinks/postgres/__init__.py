@@ -1,17 +1,22 @@
 """PostgreSQL: each batch once, in one table; appended, or merged by a key.
 
-database.py    connections, transactions, and what errors mean
-types.py       Spark's types and PostgreSQL's
-catalogue.py   the user's table, looked at or created
-tables.py      weir's own tables beside it, and the statements that move a batch
-copying.py     what the executors do
-sink.py        the contract
+sink.py            the contract, over the rest
+table.py           what the author asked for, and the table that fits
+catalogue.py       the user's table is checked, or created
+ledger.py          weir's own tables beside it
+staging_table.py   where the executors copy a batch to, and the record that it is complete
+task.py            what the executors do
+user_table.py      rows move into the user's table, and out of it
+types.py           Spark's types and PostgreSQL's
+database.py        connections, transactions, and what errors mean
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
+
+from weir.errors import PreflightError
 
 if TYPE_CHECKING:
     from weir.sinks.postgres.sink import PostgresSink
@@ -32,34 +37,41 @@ def postgres(
 ) -> PostgresSink:
     """Write each batch to a table of PostgreSQL, by default exactly once.
 
-    Without `key` rows are appended, and `batch_column` of the table tells their batch, by which a
+    Without `key` rows are appended, and `batch_column` of the table holds their batch, by which a
     rollback finds them; with None there is no such column and no rollback. With `key` (the table's
     columns, which a unique index must cover) a row replaces the one with its key, and of several in one
     batch the last counts; where the boolean column `delete` of the frame is true, it is deleted.
     `columns` names the frame's columns to write, or maps them to the table's. `create` creates the table
     if it is missing, and adds the batch column. A row that the database does not take fails the
-    batch; with `dead_letter` it goes to that table, and the rest goes on.
+    batch; with `dead_letter` it goes to that table, and the others are written.
 
     With `delivery="at_least_once"` the executors append to the table itself, inside the batch: sooner and
-    cheaper, but readers see half a batch, and a batch that runs again is there twice.
+    cheaper, but readers see half a batch, and a batch that runs again is written twice.
 
     weir's own tables are in `schema` of the same database. `table` is "table", "schema.table" or
     ("schema", "table"), taken exactly as written.
     """
-    # loads pyspark, which a process that only looks at a job must not need
-    from weir.sinks.postgres import catalogue  # noqa: PLC0415
-    from weir.sinks.postgres.catalogue import Name, Wanted, written_columns  # noqa: PLC0415
+    try:
+        import psycopg  # noqa: F401, PLC0415  an extra
+    except ImportError as error:
+        raise PreflightError(
+            what="weir.sinks.postgres can't be used",
+            why=f"psycopg is missing: {error}",
+            todo="pip install 'weir[postgres]'",
+        ) from error
+    # loads pyspark, which a process that only displays a job must not need
     from weir.sinks.postgres.database import Address  # noqa: PLC0415
     from weir.sinks.postgres.sink import PostgresSink  # noqa: PLC0415
+    from weir.sinks.postgres.table import Name, Wanted, refuse, written_columns  # noqa: PLC0415
 
     keys = (key,) if isinstance(key, str) else tuple(key or ())
     if delete and not keys:
-        catalogue.refuse("?", repr(table), "delete= needs a key", "give the table's key: key=[...]")
+        refuse("?", repr(table), "delete= needs a key", "give the table's key: key=[...]")
     if delivery not in ("exactly_once", "at_least_once"):
-        catalogue.refuse("?", repr(table), f"there is no delivery {delivery!r}", 'use "exactly_once"')
+        refuse("?", repr(table), f"there is no delivery {delivery!r}", 'use "exactly_once"')
     if delivery == "at_least_once" and keys:
         todo = "leave delivery= out: merging by a key is exactly once"
-        catalogue.refuse("?", repr(table), "rows with a key are not merged inside the batch", todo)
+        refuse("?", repr(table), "rows with a key are not merged inside the batch", todo)
     wanted = Wanted(
         table=Name.parse(table),
         key=keys,

@@ -13,36 +13,35 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
+
+import psycopg
+from psycopg import conninfo, sql
 
 from weir.errors import (
     DatabaseError,
     LoginRefusedError,
     OutcomeUnknownError,
-    PreflightError,
     SinkMismatchError,
     WeirError,
 )
 from weir.text import without_secrets, without_this
 
-if TYPE_CHECKING:
-    import psycopg
-
-    Connection = psycopg.Connection[tuple[Any, ...]]
+Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 SETTINGS = {
     "timezone": "UTC",  # timestamps are copied as UTC, without a zone
     "datestyle": "ISO, YMD",
     "idle_in_transaction_session_timeout": "30s",  # a driver that is frozen in a commit releases it then
 }
-"""What every transaction counts on; not of the session, which a pooler may share."""
+"""Set for every transaction; not for the session, which a pooler may share."""
 _DURABLE = (
     "SELECT set_config('synchronous_commit', 'on', true) "
     "WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')"
 )
-"""Spark decides for what is recorded: no server may lose it that answered before it was on its disk."""
+"""Spark decides for what is recorded: no server may confirm it before it is on its disk, and lose it."""
 _LOCK_TIMEOUT = "SELECT set_config('lock_timeout', '5min', true) WHERE current_setting('lock_timeout') = '0'"
-"""Nobody waits for a lock for ever without a message; the user, the database or the url may set another."""
+"""Nobody waits for a lock forever without a message; the user, the database or the url may set another."""
 _CONNECTION = {
     "connect_timeout": 10,
     "application_name": "weir",
@@ -51,16 +50,16 @@ _CONNECTION = {
     "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
 }
-"""What the url may set otherwise. A machine that vanishes closes no connection: without these the sink
-would wait for its answer for hours. The last one, in milliseconds, bounds how long nothing is heard of
-the machine, and how long a server may take nothing of what is sent; where a system does not have it,
-the three before it do the former."""
+"""Defaults that the url may change. A machine that vanishes closes no connection: without these the sink
+would wait for its answer for hours. The last one, in milliseconds, bounds how long the machine may be silent,
+and how long it may accept nothing that is sent; where a system does not have it, the three before it do the
+former."""
 _HOSTS, _PORTS = re.compile(r"[\w.,:/\-]*"), re.compile(r"[\d,]*")
 _SHOWN = 500
 _IDLE_KEPT = 2
 _REFUSES_ROWS = ("22", "23", "44", "P0", "54000")
-"""How an SQLSTATE begins that speaks of a row: data, integrity, a view's check, an error raised by a trigger,
-a value too long for its index."""
+"""How an SQLSTATE about a row begins: data, integrity, a view's check, an error raised by a trigger, a value
+too long for its index."""
 _REFUSES_US = ("28", "3D")
 _MISFITS = ("0A", "3F", "42")
 _OWN_TABLES = r"\.(ledger|delivered|staged|refused|before_\d+|s\d+_\d+_\d+_\d+)\b"
@@ -100,9 +99,8 @@ class Address:
 
 def _parts(url: str) -> dict[str, str] | None:
     """What the url says; None where a part of a password may have been taken for something else."""
-    psycopg = _psycopg()
     try:
-        parts = {key: str(value) for key, value in psycopg.conninfo.conninfo_to_dict(url).items()}
+        parts = {key: str(value) for key, value in conninfo.conninfo_to_dict(url).items()}
     except psycopg.Error:
         return None
     shown = [parts.get(key, "") for key in ("host", "hostaddr", "user", "dbname")]
@@ -112,10 +110,9 @@ def _parts(url: str) -> dict[str, str] | None:
 
 def connect(address: Address, verb: str, *, query: str = "?") -> Connection:
     """A new connection for the sink of a query; no transaction is open."""
-    psycopg = _psycopg()
     try:
-        chosen = psycopg.conninfo.conninfo_to_dict(address.url)
-        defaults = {key: value for key, value in _CONNECTION.items() if key not in chosen}
+        chosen = conninfo.conninfo_to_dict(address.url)
+        defaults: dict[str, Any] = {key: value for key, value in _CONNECTION.items() if key not in chosen}
         connection: Connection = psycopg.connect(address.url, client_encoding="utf8", **defaults)
     except psycopg.Error as error:
         raise translate(error, address, verb, query=query) from None
@@ -125,14 +122,16 @@ def connect(address: Address, verb: str, *, query: str = "?") -> Connection:
 
 def begin(connection: Connection) -> None:
     """Begin a transaction with the settings that every step counts on; raises what psycopg raises."""
-    settings = [f"SET LOCAL {key} = '{value}'" for key, value in SETTINGS.items()]
-    connection.execute("; ".join([*settings, _DURABLE, _LOCK_TIMEOUT]).encode())
+    settings = [
+        sql.SQL("SET LOCAL {} = {}").format(sql.Identifier(key), value) for key, value in SETTINGS.items()
+    ]
+    connection.execute(sql.SQL("; ").join([*settings, sql.SQL(_DURABLE), sql.SQL(_LOCK_TIMEOUT)]))
 
 
 def translate(
     error: psycopg.Error, address: Address, verb: str, *, query: str = "?", schema: str = ""
 ) -> WeirError:
-    """What an error of the database means for the sink of a query, without secrets.
+    """The error of weir for an error of the database, without secrets.
 
     `schema` is where weir's own tables are. When one of them is missing, a standby may have taken over that
     never had it, or somebody deleted it: the next start makes it again, and finds out what is lost.
@@ -157,7 +156,7 @@ def _own_is_missing(state: str, reason: str, schema: str) -> bool:
 
 
 def refuses_row(error: psycopg.Error) -> bool:
-    """Whether the database speaks of a row that it does not take."""
+    """Whether the error is about a row that the database does not take."""
     return (error.sqlstate or "").startswith(_REFUSES_ROWS)
 
 
@@ -165,14 +164,14 @@ def scrubbed(text: str, address: Address) -> str:
     """The first line of a text, without the password, should it ever be in it."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "no reason was given")
     with suppress(Exception):
-        word = _psycopg().conninfo.conninfo_to_dict(address.url).get("password")
+        word = conninfo.conninfo_to_dict(address.url).get("password")
         line = without_this(line, str(word or ""))
     line = without_secrets(line)
     return line if len(line) <= _SHOWN else line[:_SHOWN] + "..."
 
 
 class Database:
-    """A few connections that are used again. For any thread."""
+    """A few connections that are reused. For any thread."""
 
     def __init__(self, address: Address, schema: str = "") -> None:
         self.address = address
@@ -182,7 +181,12 @@ class Database:
         """Whose sink this is, for messages; known once the sink is opened."""
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
-        weakref.finalize(self, _close, self._idle)  # a sink ends with the run that it was made for
+
+        def close(connections: list[Connection] = self._idle) -> None:
+            for connection in connections:
+                connection.close()
+
+        weakref.finalize(self, close)  # a sink ends with the run that it was made for
 
     @contextmanager
     def transaction(self, verb: str) -> Iterator[Connection]:
@@ -190,7 +194,6 @@ class Database:
 
         Raises `DatabaseError` when it did not happen, `OutcomeUnknownError` when nobody knows.
         """
-        psycopg = _psycopg()
         connection = self._begin(verb)
         try:
             yield connection
@@ -204,7 +207,6 @@ class Database:
         self._give_back(connection)
 
     def _commit(self, connection: Connection, verb: str) -> None:
-        psycopg = _psycopg()
         try:
             connection.commit()
         except psycopg.Error as error:
@@ -216,7 +218,6 @@ class Database:
 
     def _begin(self, verb: str) -> Connection:
         """A connection in a new transaction; one that has died since it was used last is replaced."""
-        psycopg = _psycopg()
         while True:
             with self._lock:
                 used = self._idle.pop() if self._idle else None
@@ -240,21 +241,3 @@ class Database:
                 self._idle.append(connection)
                 return
         connection.close()
-
-
-def _close(connections: list[Connection]) -> None:
-    for connection in connections:
-        connection.close()
-
-
-def _psycopg() -> Any:
-    try:
-        import psycopg  # noqa: PLC0415  an extra
-        import psycopg.conninfo  # noqa: PLC0415
-    except ImportError as error:
-        raise PreflightError(
-            what="weir.sinks.postgres can't be used",
-            why=f"psycopg is missing: {error}",
-            todo="pip install 'weir[postgres]'",
-        ) from error
-    return psycopg

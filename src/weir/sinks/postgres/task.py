@@ -1,8 +1,8 @@
-"""The executors' side: Arrow becomes CSV becomes rows of a staging table.
+"""What the executors do: Arrow becomes CSV becomes rows of a staging table.
 
-Each task copies its rows under its own task id, in transactions of some ten thousand rows. Which tasks
-count the driver decides: a task that ran twice, or died half-way, leaves rows that nobody moves. A
-chunk with a row that the database does not take is halved until that row stands alone.
+Each task copies its rows under its own task id, in transactions of some ten thousand rows. The driver decides
+which tasks count: a task that ran twice, or died half-way, leaves rows that nobody moves. A chunk with a row
+that the database does not take is halved until that row stands alone.
 
 What a task reports is checked by the driver against what the server has when the staging is recorded:
 a server that crashed or was replaced in between may lack rows that it had confirmed to the task.
@@ -19,13 +19,18 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from weir.sinks.postgres.database import Address, begin, connect, refuses_row, scrubbed, translate
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+from pyarrow import compute, csv
+from pyspark import TaskContext
+
+from weir.sinks.postgres.database import Address, Database, begin, connect, refuses_row, scrubbed, translate
+from weir.sinks.postgres.staging_table import StagingTable
+from weir.sinks.postgres.table import Column, Target, Wanted, quoted
 from weir.sinks.postgres.types import Form
 
 if TYPE_CHECKING:
-    import psycopg
-    import pyarrow as pa
-
     from weir.sinks.postgres.database import Connection
 
 CHUNK_ROWS = 50_000
@@ -79,35 +84,46 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Staging:
-    """All that a task must know to copy its rows."""
+class CopyTask:
+    """Everything that a task needs to copy its rows."""
 
     address: Address
-    copy: str
+    staging: StagingTable
+    copy: sql.Composed
     """The COPY statement; its columns: those of `leads`, the row's number if wanted, then the frame's."""
-    refuse: str
-    """The INSERT of a refused row: task, reason, column, value, row."""
-    names: tuple[str, ...]
-    """The frame's columns, in order, under their names in the table."""
-    forms: tuple[Form, ...]
+    columns: tuple[Column, ...]
+    """The frame's columns, in order."""
     leads: tuple[int, ...] | None
-    """What stands in front of each row; None: the task's id."""
+    """What each row begins with; None: the task's id."""
     numbered: bool
-    limits: tuple[int | None, ...]
-    """How many characters each column takes."""
-    mark: str
-    """The INSERT that counts the rows of a chunk, where they do not go to a staging table; else ""."""
+    marks: bool
+    """The rows of a chunk are counted in the staging table, because they go to the table at once."""
     query: str
-    schema: str
-    """Where weir's own tables are."""
     keep_refused: bool
     """Refused rows are kept apart; otherwise the first one is reported, and ends the task."""
 
+    @classmethod
+    def into(
+        cls, staging: StagingTable, target: Target, wanted: Wanted, database: Database, *, keep_refused: bool
+    ) -> CopyTask:
+        """The task that fills a staging table, or with `at_once` the user's own."""
+        numbered, leads = bool(wanted.key), None
+        copy = staging.copy(target, numbered=numbered)
+        if wanted.at_once:
+            extra = [wanted.extra] if wanted.extra else []
+            leads = (int(staging.batch),) if extra else ()
+            copy = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(
+                target.name.identifier, quoted([*extra, *target.names])
+            )
+        return cls(
+            *(database.address, staging, copy, target.staged, leads, numbered),
+            marks=wanted.at_once,
+            query=database.query,
+            keep_refused=keep_refused,
+        )
+
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """For `mapInArrow`: copy a partition, give one row of `DONE`."""
-        import pyarrow as pa  # noqa: PLC0415
-        from pyspark import TaskContext  # noqa: PLC0415
-
         context = TaskContext.get()
         assert context is not None, "this runs in a task of Spark's"
         done = Task(self, context.taskAttemptId()).copy(batches)
@@ -124,10 +140,10 @@ class Staging:
 
 
 class Task:
-    """One task's copying into one staging table."""
+    """One run of such a task."""
 
-    def __init__(self, staging: Staging, task: int) -> None:
-        self._staging = staging
+    def __init__(self, plan: CopyTask, task: int) -> None:
+        self._plan = plan
         self.task = task
         self.rows = 0
         self.refused = 0
@@ -137,8 +153,6 @@ class Task:
 
     def copy(self, batches: Iterable[pa.RecordBatch]) -> Task:
         """Copy them all; the last transaction makes all before it durable."""
-        import psycopg  # noqa: PLC0415
-
         rows = (batch for batch in batches if batch.num_rows)
         try:
             for first in rows:
@@ -147,9 +161,10 @@ class Task:
                     break
             self._flush()
         except psycopg.Error as error:
-            query, schema = self._staging.query, self._staging.schema
-            address = self._staging.address
-            raise translate(error, address, "copy rows", query=query, schema=schema) from error
+            plan = self._plan
+            raise translate(
+                error, plan.address, "copy rows", query=plan.query, schema=plan.staging.schema
+            ) from error
         finally:
             if self._connection is not None:
                 self._connection.close()
@@ -157,23 +172,21 @@ class Task:
 
     def _copy_chunk(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Copy some of them in one transaction, each as it comes: the server works while Spark does."""
-        import psycopg  # noqa: PLC0415
-
         if self._connection is None:
-            self._connection = connect(self._staging.address, "copy rows", query=self._staging.query)
+            self._connection = connect(self._plan.address, "copy rows", query=self._plan.query)
         connection, seen, rows = self._connection, [], 0
         try:
             begin(connection)
             connection.execute("SET LOCAL synchronous_commit = off")
-            with connection.cursor().copy(self._staging.copy.encode()) as copy:
+            with connection.cursor().copy(self._plan.copy) as copy:
                 for batch in batches:
                     seen.append(batch)  # first: the error for a row may come with this very write
                     copy.write(self._csv(batch, self.rows + self.refused + rows))
                     rows += batch.num_rows
                     if rows >= CHUNK_ROWS:
                         break
-            if self._staging.mark:
-                connection.execute(self._staging.mark.encode(), (self.task, rows))
+            if self._plan.marks:
+                connection.execute(self._plan.staging.mark(self.task, rows))
             connection.commit()
             self.rows += rows
         except psycopg.Error as error:
@@ -187,9 +200,15 @@ class Task:
     ) -> None:
         """Copy what the database takes of rows of which it has refused some."""
         if sum(batch.num_rows for batch in seen) == 1:
-            row, address = self._row(seen[0]), self._staging.address
-            self._refuse(connection, Refusal.of(error, row, address, connection))
-        for half in _halves(seen):
+            names = [column.name for column in self._plan.columns]
+            row = dict(zip(names, seen[0].to_pylist()[0].values(), strict=True))
+            self._refuse(connection, Refusal.of(error, row, self._plan.address, connection))
+            return
+        halves: list[Sequence[pa.RecordBatch]] = [seen[: len(seen) // 2], seen[len(seen) // 2 :]]
+        if len(seen) == 1:
+            middle = seen[0].num_rows // 2
+            halves = [[seen[0].slice(0, middle)], [seen[0].slice(middle)]]
+        for half in halves:
             if self.refusal is None:
                 self._copy_chunk(half)
 
@@ -206,42 +225,32 @@ class Task:
             self._connection.commit()
 
     def _refuse(self, connection: Connection, refusal: Refusal) -> None:
-        if not self._staging.keep_refused:
+        if not self._plan.keep_refused:
             self.refusal = refusal
             return
-        values = (self.task, refusal.reason, refusal.column, refusal.value, refusal.row)
-        connection.execute(self._staging.refuse.encode(), values)
+        values = (refusal.reason, refusal.column, refusal.value, refusal.row)
+        connection.execute(self._plan.staging.refuse(self.task, *values))
         connection.commit()
         self.refused += 1
 
-    def _row(self, batch: pa.RecordBatch) -> dict[str, Any]:
-        return dict(zip(self._staging.names, batch.to_pylist()[0].values(), strict=True))
-
     def _csv(self, batch: pa.RecordBatch, first: int) -> memoryview:
-        import pyarrow as pa  # noqa: PLC0415
-        from pyarrow import csv  # noqa: PLC0415
-
-        leads = (self.task,) if self._staging.leads is None else self._staging.leads
+        leads = (self.task,) if self._plan.leads is None else self._plan.leads
         columns = [pa.repeat(pa.scalar(lead, pa.int64()), batch.num_rows) for lead in leads]
-        if self._staging.numbered:
+        if self._plan.numbered:
             columns.append(pa.array(range(first, first + batch.num_rows), pa.int64()))
         columns += [
-            _written(column, form, limit)
-            for column, form, limit in zip(
-                batch.columns, self._staging.forms, self._staging.limits, strict=True
-            )
+            _written(values, column.form, column.limit)
+            for values, column in zip(batch.columns, self._plan.columns, strict=True)
         ]
-        made = pa.RecordBatch.from_arrays(columns, [str(number) for number in range(len(columns))])
+        written = pa.RecordBatch.from_arrays(columns, [str(number) for number in range(len(columns))])
         out = pa.BufferOutputStream()
         # texts are always quoted and null never is, so an empty text is no null; a backslash is itself
-        csv.write_csv(made, out, csv.WriteOptions(include_header=False, quoting_style="needed"))
+        csv.write_csv(written, out, csv.WriteOptions(include_header=False, quoting_style="needed"))
         return memoryview(out.getvalue())
 
 
 def _written(column: pa.Array, form: Form, limit: int | None) -> pa.Array:
     """The column as COPY reads it."""
-    import pyarrow as pa  # noqa: PLC0415
-
     if limit is not None:
         column = _refusable(column, form, limit)
     if form is Form.UTC:
@@ -258,22 +267,18 @@ def _written(column: pa.Array, form: Form, limit: int | None) -> pa.Array:
 def _refusable(column: pa.Array, form: Form, limit: int) -> pa.Array:
     """The texts, those that are too long with a character at the end that is no blank.
 
-    Of blanks beyond its length varchar(n) takes as many as it has room for, and says nothing of the rest.
+    Otherwise varchar(n) would silently cut off blanks beyond its length.
     """
-    import pyarrow as pa  # noqa: PLC0415
-    from pyarrow import compute  # noqa: PLC0415
-
     if form is Form.ARRAY:
-        texts = ([_marked(v, limit) for v in values] if values else values for values in column.to_pylist())
+        texts = (
+            values and [v + "." if v is not None and len(v) > limit else v for v in values]
+            for values in column.to_pylist()
+        )
         return pa.array(texts, column.type)
     long = compute.greater(compute.utf8_length(column), limit)
     if not compute.any(long).as_py():
         return column
     return compute.if_else(long, compute.binary_join_element_wise(column, ".", ""), column)
-
-
-def _marked(text: str | None, limit: int) -> str | None:
-    return text + "." if text is not None and len(text) > limit else text
 
 
 def array_literal(values: Iterable[Any]) -> str:
@@ -305,13 +310,6 @@ def _columns_of_constraint(error: psycopg.Error, connection: Connection) -> list
     return [str(name) for (name,) in found]
 
 
-def _halves(chunk: Sequence[pa.RecordBatch]) -> list[Sequence[pa.RecordBatch]]:
-    if len(chunk) > 1:
-        return [chunk[: len(chunk) // 2], chunk[len(chunk) // 2 :]]
-    half = chunk[0].num_rows // 2
-    return [[chunk[0].slice(0, half)], [chunk[0].slice(half)]] if half else []
-
-
 def _short(text: str, most: int) -> str:
     return text if len(text) <= most else text[:most] + "..."
 
@@ -331,7 +329,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return str(value)
