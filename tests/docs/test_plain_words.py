@@ -1,8 +1,8 @@
 """What a user reads is in plain words: those that the glossary replaced do not come back.
 
 Read are the pages of `docs/` (the reference pages among them: every help text, setting, error form and call
-of REST), the README and its like, the web pages, and every message in the source. Code, names and links are
-left out, and the history in the changelog.
+of REST), the README, the changelog and their like, the web pages, and every message in the source. Code,
+names and links are left out.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MARKUP = re.compile(r"{[%{#].*?[%}#]}|<(script|style).*?</\1>|<[^>]*>", re.DOTAL
 PAGES = sorted(
     [
         *(ROOT / "docs").rglob("*.md"),
-        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "tests/README.md")),
+        *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "tests/README.md")),
         *(ROOT / "examples").glob("*.py"),
         *(path for path in (ROOT / "contrib").iterdir() if path.is_file()),
         *(ROOT / "src" / "weir" / "web" / "templates").glob("*.html"),
