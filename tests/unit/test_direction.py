@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec, resolve_name
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,8 @@ PROTOCOL_MAY = {"protocol", "ids", "errors", "clock"}
 PROTOCOL_MAY_FOREIGN = {"pydantic"}
 
 HEAVY = {"pyspark", "pyarrow", "pandas", "py4j"}
+LATE = HEAVY | {"fastapi", "obstore"}
+"""Only what loads one of these may be imported inside a function."""
 WITHOUT_SPARK = {
     *("protocol", "supervisor", "monitor", "client", "cli", "web", "storage", "config", "savepoint"),
     *("ids", "errors", "clock", "faults", "text", "link", "preflight", "__main__"),
@@ -217,6 +220,28 @@ def test_no_chain_of_imports_leads_to_spark(module: str) -> None:
     loaded = loaded_by(module)
     wrong = [cause for name, cause in loaded.items() if name.split(".")[0] in HEAVY and cause]
     assert not wrong, f"{module} comes to load it: {listed(wrong)}"
+
+
+def reason_of(late: Import) -> str:
+    """The comment at an import, or at the first of the imports that it stands under."""
+    lines = SOURCE.joinpath(*late.importer.split(".")).with_suffix(".py")
+    file = lines if lines.exists() else lines.with_suffix("") / "__init__.py"
+    above = file.read_text("utf-8").splitlines()[: late.line][::-1]
+    block = list(takewhile(lambda line: "import " in line or line.strip().startswith("#"), above))
+    return " ".join(line.partition("#")[2].replace("noqa: PLC0415", "").strip() for line in block).strip()
+
+
+def test_a_late_import_keeps_something_heavy_from_being_loaded_and_says_so() -> None:
+    late = [one for one in INNER if one.where == "function"]
+    light = [
+        one
+        for one in late
+        if (one.importer, one.part) not in DOORS
+        and LATE.isdisjoint(name.split(".")[0] for name in loaded_by(one.target))
+    ]
+    assert not light, "import them at the top:\n" + listed(light)
+    silent = [one for one in late if not reason_of(one)]
+    assert not silent, "say at the import what it loads:\n" + listed(silent)
 
 
 def test_imports_are_found_wherever_they_stand() -> None:

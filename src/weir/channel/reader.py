@@ -100,7 +100,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415  loads pyarrow
 
-        from weir.channel import parquet  # noqa: PLC0415
+        from weir.channel import parquet  # noqa: PLC0415  loads pyarrow
 
         assert isinstance(partition, Share)
         schema, rows = to_arrow_schema(self._schema, timezone="UTC"), int(self._options["batchrows"])

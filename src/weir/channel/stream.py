@@ -35,8 +35,8 @@ def open_stream(
     from pyspark.sql.types import StructField, TimestampType  # noqa: PLC0415
     from pyspark.sql.types import StructType as Struct  # noqa: PLC0415
 
-    from weir.channel import reader  # noqa: PLC0415  loads Spark's data source classes
-    from weir.channel.schema import readable  # noqa: PLC0415
+    from weir.channel import reader  # noqa: PLC0415  loads pyspark
+    from weir.channel.schema import readable  # noqa: PLC0415  loads pyspark
 
     event_time, rows = delays(schema), readable(schema)
     hidden = [StructField(CONTROL, TimestampType())] if event_time else []

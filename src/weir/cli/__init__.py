@@ -17,6 +17,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from weir.cli import say
 from weir.errors import SparkToolError, WeirError, error_form
 
 VERBS = {
@@ -124,8 +125,6 @@ def weir(
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """The entry point: every failure in one form, and an exit code."""
-    from weir.cli import say  # noqa: PLC0415  rich is not needed for '--version' and completion
-
     given = sys.argv[1:] if arguments is None else arguments
     # looked for here, because a command that can't be parsed must be answered in the right form too
     say.speak(say.Form.JSON if "--json" in takewhile(lambda one: one != "--", given) else say.Form.PEOPLE)

@@ -13,6 +13,7 @@ from weir.clock import Clock
 from weir.config import resolve
 from weir.errors import BadValueError
 from weir.storage.open import absolute, is_local, local_path
+from weir.web.site import Site
 
 Port = Annotated[
     str | None,
@@ -42,8 +43,7 @@ def dashboard(
     if settings.rest_port is None:
         reason = "the dashboard needs a port; set one with --port"
         raise BadValueError(key="rest.port", value="off", origin="the settings", reason=reason)
-    from weir.web.server import Server  # noqa: PLC0415  FastAPI only where it is served
-    from weir.web.site import Site  # noqa: PLC0415
+    from weir.web.server import Server  # noqa: PLC0415  loads FastAPI
 
     place = settings.execution_checkpointing_dir
     if is_local(place) and not os.path.isdir(local_path(place)):

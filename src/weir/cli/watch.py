@@ -154,7 +154,7 @@ def serve(
         return
 
     def work() -> None:
-        from weir.web.server import serve_beside  # noqa: PLC0415  FastAPI only where it is served
+        from weir.web.server import serve_beside  # noqa: PLC0415  loads FastAPI
 
         serve_beside(job, config.settings, note, show_link)
 

@@ -23,7 +23,9 @@ from weir.savepoint.verdicts import Before
 from weir.spark.frame_plan import Planned
 from weir.spark.logs import PARTITIONS
 from weir.spark.planner import output_mode_of, refusal
+from weir.spark.relocate import Other, begin, operate
 from weir.spark.reshape import backend_of
+from weir.spark.source_positions import up_to
 from weir.spark.state_schema import operators
 from weir.storage import files
 
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from weir.spark.defaults import Backend
-    from weir.spark.relocate import Other
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class Conversion:
             _remove(left, aside, check)
         queries.mkdir(parents=True, exist_ok=True)
         if not self.query.base:
-            self._begin(spark, brought)
+            begin(spark, brought, len(self.query.sources))
         here = brought
         if self.operates or not self.rewrites:
             here = half if self.rewrites else done
@@ -104,15 +105,9 @@ class Conversion:
         if said:
             raise SurgeryError(query=name, batch=int(self.batch), reason=f"Spark would refuse it: {said}")
 
-    def _begin(self, spark: SparkSession, folder: Path) -> None:
-        from weir.spark.relocate import begin  # noqa: PLC0415  only where something changes
-
-        begin(spark, folder, len(self.query.sources))
-
     def _others(self, spark: SparkSession, aside: Path, folder: Path) -> list[Other]:
         """What comes of other queries, their state at the batch of this one."""
-        from weir.spark.relocate import Other, operate  # noqa: PLC0415
-        from weir.spark.rewrite import rewrite  # noqa: PLC0415  only where something changes
+        from weir.spark.rewrite import rewrite  # noqa: PLC0415  loads pyarrow
 
         found = []
         for name in sorted(self.batches.keys() - {self.query.base}):
@@ -138,8 +133,6 @@ class Conversion:
         return found
 
     def _operate(self, spark: SparkSession, read: Path, write: Path, others: Sequence[Other]) -> None:
-        from weir.spark.relocate import operate  # noqa: PLC0415  only where something changes
-
         elsewhere = {number for number, of in self.query.origins.items() if of != self.query.base}
         order = [None if number in elsewhere else at for number, at in enumerate(self.query.sources)]
         by_place = (self.query.sources_change or not self.query.base) and not self.query.all_named
@@ -161,8 +154,6 @@ class Conversion:
 
     def _logs(self, read: Path) -> dict[int, bytes]:
         """What the sources that the user sets count as read, by folder, where they had read other things."""
-        from weir.spark.source_positions import up_to  # noqa: PLC0415  only where something changes
-
         folders = {
             part.new: part.new if part.folder is None else part.folder
             for part in self.query.of("source")
@@ -176,8 +167,8 @@ class Conversion:
         return found
 
     def _rewrite(self, spark: SparkSession, read: Path, write: Path) -> None:
-        from weir.spark.convert import convert_state  # noqa: PLC0415  only where something changes
-        from weir.spark.rewrite import rewrite  # noqa: PLC0415
+        from weir.spark.convert import convert_state  # noqa: PLC0415  loads pyarrow and pandas
+        from weir.spark.rewrite import rewrite  # noqa: PLC0415  loads pyarrow
 
         there = operators(read, self.batch)
         new = {one.id: one for one in self.planned.shape.operators}

@@ -78,7 +78,7 @@ class Columns:
 
 def records(urls: Iterable[str]) -> Iterator[Record]:
     """The records of staged files, in the order of the files and their rows."""
-    from weir.spark.parquet import open_file  # noqa: PLC0415  pyarrow
+    from weir.spark.parquet import open_file  # noqa: PLC0415  loads pyarrow
 
     for url in urls:
         with open_file(url) as file:
@@ -97,7 +97,7 @@ def of_batch(batch: pa.RecordBatch) -> Iterator[Record]:
 
 def count(urls: Iterable[str]) -> int:
     """The number of records in staged files; raise `FileNotFoundError` when one is gone."""
-    from weir.spark.parquet import open_file  # noqa: PLC0415  pyarrow
+    from weir.spark.parquet import open_file  # noqa: PLC0415  loads pyarrow
 
     rows = 0
     for url in urls:

@@ -78,7 +78,7 @@ class SocketSource:
         self._include_timestamp = include_timestamp
 
     def load(self, spark: SparkSession, place: Place) -> DataFrame:
-        from weir.sources import reader  # noqa: PLC0415  needs pyspark
+        from weir.sources import reader  # noqa: PLC0415  loads pyspark
 
         register(spark, reader.JournalDataSource)
         stream = spark.readStream.format(reader.FORMAT)

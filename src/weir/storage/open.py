@@ -44,6 +44,6 @@ def open_store(url: str) -> Store:
     """Open the store at a path, `file:`, `memory://`, `s3://`, `gs://` or `az://` URL."""
     if is_local(url):
         return LocalStore(local_path(url))
-    from weir.storage.object_store import ObjectStore  # noqa: PLC0415  obstore only where it is used
+    from weir.storage.object_store import ObjectStore  # noqa: PLC0415  loads obstore
 
     return ObjectStore(url)
