@@ -28,6 +28,7 @@ from weir.driver.runs import LearntJob, RunFactory
 from weir.errors import (
     DatabaseError,
     FencedError,
+    InputFilesGoneError,
     InputGoneError,
     LeftBehindError,
     LostInputError,
@@ -48,6 +49,7 @@ from weir.restore import intent, repair
 from weir.restore.fetch import Opened
 from weir.restore.plan import Replan
 from weir.restore.point import Point
+from weir.restore.query_damage import Damage
 from weir.restore.request import RestoreRequest
 from weir.restore.walk import Restoring
 from weir.sinks import Outcome
@@ -292,6 +294,45 @@ def test_a_point_that_the_journal_can_serve_is_restored(socket_job: KeptJob, out
     with pytest.raises(RunsError):
         Start(socket_job, {COUNTS: outputs.sink(COUNTS)}, receiving=receiving()).start()
     assert outputs.last(COUNTS) == 1 and generations.live(socket_job.store, socket_job.job) == 2
+
+
+# files that a source has read
+
+
+def files_job(job: KeptJob, folder: Path, compacted: bool) -> list[Path]:
+    """A checkpoint after two files, and a job that has read two more since."""
+    checkpoint(job, 41, {COUNTS: 1}, '{"logOffset": 1}')
+    folder.mkdir()
+    read = [folder / f"{number} ü.json" for number in range(4)]
+    log = job.root() / "queries/counts/sources/0"
+    entries = {}
+    for number, path in enumerate(read):
+        path.touch()
+        entries[number] = json.dumps({"path": path.as_uri(), "timestamp": 1, "batchId": number})
+        write(log / str(number), f"v1\n{entries[number]}")
+    if compacted:
+        (log / "3").unlink()
+        write(log / "3.compact", "\n".join(["v1", *entries.values()]))
+    return read
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_point_is_refused_where_files_are_gone_that_were_read_since(
+    job: KeptJob, tmp_path: Path, compacted: bool
+) -> None:
+    """They would not be read again, and what they led to would be rewound."""
+    read = files_job(job, tmp_path / "in", compacted)
+    read[0].unlink()
+    assert intend(job, "chk-41") == 2, "the point has what was read before it"
+    generations.drop(job.store, job.job, Generation(2), "a test")
+    read[2].unlink()
+    with pytest.raises(InputFilesGoneError, match=r"2 ü\.json since then"):
+        intend(job, "chk-41")
+    with pytest.raises(InputFilesGoneError):
+        damage = [Damage(COUNTS, "metadata", "is gone")]
+        repair.to_newest(job.store, job.job, damage, job.clock, lambda _: None)
+    assert pending(job) is None
+    assert intend(job, "chk-41", allow_dropped=True) == 3
 
 
 # output that is not there

@@ -28,6 +28,7 @@
     |   |-- RewindBegunError        a restore to a newer point than sinks are being rewound to
     |   |-- OtherInputError         a restore would read other lines in place of those that a savepoint holds
     |   |-- InputGoneError          a restore would need lines that a source's journal no longer has
+    |   |-- InputFilesGoneError     a restore would read files again that were deleted since
     |   |-- NotASavepointError      a place that holds no savepoint that this weir can use
     |   |-- OutsideError            a restore would write outside the job's own directory
     |   |-- SavepointPlaceError     a place that a savepoint can't be written to
@@ -133,6 +134,7 @@ from weir.errors.delivery import (
     ChannelSchemaError,
     DatabaseError,
     FilesNotReadableError,
+    InputFilesGoneError,
     InputGoneError,
     LedgerWentBackError,
     LiveFilesBehindError,
@@ -238,6 +240,7 @@ __all__ = [
     "IllegalMoveError",
     "InconsistentCheckpointError",
     "InconsistentSavepointError",
+    "InputFilesGoneError",
     "InputGoneError",
     "InternalError",
     "JobConnectionError",

@@ -75,6 +75,17 @@ class InputGoneError(UserError):
     )
 
 
+class InputFilesGoneError(UserError):
+    """A restore would read files again that were deleted or moved away; nothing was changed."""
+
+    what_form = "job {job!r} can't be restored from {point}: {count} of the files that follow it are gone"
+    why_form = "query {query!r} has read {file} since then, and its rows would be rewound and could not be read again"
+    hint_form = (
+        "put the files back where they were; or restore a newer point: 'weir checkpoints {job}' lists them;"
+        " to lose their rows: weir restore {job} {point} --allow-non-restored-state"
+    )
+
+
 class OtherInputError(UserError):
     """A restore would read other lines in place of those that a savepoint holds."""
 

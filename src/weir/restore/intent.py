@@ -9,6 +9,7 @@ where it ends, and output that can't be rewound. The plan of the start refuses t
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,6 +23,7 @@ from weir.errors import (
     DamagedCheckpointError,
     DamagedSavepointError,
     FencedError,
+    InputFilesGoneError,
     InputGoneError,
     LostInputError,
     LostStagingError,
@@ -46,6 +48,7 @@ from weir.savepoint.manifest import SavedFile, facts
 from weir.savepoint.place import Place
 from weir.sources import journal
 from weir.spark.checkpoint_files import QueryFiles
+from weir.spark.cut import read_since
 from weir.storage import Created, Store, files, paths
 from weir.storage import generation as generations
 from weir.storage.generation import Origin, RestoreOptions, create_origin, known_origin, read_origin
@@ -53,6 +56,8 @@ from weir.storage.members import JOURNALS
 
 _OUT_OF_REACH = (NotASavepointError, DamagedSavepointError, DamagedCheckpointError)
 """The point may be brought back."""
+_SOURCE_LOG = re.compile(r"(?P<log>queries/[^/]+/sources/\d+)/(?P<entry>\d+)(?:\.compact)?", re.ASCII)
+"""An entry in the log of a file source."""
 _FAILED = (
     UserError,
     StateRewriteError,
@@ -248,8 +253,9 @@ def _check_sources(store: Store, job: JobName, request: RestoreRequest, point: P
     """Raise for a point whose sources can't continue where it ends.
 
     `OtherInputError` where a source has received other lines than a savepoint holds; `InputGoneError`
-    where its journal no longer has what follows the point. The latter is left to the start when state may
-    be dropped or offsets are set: only the job's code says which queries still read the source.
+    where its journal no longer has what follows the point, `InputFilesGoneError` where files are gone that a
+    query has read since. The latter two are left out when state may be dropped or offsets are set: only the
+    job's code says which queries still read the source.
     """
     kept: Iterable[SavedFile] = ()
     if is_place(point.name):
@@ -258,6 +264,7 @@ def _check_sources(store: Store, job: JobName, request: RestoreRequest, point: P
         kept = place.read().files
     if not (request.allow_dropped or request.offsets):
         _check_journals(store, job, point, kept)
+        _check_files(store, job, point, [file.path for file in kept or point.manifest.files()])
 
 
 def check_lines(place: Place, job: Path) -> None:
@@ -315,6 +322,26 @@ def _check_journals(store: Store, job: JobName, point: Point, kept: Iterable[Sav
                 has = f"holds {tail.start} to {tail.stop - 1}" if tail else "is empty"
                 raise InputGoneError(
                     job=job, point=point.name, source=source, query=query, entry=position, has=has
+                )
+
+
+def _check_files(store: Store, job: JobName, point: Point, names: Iterable[str]) -> None:
+    """Raise `InputFilesGoneError` for files that the live queries read after the point and that are gone.
+
+    A file source lists its folder: it would read nothing in their place. `names` are the files of the point.
+    """
+    ends: dict[str, int] = {}
+    for match in filter(None, map(_SOURCE_LOG.fullmatch, names)):
+        ends[match["log"]] = max(int(match["entry"]), ends.get(match["log"], -1))
+    root = files.folder_of(store) / paths.generation(job, generations.live(store, job))
+    for query in point.manifest.queries:
+        for log in sorted(root.glob(f"queries/{query}/sources/*")):
+            since = read_since(log, ends.get(str(log.relative_to(root)), -1)) if log.is_dir() else ()
+            # Of a folder that is not there Spark itself says so.
+            gone = [path for path in since if path.parent.is_dir() and not path.exists()]
+            if gone:
+                raise InputFilesGoneError(
+                    job=job, point=point.name, query=query, count=len(gone), file=gone[0]
                 )
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from weir.ids import BatchId
 from weir.spark.closure import closure
-from weir.spark.logs import CommitEntry, OffsetEntry, OperatorEntry
+from weir.spark.logs import CommitEntry, FileEntry, OffsetEntry, OperatorEntry, file_entries
 from weir.storage import files
 
 _OPERATOR = re.compile(r"state/\d+/_metadata/(metadata|v2/\d+)")
@@ -47,6 +49,24 @@ def commit_of(root: Path, batch: BatchId) -> CommitEntry:
 def format_of(root: Path, batch: BatchId) -> int:
     """The format of the query's state files: 2 has names that are unique to their writer."""
     return commit_of(root, batch).state_format
+
+
+def read_since(log: Path, entry: int) -> Iterator[Path]:
+    """The files of this machine that a file source has read after an entry of its log, in this folder.
+
+    Nothing of the log of another source. What can't be read is left out: whether a log is intact is asked
+    elsewhere.
+    """
+    for number, name in file_entries(path.name for path in log.iterdir()).items():
+        if number <= entry:
+            continue
+        try:
+            found = FileEntry.parse((log / name).read_bytes())
+            read = [urlsplit(one["path"]) for one in found.files if int(one["batchId"]) > entry]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if found.known:
+            yield from (Path(unquote(url.path)) for url in read if url.scheme in ("", "file"))
 
 
 def scratch(near: Path) -> Path:
