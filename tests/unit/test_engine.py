@@ -123,6 +123,17 @@ class Parts(Checkpoints):
         return lambda *_: None
 
 
+class PlayedCoordinator(Parts):
+    """One that writes down when it aborts what was begun."""
+
+    def __init__(self, done: list[str]) -> None:
+        super().__init__()
+        self.done = done
+
+    def prepare(self) -> None:
+        self.done.append("prepare")
+
+
 class PlayedFactory:
     """Makes the runs that a test has set as `next`."""
 
@@ -164,11 +175,19 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Started:
     """Start a supervised engine with these runs; the engine, and what it reports."""
 
     def start(
-        *runs: PlayedRun, again: bool = False, supervised: bool = True
+        *runs: PlayedRun,
+        again: bool = False,
+        supervised: bool = True,
+        coordinator: Parts | None = None,
+        point: object = None,
     ) -> tuple[Engine, list[m.Message]]:
-        opened = SimpleNamespace(live=SimpleNamespace(generation=Generation(1)), manifest=None)
+        opened = SimpleNamespace(live=SimpleNamespace(generation=Generation(1)), manifest=point)
         restoring = SimpleNamespace(
-            open=lambda wanted: opened, underway=lambda _: nullcontext(), check_fork=lambda *_: None
+            open=lambda wanted: opened,
+            underway=lambda _: nullcontext(),
+            check_fork=lambda *_: None,
+            check_sinks=lambda *_: None,
+            go_live=lambda *_: None,
         )
         found = graph.Graph([run.name for run in runs], [], {run.name: () for run in runs})
         made = PlayedFactory(found)
@@ -178,7 +197,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Started:
         for name in ("Claim", "ProgressReports", "Savepoints", "Coordinator"):
             monkeypatch.setattr(module, name, lambda *_: Parts())
         monkeypatch.setattr(module, "learn", lambda *_: learnt)
-        monkeypatch.setattr(module, "_coordinate", lambda *_: Parts())
+        monkeypatch.setattr(module, "_coordinate", lambda *_: coordinator or Parts())
         monkeypatch.setattr(generations, "delivered_elsewhere", lambda *_: {})
         monkeypatch.setattr(SinkStart, "lost", lambda self, _: [])
         told: list[m.Message] = []
@@ -276,3 +295,16 @@ def test_no_sink_is_fenced_when_another_one_refuses(started: Started, step: str)
     with pytest.raises(DatabaseError):
         started(other, PlayedRun("rows", 1, **{step: AWAY}), supervised=False)
     assert "look" in other.done and "open" not in other.done
+
+
+@pytest.mark.parametrize("point", (None, "chk-7"), ids=("resumed", "restored"))
+def test_what_was_begun_is_aborted_after_every_fence_and_before_any_query_runs(
+    started: Started, point: object
+) -> None:
+    runs, done = [PlayedRun("stream"), PlayedRun("counts")], list[str]()
+    for run in runs:
+        run.done = done
+    started(*runs, coordinator=PlayedCoordinator(done), point=point)
+    before, after = done[: done.index("prepare")], done[done.index("prepare") :]
+    assert [before.count(step) for step in ("open", "recover", "start")] == [2, 2, 0], "no one else writes"
+    assert [after.count(step) for step in ("prepare", "open", "recover", "start")] == [1, 0, 0, 2]
