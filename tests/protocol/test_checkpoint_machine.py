@@ -701,6 +701,25 @@ def test_nobody_waits_for_a_checkpoint_that_a_sleeper_begins_behind_its_successo
         check_the_end(world, new)
 
 
+@pytest.mark.parametrize("steps", range(1, 7))
+@pytest.mark.parametrize("fenced", [0, 1])
+def test_what_a_sleeper_begins_before_it_is_fenced_is_aborted(steps: int, fenced: int) -> None:
+    """Its successor is there already, and looks only when the sleeper can enter no barrier any more."""
+    world = World(GRAPHS["two roots"], Mode.ALIGNED)
+    old = Driver(world)
+    old.go_on(100)
+    rows_for_everybody(world, old, 1)
+    old.ask("trigger")
+    old.coordinate(1)  # it has looked at its lease
+    old.leased = False
+    new = Driver(world)
+    new.go_on(fenced)
+    old.coordinate(steps)
+    new.go_on(100)
+    assert {world.status(id) for id in world.ids("begun")} == {Status.ABORTED}
+    check_the_end(world, new)
+
+
 @pytest.mark.parametrize("graph", ["two roots", "deep"])
 def test_nobody_waits_for_a_checkpoint_whose_beginning_had_no_answer(graph: str) -> None:
     """The next one shares its barrier with it, and is aborted when one root has the barrier."""
@@ -761,6 +780,23 @@ def test_a_reader_whose_other_channel_is_slow_is_cut_and_restored_at_the_barrier
             driver.coordinate(steps)
         assert world.completed() == [1, 2]
         check_the_end(world, driver)
+
+
+@pytest.mark.parametrize("slow", ["L", "R"])
+def test_a_channel_is_trimmed_to_where_its_slowest_reader_stands(slow: str) -> None:
+    """Unaligned checkpoints complete while one of two readers has not come far."""
+    world = World(GRAPHS["diamond"], Mode.UNALIGNED, retained=1)
+    driver = Driver(world)
+    driver.go_on(100)
+    for turn in range(6):
+        world.rows["S"] += 1
+        for name in world.graph.order:
+            if name != slow or turn == 1:
+                driver.whole_batch(name)
+        driver.ask("trigger")
+        driver.coordinate(40)
+    assert world.completed() == [6]
+    check_the_end(world, driver)
 
 
 def sleeping(name: str, steps: int) -> tuple[World, Driver]:

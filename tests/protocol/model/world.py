@@ -22,7 +22,7 @@ from weir.channel.log import (
 )
 from weir.channel.position import Mode, Position, Status, positions_in
 from weir.checkpoint import manifest as mf
-from weir.checkpoint.kept_files import reset_readers
+from weir.checkpoint.kept_files import edit_of
 from weir.checkpoint.manifest import Manifest
 from weir.ids import NO_BATCH, BatchId, CheckpointId, job_name
 from weir.protocol.checkpoint import Alignment
@@ -273,10 +273,9 @@ def restored(world: World, id: CheckpointId, elsewhere: bool = False) -> World:
         kind, name, key = path.split("/", 2)
         data = world.pins.get(path)
         assert data is not None, f"checkpoint {id} refers to {path}, which is deleted"
-        if key.startswith("offsets/"):
-            stored = manifest.queries[name].set_back
-            back = {one: Position(entry, CheckpointId(k)) for one, (entry, k) in stored.items()}
-            data = reset_readers(data.decode(), back).encode()
+        edit = edit_of(manifest, path, world.folder)
+        if edit is not None:
+            data = edit(data)
         (made.queries if kind == "queries" else made.channels)[name].create(key, data)
     if not elsewhere:
         for old in world.ids("begun") | world.ids("chk") | world.ids("aborted"):
