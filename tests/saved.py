@@ -6,7 +6,7 @@ from pathlib import Path
 
 from weir.ids import BatchId
 from weir.savepoint.manifest import SavedQuery, Savepoint
-from weir.savepoint.writing import begin
+from weir.savepoint.write import begin
 from weir.spark.closure import closure
 from weir.spark.cut import conf_of, is_operator
 from weir.spark.logs import OperatorEntry

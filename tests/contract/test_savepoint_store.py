@@ -14,7 +14,7 @@ from weir.ids import Attempt, job_name
 from weir.savepoint import object_store as in_store
 from weir.savepoint import place as place_module
 from weir.savepoint import verify as copying
-from weir.savepoint import writing
+from weir.savepoint import write as writing
 from weir.savepoint.manifest import MANIFEST, SavedFile, Savepoint, decode, encode
 from weir.savepoint.object_store import Holder, InStore
 from weir.savepoint.place import Place

@@ -13,8 +13,8 @@ from weir.ids import BatchId, CheckpointId, QueryName
 from weir.protocol import checkpoint_facts as f
 from weir.protocol.checkpoint import AbortReason, Alignment, Found, Pending
 from weir.protocol.checkpoint_facts import Action, Fact
+from weir.protocol.checkpoint_state import Flow, Rules, State, Triggers, Underway, Wish
 from weir.protocol.coordination import _STEPS, step
-from weir.protocol.pending import Flow, Rules, State, Triggers, Underway, Wish
 from weir.protocol.states import CheckpointState
 
 ROOT, READER = QueryName("root"), QueryName("reader")

@@ -22,12 +22,12 @@ from weir.ids import CheckpointId
 from weir.monitor.savepoints import progress_of
 from weir.protocol.messages import SavepointProgress, SavepointTaken
 from weir.protocol.operators import Family, Operator, StateStore
-from weir.savepoint import writing
+from weir.savepoint import write as writing
 from weir.savepoint.manifest import MANIFEST, SavedSink, encode
 from weir.savepoint.place import Place
 from weir.savepoint.take import Facts, QueryFacts, Taken, take
 from weir.savepoint.verify import last_verified
-from weir.savepoint.writing import HIDDEN
+from weir.savepoint.write import HIDDEN
 from weir.storage import paths
 
 SAVED = {"id": 8, "path": "/saved/wordcount-8", "seconds": 1.25, "bytes": 3 * 2**20}

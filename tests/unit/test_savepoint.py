@@ -34,13 +34,13 @@ from weir.ids import Attempt, CheckpointId, Run, Token
 from weir.restore.fetch import fetch_savepoint
 from weir.restore.intent import intend
 from weir.restore.request import RestoreRequest
-from weir.savepoint import writing
+from weir.savepoint import write as writing
 from weir.savepoint.catalogue import entries, scheduled, superfluous
 from weir.savepoint.manifest import MANIFEST, SavedSink, decode, encode
 from weir.savepoint.place import Place
 from weir.savepoint.take import Facts, HaltedError, QueryFacts, Taken, take, unread_entries
 from weir.savepoint.verify import copy, dispose, last_verified, verify
-from weir.savepoint.writing import HIDDEN
+from weir.savepoint.write import HIDDEN
 from weir.sources import journal
 from weir.storage.generation import read_origin
 from weir.storage.local import LocalStore
@@ -273,7 +273,7 @@ def test_a_sweep_that_comes_before_the_lock_is_tried_again(
             os.rmdir(path)
         return opened(path, *given)
 
-    monkeypatch.setattr("weir.savepoint.writing.os.open", overtaken)
+    monkeypatch.setattr("weir.savepoint.write.os.open", overtaken)
     one = writing.begin(str(tmp_path), "a-1", "lineage")
     one.add("queries/q/metadata", [b"x"])
     assert swept and [path.name != Path(swept[0]).name for path in tmp_path.iterdir()] == [True]

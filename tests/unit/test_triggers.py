@@ -7,7 +7,7 @@ import pytest
 from weir.checkpoint.trigger import alignment_of, rules_of
 from weir.config import Settings, changed
 from weir.protocol.checkpoint import Alignment
-from weir.protocol.pending import Rules, Triggers
+from weir.protocol.checkpoint_state import Rules, Triggers
 
 KEY = "execution.checkpointing"
 

@@ -27,7 +27,7 @@ from weir.protocol import checkpoint_facts as f
 from weir.protocol import messages as m
 from weir.protocol.checkpoint import Found
 from weir.protocol.checkpoint_facts import Action, Fact
-from weir.protocol.pending import State
+from weir.protocol.checkpoint_state import State
 from weir.storage.attempts import Lease
 
 LEFT_BEHIND = "files of old checkpoints could not be deleted"

@@ -7,8 +7,8 @@ from typing import Any
 
 from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
 from weir.ids import CheckpointId, QueryName
+from weir.protocol.checkpoint_state import Flow, Underway
 from weir.protocol.messages import CheckpointCompleted
-from weir.protocol.pending import Flow, Underway
 
 
 def manifest_of(

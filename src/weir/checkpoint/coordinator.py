@@ -26,8 +26,8 @@ from weir.ids import BatchId, CheckpointId, QueryName
 from weir.protocol import checkpoint_facts as f
 from weir.protocol import messages as m
 from weir.protocol.checkpoint import AbortReason
+from weir.protocol.checkpoint_state import State, Triggers, Wish
 from weir.protocol.coordination import pause, step
-from weir.protocol.pending import State, Triggers, Wish
 from weir.storage.attempts import Lease
 from weir.storage.generation import Origin
 from weir.storage.paths import Live

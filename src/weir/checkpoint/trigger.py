@@ -15,7 +15,7 @@ from weir.ids import NO_BATCH, BatchId, CheckpointId, QueryName
 from weir.protocol import checkpoint_facts as f
 from weir.protocol.checkpoint import Alignment, Found
 from weir.protocol.checkpoint_facts import Fact
-from weir.protocol.pending import Flow, Place, Rules
+from weir.protocol.checkpoint_state import Flow, Place, Rules
 from weir.spark.closure import GoneError
 
 

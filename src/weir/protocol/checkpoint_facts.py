@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from weir.errors import WeirError
 from weir.ids import BatchId, CheckpointId, QueryName
 from weir.protocol.checkpoint import AbortReason, Alignment, Found
+from weir.protocol.checkpoint_state import Place, Rules, Underway, Wish
 from weir.protocol.messages import Message
-from weir.protocol.pending import Place, Rules, Underway, Wish
 
 
 @dataclass(frozen=True)

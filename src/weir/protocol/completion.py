@@ -8,8 +8,8 @@ from dataclasses import replace
 from weir.ids import CheckpointId, QueryName
 from weir.protocol import checkpoint_facts as f
 from weir.protocol.checkpoint import AbortReason, AckOutcome, Cut, take_ack
+from weir.protocol.checkpoint_state import Place, State, Underway
 from weir.protocol.messages import Noted
-from weir.protocol.pending import Place, State, Underway
 from weir.protocol.states import CheckpointEvent
 from weir.protocol.turn import Turn, abort
 

@@ -19,8 +19,8 @@ from weir.protocol import checkpoint_facts as f
 from weir.protocol import completion, cut
 from weir.protocol.checkpoint import AbortReason, Alignment, Refusal, TriggerFacts, may_trigger
 from weir.protocol.checkpoint_facts import Action, Fact
+from weir.protocol.checkpoint_state import State, Wish
 from weir.protocol.messages import Noted
-from weir.protocol.pending import State, Wish
 from weir.protocol.states import CheckpointState
 from weir.protocol.turn import Turn, abort_all
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from weir.ids import CheckpointId, QueryName
 from weir.protocol import checkpoint_facts as f
 from weir.protocol.checkpoint import AbortReason, Alignment, Pending
+from weir.protocol.checkpoint_state import Underway
 from weir.protocol.messages import CheckpointBegun
-from weir.protocol.pending import Underway
 from weir.protocol.turn import Turn, abort
 
 PATIENCE = 5.0

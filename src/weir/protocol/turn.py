@@ -11,8 +11,8 @@ from weir.ids import CheckpointId
 from weir.protocol import checkpoint_facts as f
 from weir.protocol.checkpoint import COUNTED, AbortReason
 from weir.protocol.checkpoint_facts import Action
+from weir.protocol.checkpoint_state import Outlived, State, Underway
 from weir.protocol.messages import CheckpointAborted
-from weir.protocol.pending import Outlived, State, Underway
 from weir.protocol.states import CHECKPOINT, CheckpointEvent, CheckpointState, move
 
 _REMEMBERED = 100

@@ -22,7 +22,7 @@ from weir.savepoint.about import JobSource, before
 from weir.savepoint.manifest import SavedFile, SavedQuery, Savepoint, facts
 from weir.savepoint.place import Place
 from weir.savepoint.take import with_files
-from weir.savepoint.writing import check_target, remake
+from weir.savepoint.write import check_target, remake
 from weir.spark.closure import closure
 from weir.state.read import scratch
 from weir.storage import files

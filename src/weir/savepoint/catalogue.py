@@ -22,7 +22,7 @@ from weir.savepoint.place import Place
 from weir.savepoint.restorable import Restorable
 from weir.savepoint.take import Taken
 from weir.savepoint.verify import Verified, last_verified
-from weir.savepoint.writing import HIDDEN
+from weir.savepoint.write import HIDDEN
 from weir.storage import Store, open_store, paths, sums
 from weir.storage.log import numbers
 from weir.storage.open import is_local, local_path

@@ -35,7 +35,7 @@ from weir.savepoint.manifest import (
     Savepoint,
 )
 from weir.savepoint.object_store import Holder
-from weir.savepoint.writing import Writing, begin, relative
+from weir.savepoint.write import Writing, begin, relative
 from weir.sources import journal
 from weir.spark.logs import CommitEntry, OffsetEntry, parsed_offset
 from weir.spark.state_schema import described

@@ -18,7 +18,7 @@ from weir.protocol import maps as mapped
 from weir.protocol import offsets as beginnings
 from weir.protocol.compatibility import Fit, Level, Reshape, bare, fit, is_reordered, reshape, same_functions
 from weir.protocol.maps import Maps, Target
-from weir.protocol.matching import OWN, Choice, Pair, match, match_sources
+from weir.protocol.match import OWN, Choice, Pair, match, match_sources
 from weir.protocol.offsets import NOWHERE, Position
 from weir.protocol.restore_plan import NAMED, Part, QueryPlan, RestorePlan, Verdict
 from weir.protocol.shape import PlannedOperator, PlannedSource, Shape

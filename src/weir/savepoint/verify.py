@@ -19,7 +19,7 @@ from weir.savepoint.manifest import MANIFEST, SavedFile, Savepoint, facts
 from weir.savepoint.object_store import discard, is_mark
 from weir.savepoint.place import Place, lacks
 from weir.savepoint.take import Progress, Taken
-from weir.savepoint.writing import begin, delete
+from weir.savepoint.write import begin, delete
 from weir.storage import files, open_store
 
 VERIFIED = "verified.json"

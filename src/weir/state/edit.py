@@ -20,7 +20,7 @@ from weir.ids import BatchId
 from weir.protocol.operators import Operator
 from weir.savepoint.manifest import Savepoint
 from weir.savepoint.place import Place
-from weir.savepoint.writing import check_target, remake
+from weir.savepoint.write import check_target, remake
 from weir.spark import cut
 from weir.spark.logs import PARTITIONS
 from weir.spark.reshape import backend_of

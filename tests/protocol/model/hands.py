@@ -31,7 +31,7 @@ from weir.protocol import checkpoint_facts as f
 from weir.protocol import coordination
 from weir.protocol.checkpoint import AbortReason, Alignment
 from weir.protocol.checkpoint_facts import Action, Fact
-from weir.protocol.pending import Flow, Rules, State, Triggers, Underway, Wish
+from weir.protocol.checkpoint_state import Flow, Rules, State, Triggers, Underway, Wish
 from weir.spark.closure import GoneError
 from weir.storage import Store
 

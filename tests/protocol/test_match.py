@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.planned import AVERAGE, COUNT, SUM, aggregation, dedup, operator, unknown
 from weir.protocol.compatibility import Level, Reshape, fit, reshape, similarity
-from weir.protocol.matching import Matched, match, match_sources
+from weir.protocol.match import Matched, match, match_sources
 from weir.protocol.shape import Computed, PlannedOperator, PlannedSource
 
 
