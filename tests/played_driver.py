@@ -36,7 +36,7 @@ class Driver:
     made: list[Driver]
     scripts: list[Script]
     """What each driver does besides; the last one goes for all that follow."""
-    first: m.Message = m.Described(JOB, {})
+    first: m.Message = m.JobDescribed(JOB, {})
 
     def __init__(self, file: Path, arguments: list[str], name: str, heard: Heard, show: object) -> None:
         self.heard = heard
@@ -49,7 +49,7 @@ class Driver:
     def send(self, message: m.Message) -> None:
         self.got.append(message)
         self._script(self, message)
-        if isinstance(message, m.Stop):
+        if isinstance(message, m.StopQueries):
             self.heard(m.Ended(True))
             self.heard(None)
 
@@ -67,7 +67,7 @@ class Driver:
 
 
 def plays_along(driver: Driver, message: m.Message) -> None:
-    if isinstance(message, m.Start):
+    if isinstance(message, m.StartAttempt):
         driver.heard(m.QueryStarted("counts", 1, -1))
 
 
@@ -81,7 +81,7 @@ def answers(done: bool, **body: Any) -> Script:
 
 
 def restores(driver: Driver, message: m.Message) -> None:
-    if isinstance(message, m.Start):
+    if isinstance(message, m.StartAttempt):
         driver.heard(RESTORED)
     plays_along(driver, message)
 

@@ -16,8 +16,8 @@ from weir.savepoint import place as place_module
 from weir.savepoint import verify as copying
 from weir.savepoint import write as writing
 from weir.savepoint.manifest import MANIFEST, SavedFile, Savepoint, decode, encode
-from weir.savepoint.object_store import Holder, InStore
-from weir.savepoint.place import Place
+from weir.savepoint.object_store import InStore, TakingAttempt
+from weir.savepoint.place import SavepointPlace
 from weir.storage import Created, Store
 from weir.storage.attempts import AttemptLock
 from weir.storage.local import LocalStore
@@ -92,11 +92,11 @@ def own(tmp_path: Path) -> LocalStore:
     return store
 
 
-def holder(own: Store, attempt: int) -> Holder:
-    return Holder(own, JOB, Attempt(attempt))
+def holder(own: Store, attempt: int) -> TakingAttempt:
+    return TakingAttempt(own, JOB, Attempt(attempt))
 
 
-def begun(store: Store, holder: Holder | None = None) -> InStore:
+def begun(store: Store, holder: TakingAttempt | None = None) -> InStore:
     return InStore(store, NAMES, holder)
 
 
@@ -113,7 +113,7 @@ def told(files: tuple[SavedFile, ...]) -> Savepoint:
     return Savepoint.model_validate({"job": JOB, "files": files, **words, **numbers, **rest})
 
 
-def saved(store: Store, holder: Holder | None = None, content: bytes = b"x") -> str:
+def saved(store: Store, holder: TakingAttempt | None = None, content: bytes = b"x") -> str:
     writer = begun(store, holder)
     return writer.finish(written(writer, content)).rpartition("/")[2]
 
@@ -174,7 +174,7 @@ def test_a_taking_that_lives_is_left_alone_by_all_others(own: Store) -> None:
     store = ObjectStore("memory://")
     scheduled = begun(store, holder(own, 2))
     savepoint = written(scheduled)
-    for other in (holder(own, 2), holder(own, 1), Holder(own, job_name("fork"), Attempt(9)), None):
+    for other in (holder(own, 2), holder(own, 1), TakingAttempt(own, job_name("fork"), Attempt(9)), None):
         InStore(store, ["orders-8"], other).give_up()
     assert scheduled.finish(savepoint) and whole(store, "orders-7")
     assert set(store.list("")) == {f"orders-7/{path}" for path in (*FILES, MANIFEST)}
@@ -405,8 +405,8 @@ def test_what_is_left_is_disposed_of_by_hand_and_so_is_a_name_that_is_used_again
     store = ObjectStore("memory://")
     for module in (writing, copying, place_module):
         monkeypatch.setattr(module, "open_store", lambda url: Below(store, url.rpartition("/")[2]))
-    place = Place("s3://bucket/orders-7")
-    monkeypatch.setattr(Place, "url", property(lambda _self: "s3://bucket/orders-7"))
+    place = SavepointPlace("s3://bucket/orders-7")
+    monkeypatch.setattr(SavepointPlace, "url", property(lambda _self: "s3://bucket/orders-7"))
     written(begun(store))
     assert copying.clear(place) and not list(store.list("")) and not copying.clear(place)
     saved(store)

@@ -34,7 +34,7 @@ from weir.restore.convert_savepoint import convert
 from weir.restore.point import of_savepoint
 from weir.restore.request import RestoreRequest
 from weir.savepoint.about import source_of
-from weir.savepoint.place import Place
+from weir.savepoint.place import SavepointPlace
 from weir.spark import session
 from weir.spark.file_sink import described
 from weir.state import edit
@@ -204,15 +204,15 @@ def test_a_new_operator_gets_its_rows_from_a_table_before_the_job_starts(
 ) -> None:
     options = {"state.backend.type": backend}
     old, job = changing.saved(sums, **options), changing.job(once, sums, **options)
-    before = Place(old).read()
+    before = SavepointPlace(old).read()
     place = converted(changing, job, old, "converted")
-    saved = Place(place).read()
+    saved = SavepointPlace(place).read()
     assert [(one.kind, one.rows) for one in saved.queries["counts"].operators] == [
         ("stateStoreSave", 2),
         ("dedupe", 0),
     ]
-    assert (saved.trigger, saved.id, Place(old).read()) == ("convert", before.id, before)
-    assert [Place(place).damage(file) for file in saved.files] == [None] * len(saved.files)
+    assert (saved.trigger, saved.id, SavepointPlace(old).read()) == ("convert", before.id, before)
+    assert [SavepointPlace(place).damage(file) for file in saved.files] == [None] * len(saved.files)
     assert converted(changing, job, place, "again") == "", "it is what the job needs"
 
     table = changing.spark.createDataFrame([(3,), (5,)], "id long")
@@ -230,7 +230,7 @@ def test_a_converted_savepoint_has_the_scale_and_the_queries_that_were_asked_for
     changing.raw = ""
     job = changing.job(once, sums, **{"state.backend.type": "hashmap", "parallelism.default": 3})
     place = converted(changing, job, old, "converted", parallelism=3, allow_dropped=True)
-    saved = Place(place).read()
+    saved = SavepointPlace(place).read()
     assert (saved.backend, saved.parallelism, [*saved.queries]) == ("hashmap", 3, ["counts"])
     assert not [file.path for file in saved.files if "/raw/" in file.path]
     run = changing.goes_on(job, place)
@@ -278,7 +278,7 @@ def test_what_does_not_fit_is_refused_with_nothing_written(changing: Changing) -
     with pytest.raises(RestorePlanError, match="does not fit"):
         changing.job(other_key).start(changing.spark, place)
     assert sorted(str(path) for path in (job / "generations").rglob("*")) == before
-    assert Place(place).read().queries["counts"].shape is not None
+    assert SavepointPlace(place).read().queries["counts"].shape is not None
     changing.add(THEN)
     with changing.job(sums).start(changing.spark) as run:
         run.process_all()
@@ -452,7 +452,7 @@ def test_a_source_of_files_goes_on_where_the_user_says(spark: SparkSession, tmp_
         return made
 
     def saved_batch() -> int:
-        return Place(place).read().queries["counts"].batch
+        return SavepointPlace(place).read().queries["counts"].batch
 
     def sum_of(**offsets: str) -> int:
         """What the job counts when it goes on from the savepoint so; each start begins there again."""

@@ -21,7 +21,7 @@ from weir.ids import BatchId, CheckpointId, JobName, QueryName
 from weir.job.graph import Pipeline
 from weir.protocol.ledger import Staged
 from weir.restore.point import verify as verify_checkpoint
-from weir.savepoint.place import Place
+from weir.savepoint.place import SavepointPlace
 from weir.savepoint.verify import verify
 from weir.sinks import Outcome
 from weir.sinks.files import FilesSink
@@ -75,9 +75,9 @@ def add(folder: Path, *rows: tuple[str, int]) -> None:
 
 def whole(place: str) -> dict[str, Any]:
     """The savepoint is whole, closed under itself, and what it says of its operators is so."""
-    found = verify(Place(place), Clock())
+    found = verify(SavepointPlace(place), Clock())
     assert found.whole, found.damage
-    savepoint = Place(place).read()
+    savepoint = SavepointPlace(place).read()
     for name, query in savepoint.queries.items():
         root, batch = Path(place) / "queries" / name, BatchId(query.batch)
         own = savepoint.files_of(name)
@@ -102,7 +102,7 @@ def test_a_savepoint_of_a_running_graph_is_whole_without_the_job(spark: SparkSes
         (taken,) = run.savepoints
         assert run.active
     shutil.rmtree(tmp_path / "weir")
-    savepoint = Place(place).read()
+    savepoint = SavepointPlace(place).read()
     assert place == taken.path and Path(place).name == f"saved-{savepoint.id}"
     assert (savepoint.trigger, savepoint.job_file) == ("application", "test_savepoints.py")
     assert len(savepoint.job_version) == 12 and savepoint.taken_by == taken.by
@@ -125,7 +125,7 @@ def test_a_moved_savepoint_brings_the_whole_job_back(spark: SparkSession, tmp_pa
         place = run.savepoint(str(tmp_path / "saved"))
         add(tmp_path, ("a", 10), ("d", 4))
         run.process_all()
-        saved = Place(place).read().id
+        saved = SavepointPlace(place).read().id
     moved = shutil.move(place, tmp_path / "elsewhere")
     for _ in range(2):  # and once more behind what the first time became
         with job_in(tmp_path).start(spark, str(moved)) as run:
@@ -147,7 +147,7 @@ def test_a_stop_commits_what_runs_and_saves_exactly_that(spark: SparkSession, tm
         add(tmp_path, ("a", 10), ("d", 4))
         place = run.stop_with_savepoint(drain=True)
         assert not run.active
-    savepoint = Place(place).read()
+    savepoint = SavepointPlace(place).read()
     assert savepoint.trigger == "stop"
     queries = whole(place)
     for name, query in queries.items():
@@ -265,7 +265,7 @@ def test_checkpoints_after_a_restore_elsewhere_of_one_that_shared_its_barrier_ar
         wait(run, "a checkpoint beside it", lambda: begun(here, 2))
         hold.unlink()
         place, second = saving.result(), taking.result()
-    savepoint = Place(place).read()
+    savepoint = SavepointPlace(place).read()
     assert (savepoint.id, second) == (1, 2)
     assert savepoint.queries["raw"].positions["clean"][1] == 2, "they share a barrier"
 

@@ -21,7 +21,7 @@ from weir.checkpoint.manifest import QueryCut
 from weir.checkpoint.pins import Pins
 from weir.errors import StateNotReadableError, StateNotRewritableError
 from weir.ids import BatchId, CheckpointId
-from weir.savepoint.place import Place
+from weir.savepoint.place import SavepointPlace
 from weir.spark.closure import closure
 from weir.spark.cut import is_operator
 from weir.spark.defaults import Backend
@@ -166,9 +166,9 @@ def test_keys_are_deleted_and_begin_anew(
     assert 0 < len(left) < len(start)
     assert (edited.before, edited.after) == (len(start), len(left))
     assert rows(state.read(spark, edited.place)) == left
-    saved = Place(edited.place).read()
+    saved = SavepointPlace(edited.place).read()
     assert (saved.trigger, saved.queries["query"].operators[0].rows) == ("edit", len(left))
-    assert [Place(edited.place).damage(file) for file in saved.files] == [None] * len(saved.files)
+    assert [SavepointPlace(edited.place).damage(file) for file in saved.files] == [None] * len(saved.files)
     location = made(backend).go_on_from(edited.place)
     assert rows(state.read(spark, location)) == model(input, range(CUT + 1, BATCHES), left)
 

@@ -218,7 +218,7 @@ def the_barrier_comes_a_batch_late() -> Iterable[Patch]:
 def late_acks_are_taken() -> Iterable[Patch]:
     true = decide.take_ack
 
-    def mutated(pending: Any, finished: Any, id: CheckpointId, ack: decide.Cut) -> Any:
+    def mutated(pending: Any, finished: Any, id: CheckpointId, ack: decide.Ack) -> Any:
         if id in finished:
             one = Pending(id, decide.Alignment.ALIGNED, 0.0, frozenset({ack.query}), {ack.query: ack})
             return {**pending, id: one}, AckOutcome.SUCCESS
@@ -346,7 +346,7 @@ def an_abort_without_an_answer_is_forgotten() -> Iterable[Patch]:
 
 @mutation
 def what_is_pending_outlives_a_query_that_failed() -> Iterable[Patch]:
-    yield coordination, "_STEPS", without(f.QueryFailed)
+    yield coordination, "_STEPS", without(f.QueryDown)
 
 
 @mutation

@@ -13,7 +13,7 @@ from weir.ids import BatchId, CheckpointId, QueryName
 from weir.protocol import checkpoint_facts as f
 from weir.protocol.checkpoint import AbortReason, Alignment, Found, Pending
 from weir.protocol.checkpoint_facts import Action, Fact
-from weir.protocol.checkpoint_state import Flow, Rules, State, Triggers, Underway, Wish
+from weir.protocol.checkpoint_state import CheckpointWish, CoordinationState, Flow, Rules, Triggers, Underway
 from weir.protocol.coordination import _STEPS, step
 from weir.protocol.states import CheckpointState
 
@@ -32,7 +32,9 @@ ABOUT = {
 FLOW = Flow({ROOT: (), READER: (ROOT,)}, frozenset({ROOT}))
 
 
-def fed(state: State, facts: Sequence[Fact], now: float = 100.0) -> tuple[State, list[Action]]:
+def fed(
+    state: CoordinationState, facts: Sequence[Fact], now: float = 100.0
+) -> tuple[CoordinationState, list[Action]]:
     """The state after these facts, and all that they ask for."""
     asked: list[Action] = []
     for fact in facts:
@@ -41,13 +43,13 @@ def fed(state: State, facts: Sequence[Fact], now: float = 100.0) -> tuple[State,
     return state, asked
 
 
-def new(**rules: float) -> State:
-    return State(FLOW, Rules(**rules), Triggers(100.0))  # type: ignore[arg-type]
+def new(**rules: float) -> CoordinationState:
+    return CoordinationState(FLOW, Rules(**rules), Triggers(100.0))  # type: ignore[arg-type]
 
 
-def begun(state: State) -> State:
+def begun(state: CoordinationState) -> CoordinationState:
     """Checkpoint 1 was asked for and begun."""
-    state, asked = fed(state, [f.Asked(Wish("one")), f.Observed(may_begin=True)])
+    state, asked = fed(state, [f.Asked(CheckpointWish("one")), f.Observed(may_begin=True)])
     (write,) = [one for one in asked if isinstance(one, f.WriteBegun)]
     return fed(state, [f.BegunWritten(write, ONE, "now")])[0]
 
@@ -89,12 +91,12 @@ def test_the_whole_path_of_a_checkpoint() -> None:
     assert not state.pending and state.ended == {ONE: CheckpointState.COMPLETED}
     state, asked = fed(state, [f.Subsumed(subsume, [ONE], 0.1)])
     assert state.ended == {ONE: CheckpointState.SUBSUMED}
-    (answer,) = [one for one in asked if isinstance(one, f.Answer)]
+    (answer,) = [one for one in asked if isinstance(one, f.AnswerWish)]
     assert (answer.id, answer.reason) == (ONE, "")
 
 
 def test_what_was_aborted_can_not_complete_and_nothing_moves() -> None:
-    aborted, _ = fed(begun(new()), [f.QueryFailed(ROOT)])
+    aborted, _ = fed(begun(new()), [f.QueryDown(ROOT)])
     assert aborted.ended == {ONE: CheckpointState.ABORTED}
     with pytest.raises(IllegalMoveError):
         step(aborted, f.ManifestWritten(ONE), 100.0)
@@ -103,7 +105,7 @@ def test_what_was_aborted_can_not_complete_and_nothing_moves() -> None:
 
 @pytest.mark.parametrize("late", [*CUTS, *KEPT, *WRITTEN[:2], f.Declined((ONE,), ""), f.KeepFailed(ONE, "")])
 def test_what_comes_too_late_for_an_aborted_checkpoint_changes_nothing(late: Fact) -> None:
-    aborted, _ = fed(begun(new()), [f.QueryFailed(ROOT)])
+    aborted, _ = fed(begun(new()), [f.QueryDown(ROOT)])
     assert step(aborted, late, 100.0) == (aborted, [])
 
 
@@ -121,7 +123,7 @@ def test_the_state_that_was_given_stays_as_it_is() -> None:
 
 
 def test_an_aborted_beginning_is_written_though_its_record_may_not_be_there() -> None:
-    state, asked = fed(new(), [f.Asked(Wish("one")), f.Observed(may_begin=True)])
+    state, asked = fed(new(), [f.Asked(CheckpointWish("one")), f.Observed(may_begin=True)])
     (write,) = [one for one in asked if isinstance(one, f.WriteBegun)]
     state, asked = fed(state, [f.BegunRefused(write, ONE, "now", "no answer")])
     assert f.WriteAborted(ONE, AbortReason.STORAGE, "no answer") in asked

@@ -12,10 +12,10 @@ from weir.protocol.decide import (
     OF_THE_DRIVER,
     OF_THE_SUPERVISOR,
     AfterDriver,
+    AttemptHolder,
     DriverEnd,
     FailedAt,
     GiveUp,
-    Holder,
     Limits,
     Retry,
     Take,
@@ -33,12 +33,12 @@ from weir.protocol.states import JobState
 
 def test_a_job_that_nobody_holds_may_be_taken() -> None:
     assert may_take(None, 50) == Take()
-    assert may_take(Holder(beat=3, unchanged_for=0, released=True), 50) == Take()
+    assert may_take(AttemptHolder(beat=3, unchanged_for=0, released=True), 50) == Take()
 
 
 def test_a_silent_holder_is_waited_out() -> None:
-    assert may_take(Holder(beat=3, unchanged_for=20, released=False), 50) == Wait(30)
-    assert may_take(Holder(beat=3, unchanged_for=50, released=False), 50) == Take()
+    assert may_take(AttemptHolder(beat=3, unchanged_for=20, released=False), 50) == Wait(30)
+    assert may_take(AttemptHolder(beat=3, unchanged_for=50, released=False), 50) == Take()
 
 
 LIMITS = Limits(poison_batch=2, crash_loop=10)

@@ -13,7 +13,7 @@ from weir.protocol.machine import (
     Gate,
     MachineFailures,
     Probe,
-    Turn,
+    QueryTurn,
     Turns,
     gate,
 )
@@ -112,12 +112,12 @@ def test_queries_start_again_one_after_the_other_in_the_order_in_which_they_are_
     for query, at in (("c", 3.0), ("a", 1.0), ("b", 2.0)):
         turns.add(query, at)
     assert turns.take(0.5, able=True) is None, "none is due"
-    assert turns.take(10.0, able=True) == Turn("a", 9.0)
+    assert turns.take(10.0, able=True) == QueryTurn("a", 9.0)
     assert turns.take(11.0, able=True) is None, "another one starts"
     turns.over("a")
-    assert turns.take(12.0, able=True) == Turn("b", 10.0)
+    assert turns.take(12.0, able=True) == QueryTurn("b", 10.0)
     turns.over("b")
-    assert turns.take(13.0, able=True) == Turn("c", 10.0)
+    assert turns.take(13.0, able=True) == QueryTurn("c", 10.0)
     turns.over("c")
     assert turns.take(14.0, able=True) is None, "each is given out once"
 
@@ -126,9 +126,9 @@ def test_a_start_that_is_never_heard_of_holds_up_the_next_for_a_minute() -> None
     turns = Turns()
     turns.add("a", 0.0)
     turns.add("b", 0.0)
-    assert turns.take(0.0, able=True) == Turn("a", 0.0)
+    assert turns.take(0.0, able=True) == QueryTurn("a", 0.0)
     assert turns.take(Turns.PATIENCE - 1, able=True) is None
-    assert turns.take(Turns.PATIENCE, able=True) == Turn("b", Turns.PATIENCE)
+    assert turns.take(Turns.PATIENCE, able=True) == QueryTurn("b", Turns.PATIENCE)
 
 
 def test_a_query_that_fails_while_it_starts_waits_again_and_lets_the_next_one_start() -> None:
@@ -137,7 +137,7 @@ def test_a_query_that_fails_while_it_starts_waits_again_and_lets_the_next_one_st
     turns.add("b", 1.0)
     turns.take(2.0, able=True)
     turns.add("a", 5.0)
-    assert turns.take(2.0, able=True) == Turn("b", 1.0)
+    assert turns.take(2.0, able=True) == QueryTurn("b", 1.0)
 
 
 @pytest.mark.parametrize(("when_able", "able", "due"), list(product((False, True), repeat=3)))
@@ -146,13 +146,13 @@ def test_only_what_waits_for_the_machine_waits_for_it(when_able: bool, able: boo
     turns.add("q", 10.0, when_able=when_able)
     now = 12.0 if due else 9.0
     assert turns.waiting(now) == ({"q": 2.0} if when_able and due else {})
-    assert turns.take(now, able=able) == (Turn("q", 2.0) if due and (able or not when_able) else None)
+    assert turns.take(now, able=able) == (QueryTurn("q", 2.0) if due and (able or not when_able) else None)
 
 
 def test_the_machine_holds_up_no_query_that_does_not_need_it() -> None:
     turns = Turns()
     turns.add("machine", 0.0, when_able=True)
     turns.add("own", 1.0)
-    assert turns.take(5.0, able=False) == Turn("own", 4.0)
+    assert turns.take(5.0, able=False) == QueryTurn("own", 4.0)
     turns.clear()
     assert turns.take(5.0, able=True) is None and turns.waiting(5.0) == {}

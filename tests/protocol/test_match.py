@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.planned import AVERAGE, COUNT, SUM, aggregation, dedup, operator, unknown
-from weir.protocol.compatibility import Level, Reshape, fit, reshape, similarity
+from weir.protocol.compatibility import FitLevel, Reshape, fit, reshape, similarity
 from weir.protocol.match import Matched, match, match_sources
 from weir.protocol.shape import Computed, PlannedOperator, PlannedSource
 
@@ -142,7 +142,7 @@ def test_nothing_is_matched_twice_and_nothing_is_forgotten(
     its = [pair.new.id for pair in found.pairs] + [one.id for c in found.choices for one in c.new]
     assert sorted(mine + [one.id for one in found.old]) == [one.id for one in old]
     assert sorted(its + [one.id for one in found.new]) == [one.id for one in new]
-    assert all(fit(pair.old, pair.new).level <= Level.MISFIT for pair in found.pairs)
+    assert all(fit(pair.old, pair.new).level <= FitLevel.MISFIT for pair in found.pairs)
 
 
 @given(operators(), st.randoms(use_true_random=False))
@@ -169,24 +169,24 @@ def test_the_order_in_which_they_are_given_does_not_matter(
 @pytest.mark.parametrize(
     ("old", "new", "level"),
     [
-        (dedup(0), dedup(0), Level.SAME),
-        (dedup(0), dedup(0, key="user"), Level.ACCEPTED),
-        (dedup(0), aggregation(0), Level.OTHER),
-        (aggregation(0, COUNT), aggregation(0, COUNT, SUM), Level.RESHAPED),
-        (dedup(0), operator(0, "dedupe", "id string", "__dummy__ void"), Level.MISFIT),
+        (dedup(0), dedup(0), FitLevel.SAME),
+        (dedup(0), dedup(0, key="user"), FitLevel.ACCEPTED),
+        (dedup(0), aggregation(0), FitLevel.OTHER),
+        (aggregation(0, COUNT), aggregation(0, COUNT, SUM), FitLevel.RESHAPED),
+        (dedup(0), operator(0, "dedupe", "id string", "__dummy__ void"), FitLevel.MISFIT),
         (
             operator(0, "symmetricHashJoin", "k string", "a long"),
             operator(0, "symmetricHashJoin", "k string", "a long, b long"),
-            Level.MISFIT,
+            FitLevel.MISFIT,
         ),
         (
             operator(0, "transformWithStateExec", "k string", "n long", properties={"timeMode": "NoTime"}),
             operator(0, "transformWithStateExec", "k string", "n long", properties={"timeMode": "EventTime"}),
-            Level.MISFIT,
+            FitLevel.MISFIT,
         ),
     ],
 )
-def test_how_well_state_fits(old: PlannedOperator, new: PlannedOperator, level: Level) -> None:
+def test_how_well_state_fits(old: PlannedOperator, new: PlannedOperator, level: FitLevel) -> None:
     assert fit(old, new).level is level
 
 
@@ -194,8 +194,8 @@ def test_values_may_gain_fields_where_spark_lets_them() -> None:
     old, new = (
         operator(0, "transformWithStateExec", "k string", value) for value in ("n long", "n long, m long")
     )
-    assert fit(old, new).level is Level.MISFIT
-    assert fit(old, new, evolving=True).level is not Level.MISFIT
+    assert fit(old, new).level is FitLevel.MISFIT
+    assert fit(old, new, evolving=True).level is not FitLevel.MISFIT
 
 
 def test_a_state_variable_that_is_gone_is_told() -> None:
@@ -213,8 +213,8 @@ def test_null_where_no_null_was_does_not_fit() -> None:
     key = old.stores[0].families[0].key_schema
     assert key is not None
     key["fields"][0]["nullable"] = False
-    assert fit(old, new).level is Level.MISFIT
-    assert fit(new, old).level is Level.SAME
+    assert fit(old, new).level is FitLevel.MISFIT
+    assert fit(new, old).level is FitLevel.SAME
 
 
 def test_a_gained_column_begins_as_a_fresh_aggregate_would() -> None:

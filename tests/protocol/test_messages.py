@@ -12,26 +12,26 @@ from weir.protocol.messages import (
     Answered,
     Ask,
     CheckpointCompleted,
-    Described,
     GraphLearnt,
+    JobDescribed,
     Message,
-    Planned,
     Prepare,
-    Start,
+    RestorePlanned,
+    StartAttempt,
     decode,
     encode,
 )
 
 KINDS = get_args(Message)
 WITH_MAPS = (
-    "Described",
+    "JobDescribed",
     "GraphLearnt",
     "Prepare",
     "CheckpointCompleted",
     "Answered",
     "Ask",
-    "Planned",
-    "Start",
+    "RestorePlanned",
+    "StartAttempt",
 )
 st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
 
@@ -50,14 +50,14 @@ def test_a_message_is_read_as_it_was_written(kind: type) -> None:
 def test_maps_travel() -> None:
     body = {"a.b": 1, "c": {"d": [True, None, "x"]}}
     messages: list[Message] = [
-        Described("job", body),
+        JobDescribed("job", body),
         GraphLearnt([{"name": "counts", **body}]),
         Prepare(body),
         CheckpointCompleted(1, "aligned", "interval", False, 0.5, 1, 2, queries={"counts": body}),
         Answered("id", True, body),
         Ask("id", "configure", body),
-        Planned("text", body),
-        Start(7, body),
+        RestorePlanned("text", body),
+        StartAttempt(7, body),
     ]
     assert {type(message).__name__ for message in messages} == set(WITH_MAPS)
     for message in messages:

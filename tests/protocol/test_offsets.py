@@ -9,10 +9,10 @@ import pytest
 
 from weir.errors import BadOffsetsError
 from weir.protocol.offsets import (
-    Choice,
     Kind,
-    Position,
-    Source,
+    OffsetChoice,
+    QuerySource,
+    SourcePosition,
     Word,
     check_form,
     choices,
@@ -21,16 +21,16 @@ from weir.protocol.offsets import (
     log_entry,
 )
 
-ORDERS = Source("kafka orders", Kind.KAFKA, "orders")
-FILES = Source("json /in", Kind.FILES, "drops")
-CHANNEL = Source("channel clean", Kind.OWN)
-RATE = Source("rate", Kind.COUNTED, "ticks")
-SCRIPT = Source("weir-script /in.jsonl", Kind.OTHER, "rows")
-NAMED = Source("named a", Kind.NAMED)
+ORDERS = QuerySource("kafka orders", Kind.KAFKA, "orders")
+FILES = QuerySource("json /in", Kind.FILES, "drops")
+CHANNEL = QuerySource("channel clean", Kind.OWN)
+RATE = QuerySource("rate", Kind.COUNTED, "ticks")
+SCRIPT = QuerySource("weir-script /in.jsonl", Kind.OTHER, "rows")
+NAMED = QuerySource("named a", Kind.NAMED)
 SOURCES = {"counts": [ORDERS, FILES, CHANNEL, RATE, SCRIPT, NAMED], "new": [ORDERS]}
 
 
-def said(**given: str) -> dict[int, Choice]:
+def said(**given: str) -> dict[int, OffsetChoice]:
     """What is said of the query `counts`, by number."""
     places = {f"counts/{where}": value for where, value in given.items()}
     return choices(places, SOURCES)["counts"]
@@ -137,9 +137,9 @@ def test_an_offset_of_files_is_an_entry_of_their_log(given: str) -> None:
 
 
 def test_partitions_that_are_not_named_stay_where_they_were() -> None:
-    one = Position("", '{"o":{"0":5}}', others=(("o", 1), ("o", 2)))
+    one = SourcePosition("", '{"o":{"0":5}}', others=(("o", 1), ("o", 2)))
     stood = '{"o":{"0":1,"1":7},"gone":{"0":9}}'
     assert json.loads(one.behind(stood)) == {"o": {"0": 5, "1": 7}}, "2 came since, and begins by itself"
     with pytest.raises(LookupError, match="o-1, o-2"):
         one.behind("-")
-    assert Position("", '{"o":{"0":5}}').behind(stood) == '{"o":{"0":5}}'
+    assert SourcePosition("", '{"o":{"0":5}}').behind(stood) == '{"o":{"0":5}}'

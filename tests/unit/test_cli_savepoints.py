@@ -24,8 +24,8 @@ from weir.protocol.messages import SavepointProgress, SavepointTaken
 from weir.protocol.operators import Family, Operator, StateStore
 from weir.savepoint import write as writing
 from weir.savepoint.manifest import MANIFEST, SavedSink, encode
-from weir.savepoint.place import Place
-from weir.savepoint.take import Facts, QueryFacts, Taken, take
+from weir.savepoint.place import SavepointPlace
+from weir.savepoint.take import QueryFacts, SavepointFacts, TakenSavepoint, take
 from weir.savepoint.verify import last_verified
 from weir.savepoint.write import HIDDEN
 from weir.storage import paths
@@ -66,7 +66,7 @@ class Supervisor(threading.Thread):
         self.job.requests.answer(found[0], **self.body)
 
 
-def saved(folder: Path, target: Path, id: int = 7, job: str = "wordcount", **facts: Any) -> Taken:
+def saved(folder: Path, target: Path, id: int = 7, job: str = "wordcount", **facts: Any) -> TakenSavepoint:
     """A savepoint on the disk, of a job whose directory is somewhere else."""
     kept = KeptJob(folder / f"kept-{job}", job)
     kept.batch(0)
@@ -74,8 +74,8 @@ def saved(folder: Path, target: Path, id: int = 7, job: str = "wordcount", **fac
     manifest = kept.take(id, kept.pins(), names, 1)
     sink = SavedSink(kind="files", description="parquet files in out")
     query = QueryFacts(sink, "update", ("FileStreamSource[in]",), {0: 1234})
-    told = Facts("request", "ada@engine", 0.0, "wordcount.py", "1f3c9a2b0d4e", {"counts": query})
-    given = Facts(**{**vars(told), **facts})
+    told = SavepointFacts("request", "ada@engine", 0.0, "wordcount.py", "1f3c9a2b0d4e", {"counts": query})
+    given = SavepointFacts(**{**vars(told), **facts})
     now = manifest.model_copy(update={"completed_at": Clock().now().isoformat()})
     return take(kept.store, now, str(target), given, kept.clock)
 
@@ -431,11 +431,11 @@ def test_what_is_whole_is_loaded_when_asked_and_the_catalogue_knows(
     assert "damaged: operator 0 has 1233 rows" in " ".join(weir("savepoint", "show", done.place).out.split())
     (body,) = weir("verify", done.place, "--json").json["checked"]
     assert body["rows"] is None and body["damage"] == [] and "place" not in body
-    assert not last_verified(Place(done.place)).damage  # type: ignore[union-attr]
+    assert not last_verified(SavepointPlace(done.place)).damage  # type: ignore[union-attr]
 
 
 def test_a_manifest_can_be_read_without_weir(tmp_path: Path) -> None:
     done = saved(tmp_path, tmp_path / "saved")
     plain = json.loads((Path(done.place) / MANIFEST).read_text())
     assert plain["format"] == 2 and plain["queries"]["counts"]["batch"] == 1
-    assert {file["path"] for file in plain["files"]} == set(Place(done.place).names()) - {MANIFEST}
+    assert {file["path"] for file in plain["files"]} == set(SavepointPlace(done.place).names()) - {MANIFEST}

@@ -19,7 +19,7 @@ from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
 from weir.errors import InconsistentCheckpointError, OutcomeUnknownError
 from weir.ids import NO_BATCH, CheckpointId, Generation, QueryName
 from weir.protocol import messages as m
-from weir.protocol.checkpoint import AbortReason, Refusal, last_id, subsumed
+from weir.protocol.checkpoint import AbortReason, TriggerRefusal, last_id, subsumed
 from weir.restore.point import resolve, verify
 from weir.storage import generation as generations
 from weir.storage import paths
@@ -156,7 +156,7 @@ def test_one_that_waits_too_long_for_a_first_batch_is_refused_in_words(graph: Gr
     graph.all.vertex._fixed = False
     graph.ask()
     graph.step(600)
-    assert graph.answers()["one"].body["reason"] == f"{Refusal.NOT_BEGUN.value} (all)"
+    assert graph.answers()["one"].body["reason"] == f"{TriggerRefusal.NOT_BEGUN.value} (all)"
     assert not graph.begun()
 
 
@@ -167,7 +167,7 @@ def test_that_none_is_taken_by_interval_is_reported_once(tmp_path: Path) -> None
         graph.step(10)
     assert not graph.begun()
     assert [one.text for one in graph.said if isinstance(one, m.Noted)] == [
-        f"no checkpoint is taken: {Refusal.NOT_BEGUN.value} (all)"
+        f"no checkpoint is taken: {TriggerRefusal.NOT_BEGUN.value} (all)"
     ]
     graph.all.run()
     graph.step()

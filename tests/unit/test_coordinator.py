@@ -21,7 +21,7 @@ from weir.checkpoint.snapshots import Snapshots
 from weir.errors import CheckpointsFailedError, FencedError, LostSegmentError, StorageError
 from weir.ids import BatchId, CheckpointId, QueryName
 from weir.protocol import messages as m
-from weir.protocol.checkpoint import AbortReason, Refusal
+from weir.protocol.checkpoint import AbortReason, TriggerRefusal
 from weir.restore.point import verify
 
 
@@ -387,7 +387,7 @@ def test_a_query_that_fails_aborts_what_is_pending(graph: Graph) -> None:
     graph.coordinator.query_failed(QueryName("slow"))
     assert graph.aborted() == [(1, AbortReason.QUERY_RESTARTED.value)]
     graph.ask("two")
-    assert graph.answers()["two"].body["reason"] == Refusal.NOT_RUNNING.value
+    assert graph.answers()["two"].body["reason"] == TriggerRefusal.NOT_RUNNING.value
 
 
 def test_what_is_pending_when_the_job_ends_is_aborted_and_answered(graph: Graph) -> None:

@@ -18,9 +18,9 @@ from weir.ids import BatchId, CheckpointId
 from weir.restore.damage import look
 from weir.restore.fetch import fetch
 from weir.restore.intent import intend
-from weir.restore.query_damage import Contents, Damage, QueryFacts, collect, judge
+from weir.restore.query_damage import Damage, FileContents, LogFacts, collect, judge
 from weir.restore.request import RestoreRequest
-from weir.savepoint.take import Facts, take
+from weir.savepoint.take import SavepointFacts, take
 from weir.storage import files, paths
 from weir.storage import generation as generations
 from weir.storage.generation import FIRST, mark_live
@@ -140,7 +140,9 @@ def test_a_checkpoint_of_another_life_says_nothing_of_a_generation(job: KeptJob,
     for batch in range(3):
         names = other.batch(batch)
     manifest = other.take(1, other.pins(), names, 2)
-    saved = take(other.store, manifest, str(tmp_path / "saved"), Facts("request", "me", 0.0), other.clock)
+    saved = take(
+        other.store, manifest, str(tmp_path / "saved"), SavepointFacts("request", "me", 0.0), other.clock
+    )
     for batch in range(4):
         names = job.batch(batch)
     job.take(1, job.pins(), names, 3)
@@ -178,12 +180,12 @@ def test_an_unreadable_manifest_expects_nothing(job: KeptJob) -> None:
 def test_the_verdict_is_a_matter_of_numbers(
     planned: int, committed: int, expected: int, file: str | None
 ) -> None:
-    found = judge("q", QueryFacts(BatchId(planned), BatchId(committed)), BatchId(expected))
+    found = judge("q", LogFacts(BatchId(planned), BatchId(committed)), BatchId(expected))
     assert [damage.file for damage in found] == ([file] if file else [])
 
 
 def test_what_is_wrong_with_files_is_said_as_it_was_found() -> None:
-    facts = QueryFacts(BatchId(5), BatchId(5), {"a": "is empty", "b": "is gone"})
+    facts = LogFacts(BatchId(5), BatchId(5), {"a": "is empty", "b": "is gone"})
     assert judge("q", facts, BatchId(5)) == [Damage("q", "a", "is empty"), Damage("q", "b", "is gone")]
 
 
@@ -218,7 +220,7 @@ def rocksdb(tmp_path: Path) -> Path:
 
 
 def test_rocksdb_s_files_are_whole(rocksdb: Path) -> None:
-    assert not collect(rocksdb).wrong and not collect(rocksdb, Contents({})).wrong
+    assert not collect(rocksdb).wrong and not collect(rocksdb, FileContents({})).wrong
 
 
 @pytest.mark.parametrize(
@@ -256,7 +258,7 @@ def test_offsets_that_lost_their_end_are_found(rocksdb: Path) -> None:
 
 def test_only_a_thorough_look_reads_state(rocksdb: Path, job: KeptJob) -> None:
     sst, delta = rocksdb / "state/0/0" / SST, query(job) / "state/0/0/2.delta"
-    known = Contents({f"queries/counts/state/0/0/{SST}": files.checksum(sst)})
+    known = FileContents({f"queries/counts/state/0/0/{SST}": files.checksum(sst)})
     write(sst, "keys and VALUES")
     assert not collect(rocksdb).wrong
     assert collect(rocksdb, known).wrong == {f"state/0/0/{SST}": "differs from what a checkpoint has of it"}

@@ -27,8 +27,8 @@ from weir.restore.go_live import Claim
 from weir.restore.intent import intend
 from weir.restore.request import RestoreRequest
 from weir.savepoint.manifest import MANIFEST, encode
-from weir.savepoint.place import Place
-from weir.savepoint.take import Facts, take
+from weir.savepoint.place import SavepointPlace
+from weir.savepoint.take import SavepointFacts, take
 from weir.storage import generation as generations
 
 LIMIT = 20.0
@@ -83,8 +83,8 @@ class Bench:
         if self.undelivered:
             raise NoSavepointError(job=self.job.job, reason=self.undelivered, todo="try again")
 
-    def facts(self, manifest: Manifest, wanted: WantedSavepoint) -> Facts:
-        return Facts(wanted.trigger, wanted.by, wanted.since)
+    def facts(self, manifest: Manifest, wanted: WantedSavepoint) -> SavepointFacts:
+        return SavepointFacts(wanted.trigger, wanted.by, wanted.since)
 
     def wait_for(self, kind: type[m.Message], count: int = 1) -> list[Any]:
         def found() -> list[Any]:
@@ -132,7 +132,7 @@ def test_savepoints_are_taken_one_after_the_other_and_let_go_of_their_checkpoint
     phases = [p.phase for p in one.wait_for(m.SavepointProgress) if p.request == "a"]
     assert phases == ["checkpoint", "deliver", "copy"]
     assert one.held == set()
-    assert Place(answers[1].body["path"]).read().taken_by == "ada@engine"
+    assert SavepointPlace(answers[1].body["path"]).read().taken_by == "ada@engine"
 
 
 def test_one_that_fails_says_why_and_the_next_is_taken(bench: Made, tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_one_whose_batches_are_not_delivered_is_not_written(bench: Made, tmp_pat
     assert job.final == [False, True]
     assert not job.held and not list((tmp_path / "saved").iterdir())
     job.undelivered = ""
-    assert Place(job.savepoints.take_final(wanted(tmp_path / "saved"))["path"]).read().id == 3
+    assert SavepointPlace(job.savepoints.take_final(wanted(tmp_path / "saved"))["path"]).read().id == 3
 
 
 def test_the_end_of_the_job_gives_up_what_is_copied_and_refuses_what_waits(
@@ -239,7 +239,7 @@ def test_the_schedule_takes_them_and_makes_room(bench: Made, tmp_path: Path) -> 
     gone = one.wait_for(m.SavepointsDeleted, 3)
     one.savepoints.settle()
     deleted = {path for message in gone for path in message.paths}
-    triggers = {place.name: Place(str(place)).read().trigger for place in saved.iterdir()}
+    triggers = {place.name: SavepointPlace(str(place)).read().trigger for place in saved.iterdir()}
     assert list(triggers.values()).count("request") == 1
     assert 2 <= list(triggers.values()).count("schedule") <= 3
     assert not deleted & {str(saved / name) for name in triggers}
@@ -256,7 +256,9 @@ def test_the_schedule_goes_on_where_it_was_before_a_restart(bench: Made, tmp_pat
     told = one.savepoints._schedule.first_due()
     assert told is not None and 3590 < told - Clock().monotonic() <= 3600
     earlier = (Clock().now() - timedelta(minutes=59, seconds=30)).isoformat()
-    changed = Place(str(place)).read().model_copy(update={"trigger": "schedule", "taken_at": earlier})
+    changed = (
+        SavepointPlace(str(place)).read().model_copy(update={"trigger": "schedule", "taken_at": earlier})
+    )
     (place / MANIFEST).write_bytes(encode(changed))
     told = one.savepoints._schedule.first_due()
     assert told is not None and 0 < told - Clock().monotonic() <= 30
@@ -279,7 +281,7 @@ def test_a_fork_with_the_same_settings_counts_and_deletes_only_its_own(bench: Ma
         taken = (Clock().now() - timedelta(hours=hours)).isoformat()
         update = {"job": "job-test", "id": id, "trigger": "schedule", "taken_at": taken}
         theirs.append(shutil.copytree(mine, saved / f"job-test-{id}"))
-        changed = Place(str(mine)).read().model_copy(update=update)
+        changed = SavepointPlace(str(mine)).read().model_copy(update=update)
         (theirs[-1] / MANIFEST).write_bytes(encode(changed))
     told = one.savepoints._schedule.first_due()
     assert told is not None and told - Clock().monotonic() > 3590, "this job has taken none yet"

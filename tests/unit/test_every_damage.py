@@ -27,8 +27,8 @@ from weir.restore.point import named, resolve, verify_id
 from weir.restore.repair import plan
 from weir.restore.request import RestoreRequest
 from weir.savepoint.manifest import MANIFEST, decode
-from weir.savepoint.place import Place
-from weir.savepoint.take import Facts, take
+from weir.savepoint.place import SavepointPlace
+from weir.savepoint.take import SavepointFacts, take
 from weir.savepoint.verify import verify
 from weir.spark.closure import GoneError, closure
 from weir.storage import generation as generations
@@ -36,7 +36,7 @@ from weir.storage import sums
 from weir.storage.generation import FIRST
 
 SEED = 20260917
-FACTS = Facts("request", "ada@engine", since=0.0)
+FACTS = SavepointFacts("request", "ada@engine", since=0.0)
 
 
 @pytest.fixture
@@ -218,7 +218,7 @@ def test_no_damage_of_a_file_of_a_savepoint_is_called_intact(number: int, tmp_pa
     wide, chance = WideJob(tmp_path / "weir"), random.Random(SEED + number)
     store, job = wide.kept.store, wide.kept.job
     manifest = named(store, job, "chk-42")
-    place = Place(take(store, manifest, str(tmp_path / "saved"), FACTS, wide.kept.clock).place)
+    place = SavepointPlace(take(store, manifest, str(tmp_path / "saved"), FACTS, wide.kept.clock).place)
     assert place.folder is not None and verify(place, wide.kept.clock).whole
     (place.folder / "verified.json").unlink()
     unnoticed = []
@@ -282,7 +282,7 @@ def test_a_path_that_is_left_out_or_changed_in_an_old_manifest_is_found(job: Kep
 
 def test_no_flip_of_a_bit_in_the_manifest_of_a_savepoint_goes_unnoticed(job: KeptJob, tmp_path: Path) -> None:
     manifest = named(job.store, job.job, "chk-42")
-    place = Place(take(job.store, manifest, str(tmp_path / "saved"), FACTS, job.clock).place)
+    place = SavepointPlace(take(job.store, manifest, str(tmp_path / "saved"), FACTS, job.clock).place)
     assert place.folder is not None and verify(place, job.clock).whole
     path = place.folder / MANIFEST
     intact, chance = path.read_bytes(), random.Random(SEED)
@@ -296,7 +296,7 @@ def test_no_flip_of_a_bit_in_the_manifest_of_a_savepoint_goes_unnoticed(job: Kep
 
 def test_an_old_savepoint_that_lacks_a_file_of_its_cut_is_damaged(job: KeptJob, tmp_path: Path) -> None:
     manifest = named(job.store, job.job, "chk-42")
-    place = Place(take(job.store, manifest, str(tmp_path / "saved"), FACTS, job.clock).place)
+    place = SavepointPlace(take(job.store, manifest, str(tmp_path / "saved"), FACTS, job.clock).place)
     assert place.folder is not None
     path = place.folder / MANIFEST
     body = {key: value for key, value in json.loads(path.read_text()).items() if key != "checksum"}

@@ -45,7 +45,7 @@ def fails(times: int, failure: m.Failure = LATE, *names: str) -> object:
     left = dict.fromkeys(queries, times)
 
     def script(driver: Driver, message: m.Message) -> None:
-        if isinstance(message, m.Start):
+        if isinstance(message, m.StartAttempt):
             starts(driver, *queries)
             due = list(queries)
         elif isinstance(message, m.RestartQuery):
@@ -127,12 +127,12 @@ def test_a_driver_starts_again_when_the_machine_is_able_to(drivers: list[Driver]
     gone = m.Failure("the machine could not start a thread", domain=Domain.MACHINE, redeploy=True)
 
     def dies(driver: Driver, message: m.Message) -> None:
-        if isinstance(message, m.Start):
+        if isinstance(message, m.StartAttempt):
             starts(driver, "counts")
             driver.heard(m.QueryFailed("counts", 1, 0, gone))
 
     def lives(driver: Driver, message: m.Message) -> None:
-        if isinstance(message, m.Start):
+        if isinstance(message, m.StartAttempt):
             starts(driver, "counts")
 
     Driver.scripts = [dies, lives]
@@ -149,7 +149,7 @@ def test_after_a_failure_of_all_the_queries_come_back_one_after_the_other(
     asked: list[list[str]] = []
 
     def script(driver: Driver, message: m.Message) -> None:
-        if isinstance(message, m.Start):
+        if isinstance(message, m.StartAttempt):
             starts(driver, *names)
             for name in names:
                 driver.heard(m.QueryFailed(name, 1, 0, LATE))

@@ -24,15 +24,15 @@ from weir.restore.fetch import fetch, fetch_savepoint
 from weir.restore.intent import intend
 from weir.restore.point import candidates, resolve, verify, verify_id
 from weir.restore.request import RestoreRequest
-from weir.savepoint.place import Place
-from weir.savepoint.take import Facts, take
+from weir.savepoint.place import SavepointPlace
+from weir.savepoint.take import SavepointFacts, take
 from weir.spark.closure import closure
 from weir.spark.zips import members
 from weir.storage import open_store
 from weir.storage.generation import FIRST
 from weir.storage.members import below, check_members
 
-FACTS = Facts("request", "ada@engine", since=0.0)
+FACTS = SavepointFacts("request", "ada@engine", since=0.0)
 UP = "queries/counts/../../../../../../victim/authorized_keys"
 
 
@@ -139,7 +139,7 @@ def to(target: Path, _path: str) -> Path:
 
 def test_so_it_is_for_a_savepoint_and_for_where_a_plan_lays_its_files(job: KeptJob, tmp_path: Path) -> None:
     manifest = job.take(41, job.pins(), job.batch(0), 0)
-    place = Place(take(job.store, manifest, str(tmp_path / "saved"), FACTS, job.clock).place)
+    place = SavepointPlace(take(job.store, manifest, str(tmp_path / "saved"), FACTS, job.clock).place)
     root = job.root(2)
     before = tree(tmp_path)
     for target in (tmp_path / "evil", root, root / ".." / "evil", root.with_name("0002x")):
@@ -196,7 +196,7 @@ def test_what_is_no_regular_file_of_its_size_is_damage_in_a_savepoint(
     job: KeptJob, tmp_path: Path, strange: Callable[[Path], None]
 ) -> None:
     manifest = job.take(41, job.pins(), job.batch(0), 0)
-    place = Place(take(job.store, manifest, str(tmp_path / "saved"), FACTS, job.clock).place)
+    place = SavepointPlace(take(job.store, manifest, str(tmp_path / "saved"), FACTS, job.clock).place)
     assert place.folder is not None
     victim = place.folder / "queries/counts/offsets/0"
     strange(victim)
@@ -226,7 +226,7 @@ def test_a_manifest_that_never_ends_is_not_read(tmp_path: Path, strange: Callabl
     (tmp_path / "manifest.json").touch()
     strange(tmp_path / "manifest.json")
     with pytest.raises(StorageError, match="is not a regular file"):
-        Place(str(tmp_path)).read()
+        SavepointPlace(str(tmp_path)).read()
     with pytest.raises(StorageError, match="is not a regular file"):
         open_store(str(tmp_path)).get("manifest.json")
 

@@ -19,7 +19,7 @@ from weir.restore.damage import look
 from weir.restore.fetch import fetch
 from weir.restore.point import resolve
 from weir.restore.repair import carry_out, plan
-from weir.savepoint.take import Facts, take
+from weir.savepoint.take import SavepointFacts, take
 from weir.storage import generation as generations
 from weir.storage import paths
 
@@ -135,7 +135,9 @@ def test_a_job_with_streams_goes_back_to_a_checkpoint_as_a_whole(job: KeptJob) -
 
 def test_when_nothing_else_is_whole_a_savepoint_is(job: KeptJob, tmp_path: Path) -> None:
     taken = job.take(3, job.pins(), job.batch(0), 0)
-    place = take(job.store, taken, str(tmp_path / "saved"), Facts("request", "a@b", 0.0), job.clock).place
+    place = take(
+        job.store, taken, str(tmp_path / "saved"), SavepointFacts("request", "a@b", 0.0), job.clock
+    ).place
     job.store.delete(paths.completed(job.job, CheckpointId(3)))
     for name in ("offsets/0", "offsets/1", "offsets/2"):
         empty(live(job) / name)

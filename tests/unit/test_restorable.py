@@ -20,9 +20,9 @@ from weir.restore.request import RestoreRequest
 from weir.savepoint import about
 from weir.savepoint.catalogue import record
 from weir.savepoint.manifest import SavedQuery, Savepoint
-from weir.savepoint.place import Place
-from weir.savepoint.restorable import Answer, Present, Restorable, judge
-from weir.savepoint.take import Facts, take
+from weir.savepoint.place import SavepointPlace
+from weir.savepoint.restorable import Present, Restorability, Restorable, judge
+from weir.savepoint.take import SavepointFacts, take
 from weir.savepoint.verify import verify
 from weir.storage.generation import FIRST, mark_live
 from weir.storage.manifest import FORMAT
@@ -44,34 +44,34 @@ def asked(was: Shape | None, now: Shape, **more: Any) -> Restorable:
 
 def test_what_the_plan_takes_is_restorable() -> None:
     same = shape(aggregation(0), sink="files /out")
-    assert asked(same, same) == Restorable(Answer.YES, "by the code of attempt 7")
+    assert asked(same, same) == Restorable(Restorability.YES, "by the code of attempt 7")
     more = shape(aggregation(0, reads=["Deduplicate id", "reads json /in"]), dedup(1), sink="files /out")
-    assert asked(same, more).answer is Answer.YES
-    assert asked(same, same, parallelism=8, backend="hashmap").answer is Answer.YES
+    assert asked(same, more).answer is Restorability.YES
+    assert asked(same, same, parallelism=8, backend="hashmap").answer is Restorability.YES
 
 
 def test_what_the_plan_does_not_take_says_why() -> None:
     lost = asked(shape(aggregation(0), dedup(1)), shape(aggregation(0)))
     assert (lost.answer, "operator 1 (its state); to allow all of that: -n" in lost.why) == (
-        Answer.LOSES,
+        Restorability.LOSES,
         True,
     )
     other = asked(shape(aggregation(0, COUNT)), shape(aggregation(0, SUM)))
-    assert other.answer is Answer.NEEDS_MAP
+    assert other.answer is Restorability.NEEDS_MAP
     assert "count(1) became sum(v), and looks the same in the state" in other.why
     misfit = asked(shape(dedup(0)), shape(dedup(0, key="name")))
-    assert misfit.answer in (Answer.NO, Answer.NEEDS_MAP) and misfit.why
+    assert misfit.answer in (Restorability.NO, Restorability.NEEDS_MAP) and misfit.why
 
 
 def test_what_is_not_known_is_never_a_yes() -> None:
     same = shape(aggregation(0))
-    assert asked(None, same).answer is Answer.UNKNOWN
-    assert asked(same, shape(aggregation(0), spark="4.4.0")).answer is Answer.UNKNOWN
+    assert asked(None, same).answer is Restorability.UNKNOWN
+    assert asked(same, shape(aggregation(0), spark="4.4.0")).answer is Restorability.UNKNOWN
     assert "has no batch yet" in asked(same, same, conf={}).why
     other = {**CONF, "spark.sql.streaming.join.stateFormatVersion": "3"}
-    assert asked(same, same, conf={"counts": other}).answer is Answer.UNKNOWN
+    assert asked(same, same, conf={"counts": other}).answer is Restorability.UNKNOWN
     assert asked(same, same, doubt="its job file has changed") == Restorable(
-        Answer.UNKNOWN, "its job file has changed"
+        Restorability.UNKNOWN, "its job file has changed"
     )
 
 
@@ -88,7 +88,7 @@ class Told:
         for number in (0, 1):
             names = self.kept.batch(number)
             self.manifest = self.kept.take(number + 1, self.kept.pins(), names, number)
-        facts = Facts("request", "ada@engine", 0.0)
+        facts = SavepointFacts("request", "ada@engine", 0.0)
         taken = take(self.kept.store, self.manifest, str(folder / "saved"), facts, ManualClock())
         record(self.kept.store, taken)
         self.place = taken.place
@@ -106,7 +106,7 @@ class Told:
 @pytest.fixture
 def told(tmp_path: Path) -> Told:
     job = Told(tmp_path)
-    operator = Place(job.place).read().queries["counts"].operators
+    operator = SavepointPlace(job.place).read().queries["counts"].operators
     plain = shape(job=hashlib.sha256(job.file.read_bytes()).hexdigest()[:12])
     job.start(plain.with_files(operator))
     return job
@@ -128,10 +128,10 @@ def test_a_savepoint_that_is_damaged_or_left_behind_is_not_restorable(told: Told
     mark_live(store, job, number)
     assert told.answer()[0] == "no" and "rewound past it" in told.answer()[1]
     next(Path(told.place).rglob("metadata")).unlink()
-    verify(Place(told.place), Clock())
+    verify(SavepointPlace(told.place), Clock())
     assert told.answer()[0] == "no" and "it is damaged" in told.answer()[1]
 
 
 def test_of_a_job_that_never_ran_here_nothing_is_known(told: Told) -> None:
     (entry,) = known(str(told.folder / "nowhere"), None, str(told.folder / "saved"))
-    assert entry.restorable == Restorable(Answer.UNKNOWN, "no job 'wordcount' has ever run here")
+    assert entry.restorable == Restorable(Restorability.UNKNOWN, "no job 'wordcount' has ever run here")

@@ -27,7 +27,7 @@ from weir.restore.point import attempt_of, attempt_of_latest, candidates, resolv
 from weir.restore.request import RestoreRequest
 from weir.savepoint.catalogue import record
 from weir.savepoint.manifest import MANIFEST, decode, encode
-from weir.savepoint.take import Facts, take
+from weir.savepoint.take import SavepointFacts, take
 from weir.storage import Store, files, paths
 from weir.storage import generation as generations
 from weir.storage.generation import FIRST, mark_live, read_origin
@@ -177,7 +177,7 @@ def test_latest_is_on_the_way_to_the_live_files(job: KeptJob) -> None:
 
 
 def saved(job: KeptJob, manifest: Manifest, folder: Path) -> str:
-    taken = take(job.store, manifest, str(folder), Facts("request", "me@here", 0.0), job.clock)
+    taken = take(job.store, manifest, str(folder), SavepointFacts("request", "me@here", 0.0), job.clock)
     record(job.store, taken)
     return taken.place
 

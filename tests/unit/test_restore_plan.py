@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.planned import AVERAGE, CONF, COUNT, SUM, aggregation, dedup, operator, shape, unknown
 from weir.errors import BadMapError, BadOffsetsError
-from weir.protocol.offsets import FIRST, Position
-from weir.protocol.restore_plan import Overall, Part, Refused, RestorePlan, Verdict, text
+from weir.protocol.offsets import FIRST, SourcePosition
+from weir.protocol.restore_plan import Overall, PartVerdict, PlanPart, RefusedSink, RestorePlan, text
 from weir.protocol.shape import Computed, PlannedSource, Shape
 from weir.savepoint.verdicts import Before, Options, plan
 
@@ -25,7 +25,7 @@ def planned(old: Shape, new: Shape, *maps: str, **options: Any) -> RestorePlan:
     return plan({"counts": Before(old, CONF)}, {"counts": new}, Options(maps=maps, **options))
 
 
-def part(found: RestorePlan, what: str = "operator", number: int = 0) -> Part:
+def part(found: RestorePlan, what: str = "operator", number: int = 0) -> PlanPart:
     return [one for one in found.parts if one.what == what][number]
 
 
@@ -38,7 +38,7 @@ def test_an_unchanged_job_is_kept() -> None:
     found = planned(same, same)
     assert found.overall is Overall.FITS
     assert found.exit_code == 0
-    assert {verdict for one in found.parts for verdict in one.verdicts} == {Verdict.KEPT}
+    assert {verdict for one in found.parts for verdict in one.verdicts} == {PartVerdict.KEPT}
     query = found.query("counts")
     assert not query.operators_change and not query.sources_change
 
@@ -233,7 +233,7 @@ def test_a_source_of_weirs_keeps_its_name() -> None:
     assert verdicts(planned(old, new, "counts/@0=0"), "source") == {(0, 0): ["incompatible"]}
 
 
-def set_to(old: Shape, new: Shape, stood: list[str], **positions: Position) -> RestorePlan:
+def set_to(old: Shape, new: Shape, stood: list[str], **positions: SourcePosition) -> RestorePlan:
     """The plan of a job of one query, some of whose sources (`at0`) the user sets."""
     at = {int(name.removeprefix("at")): one for name, one in positions.items()}
     before = Before(old, CONF, tuple(stood))
@@ -243,8 +243,8 @@ def set_to(old: Shape, new: Shape, stood: list[str], **positions: Position) -> R
 def test_a_source_that_the_user_sets_says_where_it_goes_on() -> None:
     old, new = shape(sources=["kafka o", "json /a"]), shape(sources=["json /a", "kafka o"])
     stood = ['{"o":{"0":1,"1":2}}', '{"logOffset":4}']
-    given = Position("goes on at 7", '{"o":{"0":7}}', others=(("o", 1),))
-    found = set_to(old, new, stood, at0=Position("all count as read", FIRST, log=b"v1"), at1=given)
+    given = SourcePosition("goes on at 7", '{"o":{"0":7}}', others=(("o", 1),))
+    found = set_to(old, new, stood, at0=SourcePosition("all count as read", FIRST, log=b"v1"), at1=given)
     assert verdicts(found, "source") == {(1, 0): ["set"], (0, 1): ["set"]}
     assert part(found, "source").notes == ("all count as read",)
     assert found.overall is Overall.FITS
@@ -255,30 +255,30 @@ def test_a_source_that_the_user_sets_says_where_it_goes_on() -> None:
 
 def test_a_source_that_the_user_sets_is_changed_though_it_stays_in_its_place() -> None:
     same = shape(sources=["json /a"])
-    query = set_to(same, same, ['{"logOffset":4}'], at0=Position("begins", log=b"")).query("counts")
+    query = set_to(same, same, ['{"logOffset":4}'], at0=SourcePosition("begins", log=b"")).query("counts")
     assert (query.sources, query.ends) == ((0,), {0: "-"})
     assert query.sources_change
 
 
 def test_a_source_at_another_place_that_the_user_sets_is_not_asked_about() -> None:
     old, new = shape(sources=["json /a"]), shape(sources=["json /b"])
-    found = set_to(old, new, ['{"logOffset":4}'], at0=Position("begins", log=b""))
+    found = set_to(old, new, ['{"logOffset":4}'], at0=SourcePosition("begins", log=b""))
     assert verdicts(found, "source") == {(None, 0): ["set"], (0, None): ["dropped"]}
     assert found.overall is Overall.FITS, "the position was given up by who set another"
 
 
 def test_a_log_of_files_is_cut_only_where_it_is() -> None:
     same = shape(sources=["json /a"])
-    found = set_to(same, same, ['{"logOffset":4}'], at0=Position("again", FIRST, until=4))
+    found = set_to(same, same, ['{"logOffset":4}'], at0=SourcePosition("again", FIRST, until=4))
     assert found.query("counts").ends == {0: FIRST}
     with pytest.raises(BadOffsetsError, match="its log ends there"):
-        set_to(same, same, ['{"logOffset":4}'], at0=Position("again", FIRST, until=5))
+        set_to(same, same, ['{"logOffset":4}'], at0=SourcePosition("again", FIRST, until=5))
     with pytest.raises(BadOffsetsError, match="it has no log"):
-        set_to(same, same, ["-"], at0=Position("again", FIRST, until=0))
+        set_to(same, same, ["-"], at0=SourcePosition("again", FIRST, until=0))
 
 
 def test_some_partitions_of_a_source_that_is_new_are_not_enough() -> None:
-    given = Position("goes on", '{"o":{"0":7}}', others=(("o", 1),))
+    given = SourcePosition("goes on", '{"o":{"0":7}}', others=(("o", 1),))
     with pytest.raises(BadOffsetsError, match="gives nothing for o-1"):
         set_to(shape(sources=["json /a"]), shape(sources=["json /a", "kafka o"]), ["-"], at1=given)
 
@@ -337,7 +337,9 @@ def test_a_sink_may_be_swapped() -> None:
 
 
 def test_a_sink_that_can_not_go_on_is_a_verdict() -> None:
-    found = planned(shape(sink="files /a"), shape(sink="files /a")).refusing({"counts": Refused("no", "yes")})
+    found = planned(shape(sink="files /a"), shape(sink="files /a")).refusing(
+        {"counts": RefusedSink("no", "yes")}
+    )
     assert found.overall is Overall.MISFITS
     assert (part(found, "sink").why, part(found, "sink").todo) == ("no", "yes")
 
@@ -417,12 +419,12 @@ def test_a_query_that_is_split_does_not_count_its_input_twice_unasked() -> None:
     """`-n` allows losses; what is read again is none, and is named."""
     found = planned_all(*chain(split=True), "chain/0=0", allow_dropped=True)
     source = next(found.query("deduped").of("source"))
-    assert source.verdicts == (Verdict.AMBIGUOUS,)
+    assert source.verdicts == (PartVerdict.AMBIGUOUS,)
     assert "operator 0 of chain (aggregation by k) has counted of it already would count twice" in source.why
     assert "--map chain/@0=deduped/@0" in source.todo
     assert "--set-offsets deduped/@0=initial" in source.todo
     assert "deduped source 0 ambiguous" in text(found, 200)
-    said = Position("begins", log=b"")
+    said = SourcePosition("begins", log=b"")
     meant = planned_all(*chain(split=True), "chain/0=0", allow_dropped=True, positions={"deduped": {0: said}})
     assert meant.overall is Overall.FITS
 
@@ -451,7 +453,7 @@ def test_two_queries_are_merged_with_all_their_state() -> None:
     assert query.origins == {0: "deduped"}
     assert query.operators_change and query.sources_change
     forgotten = planned_all(*chain(split=False), "deduped/0=chain/1", "chain/0=0", allow_dropped=True)
-    assert next(forgotten.query("chain").of("source")).verdicts == (Verdict.AMBIGUOUS,)
+    assert next(forgotten.query("chain").of("source")).verdicts == (PartVerdict.AMBIGUOUS,)
 
 
 def test_what_a_merged_query_had_not_read_is_a_loss() -> None:
@@ -470,7 +472,7 @@ def test_state_of_other_settings_is_not_mixed() -> None:
     before["deduped"] = Before(old["deduped"], conf, ("5",))
     maps = ("deduped/@0=chain/@0", "deduped/0=chain/1", "chain/0=0")
     found = plan(before, new, Options(maps=maps))
-    wrong = [one for one in found.query("chain").parts if Verdict.INCOMPATIBLE in one.verdicts]
+    wrong = [one for one in found.query("chain").parts if PartVerdict.INCOMPATIBLE in one.verdicts]
     assert "with another spark.sql.shuffle.partitions" in wrong[0].why
 
 
@@ -485,7 +487,7 @@ def test_a_new_source_of_a_stream_reaches_the_state_of_its_readers() -> None:
     plain = planned_all({"all": old["all"]}, {"all": new["all"]})
     part = list(plain.query("all").of("source"))[1]
     assert (part.verdicts[0], part.notes[0]) == (
-        Verdict.NEW,
+        PartVerdict.NEW,
         "is read from its beginning, or where its options say",
     )
 
@@ -496,11 +498,11 @@ def test_a_new_reader_of_a_channel_below_state_is_asked_about() -> None:
     new = {"all": old["all"], "sums": shape(more, sources=["json /in", "channel all"])}
     found = planned_all(old, new)
     part = list(found.query("sums").of("source"))[1]
-    assert part.verdicts == (Verdict.AMBIGUOUS,)
-    given = {"sums": {1: Position("begins", log=b"", only_new="no")}}
+    assert part.verdicts == (PartVerdict.AMBIGUOUS,)
+    given = {"sums": {1: SourcePosition("begins", log=b"", only_new="no")}}
     assert planned_all(old, new, positions=given).overall is Overall.FITS
     with pytest.raises(BadOffsetsError, match="no"):
-        planned_all(old, old, positions={"sums": {0: Position("begins", log=b"", only_new="no")}})
+        planned_all(old, old, positions={"sums": {0: SourcePosition("begins", log=b"", only_new="no")}})
 
 
 def test_a_new_query_may_begin_where_another_one_stands() -> None:
@@ -509,7 +511,7 @@ def test_a_new_query_may_begin_where_another_one_stands() -> None:
     found = planned_all(old, new, "sums/@0=raw/@0")
     assert found.overall is Overall.FITS
     assert (found.query("raw").base, found.query("raw").sources) == ("sums", (0,))
-    assert next(found.query("sums").of("source")).verdicts == (Verdict.KEPT,)
+    assert next(found.query("sums").of("source")).verdicts == (PartVerdict.KEPT,)
 
 
 def test_a_renamed_query_is_recognised_and_keeps_everything() -> None:
@@ -524,7 +526,7 @@ def test_a_renamed_query_is_recognised_and_keeps_everything() -> None:
     assert [one.name for one in said.queries] == ["new"]
     query = said.query("new")
     assert (query.base, query.was, query.there, query.moves) == ("old", "old", True, {0: 0, 1: 1})
-    assert {verdict for one in query.parts for verdict in one.verdicts} == {Verdict.KEPT}
+    assert {verdict for one in query.parts for verdict in one.verdicts} == {PartVerdict.KEPT}
     changed = planned_all(old, {"new": shape(dedup(0), sink="files /out")}, "old=new", "old/0=none")
     assert changed.query("new").moves == {1: 0}
 

@@ -37,8 +37,8 @@ from weir.restore.request import RestoreRequest
 from weir.savepoint import write as writing
 from weir.savepoint.catalogue import entries, scheduled, superfluous
 from weir.savepoint.manifest import MANIFEST, SavedSink, decode, encode
-from weir.savepoint.place import Place
-from weir.savepoint.take import Facts, HaltedError, QueryFacts, Taken, take, unread_entries
+from weir.savepoint.place import SavepointPlace
+from weir.savepoint.take import HaltedError, QueryFacts, SavepointFacts, TakenSavepoint, take, unread_entries
 from weir.savepoint.verify import copy, dispose, last_verified, verify
 from weir.savepoint.write import HIDDEN
 from weir.sources import journal
@@ -47,7 +47,9 @@ from weir.storage.local import LocalStore
 from weir.storage.manifest import FORMAT
 from weir.storage.sums import seal
 
-FACTS = Facts("request", "ada@engine", since=0.0, job_file="wordcount.py", job_version="1f3c9a2b0d4e")
+FACTS = SavepointFacts(
+    "request", "ada@engine", since=0.0, job_file="wordcount.py", job_version="1f3c9a2b0d4e"
+)
 SCHEMA = {"type": "struct", "fields": [{"name": "k", "type": "string", "nullable": True, "metadata": {}}]}
 
 
@@ -106,8 +108,8 @@ def checkpoint(job: KeptJob, id: int = 7) -> Manifest:
     return job.complete(manifest)
 
 
-def taken(job: KeptJob, target: Path, **facts: Any) -> Taken:
-    given = Facts(**{**vars(FACTS), **facts})
+def taken(job: KeptJob, target: Path, **facts: Any) -> TakenSavepoint:
+    given = SavepointFacts(**{**vars(FACTS), **facts})
     return take(job.store, checkpoint(job), str(target), given, job.clock)
 
 
@@ -116,7 +118,7 @@ def test_a_savepoint_has_the_files_of_the_cut_and_tells_what_they_are(job: KeptJ
     facts = QueryFacts(sink, "update", ("channel", "FileStreamSource[in]"), {0: 12})
     done = taken(job, tmp_path / "saved", queries={"counts": facts})
     assert done.place == str(tmp_path / "saved" / "wordcount-7")
-    found = Place(done.place).read()
+    found = SavepointPlace(done.place).read()
     assert found == done.savepoint
     assert (found.format, found.job, found.id, found.taken_by) == (FORMAT, "wordcount", 7, "ada@engine")
     assert (found.job_file, found.job_version, found.trigger) == ("wordcount.py", "1f3c9a2b0d4e", "request")
@@ -156,15 +158,15 @@ def test_it_is_whole_without_the_original_and_in_another_place(job: KeptJob, tmp
     moved = tmp_path / "elsewhere" / "mine"
     moved.parent.mkdir()
     Path(done.place).rename(moved)
-    found = verify(Place(str(moved)), Clock())
+    found = verify(SavepointPlace(str(moved)), Clock())
     assert found.whole and found.files == len(done.savepoint.files) and found.bytes == done.savepoint.bytes
-    assert last_verified(Place(f"{moved}/{MANIFEST}")) == found
+    assert last_verified(SavepointPlace(f"{moved}/{MANIFEST}")) == found
     target = tmp_path / "offsets"
     file = done.savepoint.files_of("counts")["offsets/1"]
-    Place(str(moved)).bring(file, target)
+    SavepointPlace(str(moved)).bring(file, target)
     assert target.read_bytes() == (moved / file.path).read_bytes()
     assert target.stat().st_ino != (moved / file.path).stat().st_ino
-    Place(str(moved)).bring(file, target, lambda data: data[:2])
+    SavepointPlace(str(moved)).bring(file, target, lambda data: data[:2])
     assert target.read_bytes() == b"v1"
 
 
@@ -247,7 +249,7 @@ def test_a_writer_that_is_killed_leaves_nothing_that_looks_like_a_savepoint(
     assert left.name.startswith(HIDDEN) and entries([str(saved)]) == []
     another = take(job.store, checkpoint(job), str(saved), FACTS, job.clock)
     assert [path.name for path in saved.iterdir()] == [Path(another.place).name]
-    assert verify(Place(another.place), Clock()).whole
+    assert verify(SavepointPlace(another.place), Clock()).whole
 
 
 def test_a_writer_that_lives_is_not_swept(tmp_path: Path) -> None:
@@ -308,7 +310,7 @@ def test_damage_is_named_file_by_file(job: KeptJob, tmp_path: Path) -> None:
     flipped.write_bytes(data)
     (folder / "queries/counts/commits/1").write_text("")
     (folder / "channels/clean/log/000000003.json").unlink()
-    found = verify(Place(done.place), Clock())
+    found = verify(SavepointPlace(done.place), Clock())
     assert sorted(found.damage) == [
         "channels/clean/log/000000003.json is gone",
         "queries/counts/commits/1 has 0 bytes instead of 29",
@@ -316,11 +318,11 @@ def test_damage_is_named_file_by_file(job: KeptJob, tmp_path: Path) -> None:
     ]
     assert not found.whole and entries([str(folder.parent)])[0].verified == found
     with pytest.raises(DamagedSavepointError, match="is damaged"):
-        copy(Place(done.place), str(tmp_path / "copies"))
+        copy(SavepointPlace(done.place), str(tmp_path / "copies"))
     assert list((tmp_path / "copies").iterdir()) == []
     file = done.savepoint.files_of("counts")["state/0/0/1.delta"]
     with pytest.raises(DamagedSavepointError, match="has changed"):
-        Place(done.place).bring(file, tmp_path / "target")
+        SavepointPlace(done.place).bring(file, tmp_path / "target")
     assert not (tmp_path / "target").exists()
 
 
@@ -436,14 +438,14 @@ def test_a_bad_savepoint_is_refused_when_a_restore_is_asked_for_and_nothing_is_w
 
 def test_a_place_without_a_manifest_is_no_savepoint(tmp_path: Path) -> None:
     with pytest.raises(NotASavepointError, match="no such directory"):
-        Place(str(tmp_path / "nowhere")).read()
+        SavepointPlace(str(tmp_path / "nowhere")).read()
     with pytest.raises(NotASavepointError, match=r"no manifest\.json"):
-        Place(str(tmp_path)).read()
+        SavepointPlace(str(tmp_path)).read()
 
 
 def test_a_copy_is_as_good_as_the_original_and_disposing_leaves_nothing(job: KeptJob, tmp_path: Path) -> None:
     done = taken(job, tmp_path / "saved")
-    copied = copy(Place(done.place), str(tmp_path / "other"))
+    copied = copy(SavepointPlace(done.place), str(tmp_path / "other"))
     assert copied.place == str(tmp_path / "other" / "wordcount-7")
     assert tree(Path(copied.place)) == tree(Path(done.place))
     assert [one.place for one in entries([str(tmp_path / "other")], [done.place, "/gone"])] == [
@@ -452,16 +454,16 @@ def test_a_copy_is_as_good_as_the_original_and_disposing_leaves_nothing(job: Kep
     ]
     (Path(done.place) / "notes.txt").write_text("mine")
     with pytest.raises(NotASavepointError, match=r"other files too, like notes\.txt"):
-        dispose(Place(done.place))
+        dispose(SavepointPlace(done.place))
     (Path(done.place) / "notes.txt").unlink()
-    verify(Place(done.place), Clock())
-    dispose(Place(done.place))
+    verify(SavepointPlace(done.place), Clock())
+    dispose(SavepointPlace(done.place))
     assert list((tmp_path / "saved").iterdir()) == []
     with pytest.raises(NotASavepointError):
-        dispose(Place(done.place))
+        dispose(SavepointPlace(done.place))
     assert (tmp_path / "weir").exists()
     with pytest.raises(NotASavepointError):
-        dispose(Place(str(tmp_path / "weir")))
+        dispose(SavepointPlace(str(tmp_path / "weir")))
 
 
 def test_in_an_object_store_the_manifest_makes_it_a_savepoint(
@@ -482,7 +484,7 @@ def test_in_an_object_store_the_manifest_makes_it_a_savepoint(
     assert {key for key in keys if not key.startswith("wordcount-7/")} == {"other-1/taking.json"}
     assert len(keys) == len(list(manifest.files())) + 2
     theirs.give_up()
-    assert verify(Place(done.place), Clock()).whole
+    assert verify(SavepointPlace(done.place), Clock()).whole
     second = take(job.store, manifest, "s3://bucket", FACTS, job.clock)
     assert second.place == f"{done.place}-{job.origin.lineage[:8]}"
 
@@ -498,13 +500,13 @@ def test_what_was_received_and_not_read_goes_with_it_and_comes_back(job: KeptJob
     done = take(job.store, manifest, str(tmp_path / "saved"), FACTS, job.clock)
     unread = [f"sources/lines/log/{number:09d}.json" for number in (3, 4, 5)]
     assert [file.path for file in done.savepoint.files if file.path.startswith("sources/")] == unread
-    assert verify(Place(done.place), Clock()).whole
+    assert verify(SavepointPlace(done.place), Clock()).whole
     idle = manifest.model_copy(update={"queries": {"counts": cut, "late": QueryCut(batch=-1)}})
     assert len(unread_entries(job.store, idle)) == 8
     fresh = tmp_path / "fresh" / "wordcount"
     write(fresh / unread[2], "lines 5")
     generation = fresh / "generations" / "0001"
-    fetch_savepoint(Place(done.place), generation, lambda path: generation / path)
+    fetch_savepoint(SavepointPlace(done.place), generation, lambda path: generation / path)
     assert [(fresh / path).read_text() for path in unread] == ["lines 3", "lines 4", "lines 5"]
     assert (fresh / "generations/0001/user-state/counts/1.json").exists()
     assert not (fresh / "generations/0001/sources").exists()
@@ -533,7 +535,7 @@ def test_what_another_life_has_received_in_place_of_its_lines_refuses_it(
     assert str(there.parent.parent) in refusal.value.hint and "'lines'" in refusal.value.what
     generation = other.root(2)
     with pytest.raises(OtherInputError, match=r"000000003\.json"):
-        fetch_savepoint(Place(done.place), generation, lambda path: generation / path)
+        fetch_savepoint(SavepointPlace(done.place), generation, lambda path: generation / path)
     assert tree(other.folder) == before, "nothing was brought"
     there.parent.parent.rename(tmp_path / "away")
     intend(
@@ -543,7 +545,7 @@ def test_what_another_life_has_received_in_place_of_its_lines_refuses_it(
         clock=job.clock,
         why="a test",
     )
-    fetch_savepoint(Place(done.place), generation, lambda path: generation / path)
+    fetch_savepoint(SavepointPlace(done.place), generation, lambda path: generation / path)
     assert there.read_text() == "lines 3"
 
 

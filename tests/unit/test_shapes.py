@@ -10,7 +10,7 @@ from weir.ids import Attempt, BatchId, Generation, QueryName
 from weir.protocol.operators import Operator
 from weir.savepoint.about import before, keep, kept
 from weir.savepoint.manifest import SavedQuery, SavedSink, SavedSource
-from weir.savepoint.take import Facts, take
+from weir.savepoint.take import SavepointFacts, take
 from weir.storage import paths
 
 COUNTS = QueryName("counts")
@@ -43,7 +43,9 @@ def test_a_savepoint_carries_the_shape_of_its_attempt(tmp_path: Path) -> None:
     attempt = Attempt(manifest.attempt)
     keep(job.store, job.job, GENERATION, attempt, COUNTS, shape(aggregation(0)))
     keep(job.store, job.job, GENERATION, Attempt(attempt + 1), COUNTS, shape(dedup(0)))
-    found = take(job.store, manifest, str(tmp_path / "kept"), Facts("request", "ada", 0.0), job.clock)
+    found = take(
+        job.store, manifest, str(tmp_path / "kept"), SavepointFacts("request", "ada", 0.0), job.clock
+    )
     assert found.savepoint.queries["counts"].shape == shape(aggregation(0))
 
 

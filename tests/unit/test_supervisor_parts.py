@@ -33,7 +33,7 @@ def test_messages_arrive_in_order_and_end_with_the_peer() -> None:
     heard: list[m.Message] = []
     reader = threading.Thread(target=lambda: heard.extend(right.receive()))
     reader.start()
-    sent: list[m.Message] = [m.Pong(1), m.Prepare({"a": "x" * 100_000}), m.Stop(2.0)]
+    sent: list[m.Message] = [m.Pong(1), m.Prepare({"a": "x" * 100_000}), m.StopQueries(2.0)]
     for message in sent:
         left.send(message)
     left.close()

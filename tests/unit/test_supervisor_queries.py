@@ -35,7 +35,7 @@ def starts(driver: Driver, *names: str) -> None:
 
 def refuses(driver: Driver, message: m.Message) -> None:
     """Query rows fails at batch 37, and at each restart again, before it runs; counts is fine."""
-    if isinstance(message, m.Start):
+    if isinstance(message, m.StartAttempt):
         starts(driver, "counts", "rows")
         driver.heard(m.QueryFailed("rows", 1, 37, REFUSED))
     elif isinstance(message, m.RestartQuery):
@@ -86,7 +86,7 @@ def test_when_the_rest_has_ended_a_job_with_a_failed_query_is_failed(soon: Run) 
 
 def test_the_only_query_that_is_left_ends_the_job_with_it(soon: Run) -> None:
     def script(driver: Driver, message: m.Message) -> None:
-        if isinstance(message, m.Start):
+        if isinstance(message, m.StartAttempt):
             starts(driver, "rows")
             driver.heard(m.QueryFailed("rows", 1, 37, REFUSED))
         elif isinstance(message, m.RestartQuery):
@@ -105,7 +105,7 @@ def test_with_output_that_is_shown_together_one_failed_query_ends_the_job(
 
 def test_a_job_is_running_only_when_all_its_queries_are(soon: Run, drivers: list[Driver]) -> None:
     def script(driver: Driver, message: m.Message) -> None:
-        if isinstance(message, m.Start):
+        if isinstance(message, m.StartAttempt):
             driver.heard(learnt("counts", "rows"))
             driver.heard(m.QueryMoved("counts", 1, QueryState.STARTING))
             driver.heard(m.QueryStarted("counts", 1, -1))
@@ -127,7 +127,7 @@ def test_a_job_is_running_only_when_all_its_queries_are(soon: Run, drivers: list
 
 def test_a_bounded_query_that_waits_for_its_streams_does_not_keep_a_job_from_running(soon: Run) -> None:
     def script(driver: Driver, message: m.Message) -> None:
-        if isinstance(message, m.Start):
+        if isinstance(message, m.StartAttempt):
             driver.heard(learnt("stream", "sums"))
             driver.heard(m.QueryStarted("stream", 1, -1))
             driver.heard(m.QueryMoved("sums", 1, QueryState.WAITING))
@@ -143,19 +143,19 @@ def test_one_death_of_the_jvm_is_one_failure_however_many_queries_notice_it(
     names = ["a", "b", "c", "d", "e"]
 
     def dies(driver: Driver, message: m.Message) -> None:
-        if isinstance(message, m.Start):
+        if isinstance(message, m.StartAttempt):
             starts(driver, *names)
             for name in names:
                 driver.heard(m.QueryFailed(name, 1, 3, DEAD))
 
     def lives(driver: Driver, message: m.Message) -> None:
-        if isinstance(message, m.Start):
+        if isinstance(message, m.StartAttempt):
             starts(driver, *names)
 
     Driver.scripts = [dies, lives]
     assert soon(lambda client: client.wait_for(lambda: "RUNNING 2" in soon.told.states)) is JobState.CANCELED
     assert len(soon.events("failure")) == len(soon.events("restart")) == 1
-    assert drivers[1].heard_of(m.Start)[0].again, "the job has run before"
+    assert drivers[1].heard_of(m.StartAttempt)[0].again, "the job has run before"
 
 
 def test_one_cause_in_several_queries_delays_each_by_its_own_back_off(
@@ -164,7 +164,7 @@ def test_one_cause_in_several_queries_delays_each_by_its_own_back_off(
     names = [f"q{number}" for number in range(8)]
 
     def script(driver: Driver, message: m.Message) -> None:
-        if isinstance(message, m.Start):
+        if isinstance(message, m.StartAttempt):
             starts(driver, *names)
             for name in names:
                 driver.heard(m.QueryFailed(name, 1, 3, OUTAGE))
@@ -183,13 +183,13 @@ def test_an_error_that_comes_back_at_every_start_ends_the_job_with_the_way_out(
     drivers: list[Driver], tmp_path: Path
 ) -> None:
     def first(driver: Driver, message: m.Message) -> None:
-        if isinstance(message, m.Start):
+        if isinstance(message, m.StartAttempt):
             starts(driver, "counts")
             driver.heard(None)
 
     def fails(driver: Driver, message: m.Message) -> None:
-        if isinstance(message, m.Start):
-            driver.heard(m.Failed(INSIDE))
+        if isinstance(message, m.StartAttempt):
+            driver.heard(m.DriverFailed(INSIDE))
             driver.heard(None)
 
     Driver.scripts = [first, fails]
@@ -202,14 +202,14 @@ def test_an_error_that_comes_back_at_every_start_ends_the_job_with_the_way_out(
 
 def test_a_committed_batch_ends_a_crash_loop(drivers: list[Driver], tmp_path: Path) -> None:
     def goes_on(driver: Driver, message: m.Message) -> None:
-        if isinstance(message, m.Start):
+        if isinstance(message, m.StartAttempt):
             starts(driver, "counts")
             driver.heard(m.BatchCommitted("counts", 1, len(drivers), 1, 0.1))
-            driver.heard(m.Failed(INSIDE))
+            driver.heard(m.DriverFailed(INSIDE))
             driver.heard(None)
 
     def ends(driver: Driver, message: m.Message) -> None:
-        if isinstance(message, m.Start):
+        if isinstance(message, m.StartAttempt):
             driver.heard(m.Ended(False))
             driver.heard(None)
 
@@ -234,15 +234,15 @@ def test_failures_that_a_quiet_time_separates_are_no_crash_loop(
         driver.heard(m.QueryFailed("counts", 1, 7, failure))
 
     def script(driver: Driver, message: m.Message) -> None:
-        if isinstance(message, m.Start):
+        if isinstance(message, m.StartAttempt):
             starts(driver, "counts")
         elif isinstance(message, m.RestartQuery):
             driver.heard(m.QueryStarted("counts", 1, 6))
-        if isinstance(message, m.Start | m.RestartQuery) and next(runs, None) is None:
+        if isinstance(message, m.StartAttempt | m.RestartQuery) and next(runs, None) is None:
             driver.heard(m.QueryEnded("counts", 1, 7))
             driver.heard(m.Ended(False))
             driver.heard(None)
-        elif isinstance(message, m.Start | m.RestartQuery):
+        elif isinstance(message, m.StartAttempt | m.RestartQuery):
             if idle:
                 driver.heard(m.QueryIdle("counts"))
             threading.Thread(target=fails_later, args=(driver,)).start()
@@ -258,8 +258,8 @@ def test_what_fails_at_the_first_start_of_a_new_job_is_not_tried_again(
     soon: Run, drivers: list[Driver]
 ) -> None:
     def fails(driver: Driver, message: m.Message) -> None:
-        if isinstance(message, m.Start):
-            driver.heard(m.Failed(INSIDE))
+        if isinstance(message, m.StartAttempt):
+            driver.heard(m.DriverFailed(INSIDE))
             driver.heard(None)
 
     Driver.scripts = [fails]
@@ -272,7 +272,7 @@ def test_a_query_that_spark_refuses_ends_a_new_job_and_no_running_one(
     refused = m.Failure("code of the job raised AnalysisException", domain=Domain.USER, retry=False)
 
     def at_first(driver: Driver, message: m.Message) -> None:
-        if isinstance(message, m.Start):
+        if isinstance(message, m.StartAttempt):
             driver.heard(learnt("counts", "rows"))
             driver.heard(m.QueryStarted("counts", 1, -1))
             driver.heard(m.QueryFailed("rows", 1, 0, refused, started=False))
@@ -287,7 +287,7 @@ def test_a_query_that_can_not_be_fixed_by_a_retry_fails_alone_when_the_job_has_r
     gone = m.Failure("the table lacks a column", domain=Domain.USER, error="SinkMismatchError", retry=False)
 
     def script(driver: Driver, message: m.Message) -> None:
-        if isinstance(message, m.Start):
+        if isinstance(message, m.StartAttempt):
             starts(driver, "counts", "rows")
             driver.heard(m.QueryFailed("rows", 1, 4, gone))
 
@@ -311,7 +311,7 @@ def test_without_restarts_the_first_failure_of_a_query_ends_the_job(
     drivers: list[Driver], tmp_path: Path
 ) -> None:
     def script(driver: Driver, message: m.Message) -> None:
-        if isinstance(message, m.Start):
+        if isinstance(message, m.StartAttempt):
             starts(driver, "counts", "rows")
             driver.heard(m.QueryFailed("rows", 1, 4, OUTAGE))
 
@@ -322,7 +322,7 @@ def test_without_restarts_the_first_failure_of_a_query_ends_the_job(
 
 def test_a_query_that_has_used_up_its_restarts_fails_alone(drivers: list[Driver], tmp_path: Path) -> None:
     def script(driver: Driver, message: m.Message) -> None:
-        if isinstance(message, m.Start):
+        if isinstance(message, m.StartAttempt):
             starts(driver, "counts", "rows")
             driver.heard(m.QueryFailed("rows", 1, 4, OUTAGE))
         elif isinstance(message, m.RestartQuery):

@@ -58,7 +58,7 @@ def test_a_checkpoint_is_asked_of_the_driver_and_its_answer_is_the_answer(
     assert run(steps) is JobState.CANCELED
     (ask,) = drivers[0].heard_of(m.Ask)
     assert (ask.verb, ask.arguments) == ("checkpoint", {"full": True})
-    assert [stop.cancelled for stop in drivers[0].heard_of(m.Stop)] == [True]
+    assert [stop.cancelled for stop in drivers[0].heard_of(m.StopQueries)] == [True]
 
 
 def test_every_checkpoint_is_in_the_journal_and_only_trouble_is_a_line(run: Run) -> None:
@@ -67,7 +67,7 @@ def test_every_checkpoint_is_in_the_journal_and_only_trouble_is_a_line(run: Run)
     at_the_end = m.CheckpointAborted(8, "aligned", "interval", 0.1, AbortReason.STOPPING.value)
 
     def script(driver: Driver, message: m.Message) -> None:
-        if isinstance(message, m.Start):
+        if isinstance(message, m.StartAttempt):
             for report in (
                 begun,
                 aborted,
@@ -167,7 +167,7 @@ def test_two_queries_that_fail_at_one_time_have_a_recovery_each(
 
 def fails_for_good(driver: Driver, message: m.Message) -> None:
     plays_along(driver, message)
-    if isinstance(message, m.Start):
+    if isinstance(message, m.StartAttempt):
         driver.heard(m.QueryFailed("counts", 1, 3, m.Failure("counts broke", retry=False)))
 
 
@@ -175,7 +175,7 @@ def test_a_job_that_fails_is_not_cancelled_and_keeps_its_checkpoints(run: Run, d
     Driver.scripts = [fails_for_good]
     state, failure = run.alone()
     assert state is JobState.FAILED and failure is not None and failure.what == "counts broke"
-    assert [stop.cancelled for stop in drivers[0].heard_of(m.Stop)] == [False]
+    assert [stop.cancelled for stop in drivers[0].heard_of(m.StopQueries)] == [False]
 
 
 def test_a_driver_may_load_slowly_and_may_not_be_silent(
@@ -344,7 +344,7 @@ def test_rest_beside_a_supervisor_asks_it_and_shows_what_it_has_told(
     query = {"name": "counts", "inputs": [], "sources": [], "channel": False, "sink": None, "output_mode": ""}
 
     def script(driver: Driver, message: m.Message) -> None:
-        if isinstance(message, m.Start):
+        if isinstance(message, m.StartAttempt):
             driver.heard(m.GraphLearnt([query]))
         if isinstance(message, m.Ask) and message.verb == "checkpoint":
             driver.heard(COMPLETED)

@@ -43,9 +43,9 @@ def fails(failure: m.Failure, before: Callable[[], object] = lambda: None) -> Sc
     """Is started, and fails; with something that it does before."""
 
     def script(driver: Driver, message: m.Message) -> None:
-        if isinstance(message, m.Start):
+        if isinstance(message, m.StartAttempt):
             before()
-            driver.heard(m.Failed(failure))
+            driver.heard(m.DriverFailed(failure))
             driver.heard(None)
 
     return script
@@ -63,7 +63,7 @@ def test_a_restore_ends_the_driver_and_another_goes_on_at_once(
 
     assert run(steps) is JobState.CANCELED
     assert points == [("chk-41", True)]
-    assert [stop.cancelled for stop in drivers[0].heard_of(m.Stop)] == [False]
+    assert [stop.cancelled for stop in drivers[0].heard_of(m.StopQueries)] == [False]
     assert run.told.states[1:5] == ["RUNNING 1", "RESTARTING 1", "STARTING 2", "RUNNING 2"]
     assert run.events("failure", "restart", "recovery") == []
     assert run.events("restore") == [{"point": "chk-41"}]
@@ -139,10 +139,10 @@ def test_a_driver_that_fails_on_its_way_out_is_no_failure_of_the_job(
 
     def stumbles(driver: Driver, message: m.Message) -> None:
         plays_along(driver, message)
-        if isinstance(message, m.Stop):
+        if isinstance(message, m.StopQueries):
             driver.heard(m.QueryFailed("counts", 1, 3, failure))
             driver.heard(m.QueryStarted("counts", 2, 3))
-            driver.heard(m.Failed(replace(failure, redeploy=True)))
+            driver.heard(m.DriverFailed(replace(failure, redeploy=True)))
             driver.heard(None)
 
     Driver.scripts = [stumbles, restores]
@@ -293,7 +293,7 @@ def test_a_failure_behind_the_restore_is_no_failure_of_it(
     def breaks(driver: Driver, message: m.Message) -> None:
         restores(driver, message)
         if isinstance(message, m.Ask):
-            driver.heard(m.Failed(MISFIT))
+            driver.heard(m.DriverFailed(MISFIT))
             driver.heard(None)
 
     run = at_once(tmp_path)
@@ -323,7 +323,7 @@ def test_a_driver_that_was_made_ready_with_other_settings_does_not_carry_out_the
 
     assert run(steps) is JobState.CANCELED
     assert parallelisms(drivers) == [None, None, 8]
-    assert drivers[1].heard_of(m.Start) == []
+    assert drivers[1].heard_of(m.StartAttempt) == []
 
 
 def test_a_restore_goes_before_the_point_that_the_job_was_started_from_and_has_not_reached(
@@ -337,5 +337,5 @@ def test_a_restore_goes_before_the_point_that_the_job_was_started_from_and_has_n
         client.wait_for(lambda: "RUNNING 3" in run.told.states)
 
     assert run(steps) is JobState.CANCELED
-    told = [one.heard_of(m.Start)[0].wanted.get("point", "") for one in drivers]
+    told = [one.heard_of(m.StartAttempt)[0].wanted.get("point", "") for one in drivers]
     assert told == ["/saved/wordcount-12", "", "/saved/wordcount-12"]

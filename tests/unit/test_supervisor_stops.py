@@ -76,8 +76,8 @@ def dies(*before: m.Message, saved: bool) -> Script:
     "before",
     [
         [],
-        [m.Failed(m.Failure("it broke"))],
-        [m.Failed(m.Failure("it can't be mended", retry=False))],
+        [m.DriverFailed(m.Failure("it broke"))],
+        [m.DriverFailed(m.Failure("it can't be mended", retry=False))],
         [m.QueryFailed("counts", 1, 9, m.Failure("the session is gone", redeploy=True))],
     ],
 )
@@ -212,7 +212,7 @@ def test_a_cancel_while_a_job_is_stopped_ends_it_without_another_driver(
         plays_along(driver, message)
         if isinstance(message, m.Ask):
             driver.heard(m.SavepointProgress(message.request, "copy", 10, 100))
-        if isinstance(message, m.Stop):
+        if isinstance(message, m.StopQueries):
             (ask,) = driver.heard_of(m.Ask)
             driver.heard(m.Answered(ask.request, False, {"reason": "the job was ended", "ended": True}))
 

@@ -27,7 +27,7 @@ from weir.protocol import checkpoint_facts as f
 from weir.protocol import messages as m
 from weir.protocol.checkpoint import Found
 from weir.protocol.checkpoint_facts import Action, Fact
-from weir.protocol.checkpoint_state import State
+from weir.protocol.checkpoint_state import CoordinationState
 from weir.storage.attempts import Lease
 
 LEFT_BEHIND = "files of old checkpoints could not be deleted"
@@ -157,7 +157,7 @@ class Actions:
         """What every manifest of the job says."""
         self._clock = clock
 
-    def carry_out(self, action: Action, state: State) -> Iterable[Fact]:
+    def carry_out(self, action: Action, state: CoordinationState) -> Iterable[Fact]:
         """Do one thing; its outcome, if it has one. `state` is what is known before it."""
         match action:
             case f.WriteBegun():
@@ -198,7 +198,7 @@ class Actions:
             case f.ReportCompleted():
                 manifest = self._manifest(action.one.id)
                 self.outside.report(completed(action.one, manifest, action.subsumed))
-            case f.Answer():
+            case f.AnswerWish():
                 self._answer(action)
             case f.IssuePermit():
                 self.outside.completed(action.id)
@@ -218,7 +218,7 @@ class Actions:
                 self.outside.give_up(action.error)
             case f.PassPoint():
                 faults.point(action.point)
-            case f.Sweep():
+            case f.StartSweep():
                 self.aside(partial(self.snapshots.sweep, self.retained.all()))
             case _:
                 raise AssertionError(f"nothing carries out {action}")
@@ -230,7 +230,7 @@ class Actions:
             work, lambda error: self.outside.report(m.Noted(f"{LEFT_BEHIND}: {words_of(error)}"))
         )
 
-    def needs(self, state: State, name: QueryName, batch: BatchId) -> bool:
+    def needs(self, state: CoordinationState, name: QueryName, batch: BatchId) -> bool:
         """Whether a pending checkpoint still needs what Spark would purge after this batch of a query."""
         for id, pending in state.pending.items():
             if name not in pending.found:
@@ -280,7 +280,7 @@ class Actions:
 
     # 6 complete
 
-    def _assemble(self, action: f.Assemble, state: State) -> Iterable[Fact]:
+    def _assemble(self, action: f.Assemble, state: CoordinationState) -> Iterable[Fact]:
         self.lease.check()
         faults.point("checkpoint.completing")
         one, work = action.one, self.work[action.one.id]
@@ -319,7 +319,7 @@ class Actions:
             self.outside.report(m.Noted(f"checkpoint {action.one.id} is complete, but {words_of(error)}"))
         return [f.Subsumed(action, ids, self._clock.monotonic() - since)]
 
-    def _answer(self, action: f.Answer) -> None:
+    def _answer(self, action: f.AnswerWish) -> None:
         manifest = None if action.reason else self._manifest(action.id or CheckpointId(0))
         if action.wish.holder is not None:
             self.holders.pop(action.wish.holder)(manifest, action.reason)

@@ -26,7 +26,7 @@ from weir.ids import BatchId, CheckpointId, QueryName
 from weir.protocol import checkpoint_facts as f
 from weir.protocol import messages as m
 from weir.protocol.checkpoint import AbortReason
-from weir.protocol.checkpoint_state import State, Triggers, Wish
+from weir.protocol.checkpoint_state import CheckpointWish, CoordinationState, Triggers
 from weir.protocol.coordination import pause, step
 from weir.storage.attempts import Lease
 from weir.storage.generation import Origin
@@ -75,7 +75,7 @@ class Coordinator:
             mf.about(live.job, live.generation, lease.attempt, origin, spark, snapshots.copied_to),
             clock,
         )
-        self._state = State(cuts.flow, rules_of(settings), Triggers(clock.monotonic()))
+        self._state = CoordinationState(cuts.flow, rules_of(settings), Triggers(clock.monotonic()))
         self._thread = threading.Thread(target=self._work, name="weir-coordinator", daemon=True)
 
     # what others call
@@ -97,11 +97,11 @@ class Coordinator:
 
     def wish(self, request: str, full: bool) -> None:
         """Take a checkpoint as soon as one may begin; the answer goes to the request."""
-        self._feed(f.Asked(Wish(request, full)))
+        self._feed(f.Asked(CheckpointWish(request, full)))
 
     def hold(self, held: Held, trigger: str = "savepoint") -> None:
         """Take a checkpoint as soon as one may begin, and keep it until it is released."""
-        self._feed(f.Asked(Wish(trigger=trigger, holder=self._holder(held))))
+        self._feed(f.Asked(CheckpointWish(trigger=trigger, holder=self._holder(held))))
 
     def release(self, id: CheckpointId) -> None:
         """A held checkpoint is needed no more; it is deleted like any other. Safe to repeat."""
@@ -114,7 +114,7 @@ class Coordinator:
 
     def final_cut(self, held: Held) -> None:
         """After `rest`, when every query has ended: a checkpoint of exactly what is committed, held."""
-        self._feed(f.Asked(Wish(trigger="stop", holder=self._holder(held), final=True)))
+        self._feed(f.Asked(CheckpointWish(trigger="stop", holder=self._holder(held), final=True)))
 
     def configure(self, values: Mapping[str, str]) -> Settings:
         """Change settings of the running job; raises for those that can't be changed so."""
@@ -168,7 +168,7 @@ class Coordinator:
 
     def query_failed(self, name: QueryName) -> None:
         """A query is down: nothing that is pending can complete."""
-        self._feed(f.QueryFailed(name))
+        self._feed(f.QueryDown(name))
 
     def replace(self, vertex: Vertex) -> None:
         """A query runs again, as a new run."""

@@ -15,7 +15,7 @@ from weir.ids import NO_BATCH, BatchId, CheckpointId, QueryName
 from weir.protocol import checkpoint_facts as f
 from weir.protocol.checkpoint import Alignment, Found
 from weir.protocol.checkpoint_facts import Fact
-from weir.protocol.checkpoint_state import Flow, Place, Rules
+from weir.protocol.checkpoint_state import Flow, ReaderPlace, Rules
 from weir.spark.closure import GoneError
 
 
@@ -142,7 +142,7 @@ class Cuts:
         except _DECLINED as error:
             return f.Declined(ids, words_of(error))
 
-    def _positions(self, vertex: Vertex, batch: BatchId) -> Mapping[QueryName, Place]:
+    def _positions(self, vertex: Vertex, batch: BatchId) -> Mapping[QueryName, ReaderPlace]:
         """Where a query stood in its channels; one that has committed nothing begins with what is left."""
         if batch == NO_BATCH:
             places = {name: self._vertices[name].beginning() for name in vertex.inputs}

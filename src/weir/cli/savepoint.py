@@ -32,7 +32,7 @@ from weir.errors import NotASavepointError
 from weir.monitor import forms
 from weir.protocol.operators import Operator
 from weir.savepoint.manifest import SavedQuery, Savepoint
-from weir.savepoint.place import Place
+from weir.savepoint.place import SavepointPlace
 from weir.savepoint.verify import last_verified
 from weir.storage.open import absolute
 
@@ -98,7 +98,7 @@ def show(path: SavepointAt, json: AsJson = False) -> None:
     \b
     Example: weir savepoint show /backup/savepoints/wordcount-41
     """
-    place = Place(path)
+    place = SavepointPlace(path)
     found = place.read()
     verified = last_verified(place)
     if json:
@@ -127,7 +127,7 @@ def copy(path: SavepointAt, destination: Destination, json: AsJson = False) -> N
     \b
     Example: weir savepoint copy /backup/savepoints/wordcount-41 s3://bucket/sp
     """
-    with say.bar(f"copying {Place(path).url}") as bar:
+    with say.bar(f"copying {SavepointPlace(path).url}") as bar:
         text = f"waiting until {destination} has stored it"
         copied = savepoints.copy(path, absolute(destination), bar, lambda: bar.wait(text))
     if json:

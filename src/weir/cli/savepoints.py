@@ -14,8 +14,8 @@ from weir.clock import Clock
 from weir.monitor import forms
 from weir.monitor.job import look
 from weir.monitor.savepoints import known
-from weir.savepoint.catalogue import Entry
-from weir.savepoint.restorable import Answer, Restorable
+from weir.savepoint.catalogue import CatalogueEntry
+from weir.savepoint.restorable import Restorability, Restorable
 
 Job = Annotated[str | None, typer.Argument(metavar="JOB", help="List only those of this job.")]
 
@@ -50,7 +50,7 @@ def savepoints(
         _say(found)
 
 
-def _say(found: list[Entry]) -> None:
+def _say(found: list[CatalogueEntry]) -> None:
     now = Clock().now()
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     for name in ("job", "id", "taken", "by", "why", "version"):
@@ -76,11 +76,11 @@ def _say(found: list[Entry]) -> None:
         say.out.print(table)
     for one in found:
         say.say(f"{one.place}: {one.trouble}" if one.trouble else one.place)
-        if one.restorable is not None and one.restorable.answer is not Answer.YES:
+        if one.restorable is not None and one.restorable.answer is not Restorability.YES:
             say.say(f"  {_words(one.place, one.restorable)}")
 
 
 def _words(place: str, restorable: Restorable) -> str:
-    if restorable.answer is Answer.UNKNOWN:
+    if restorable.answer is Restorability.UNKNOWN:
         return f"{restorable.why}; to find out: weir plan FILE -s {shlex.quote(place)}"
     return f"{restorable.answer.value}: {restorable.why}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from weir.clock import Clock
 from weir.savepoint import verify as copies
-from weir.savepoint.place import Place
+from weir.savepoint.place import SavepointPlace
 from weir.savepoint.verify import Verified
 from weir.savepoint.verify import verify as verify_files
 
@@ -71,7 +71,7 @@ def copy(
 
     `read` is called when all is read, while the target still stores it.
     """
-    original = Place(place)
+    original = SavepointPlace(place)
     copied = copies.copy(original, target, progress, read)
     saved = copied.savepoint
     return Copied(saved.job, saved.id, original.url, copied.place, saved.bytes)
@@ -82,7 +82,7 @@ def dispose(place: str) -> Disposed:
 
     Raises `NotASavepointError` for a place that is none, or that holds other files too.
     """
-    found = Place(place)
+    found = SavepointPlace(place)
     if copies.clear(found):
         return Disposed(found.url)
     gone = copies.dispose(found)
@@ -91,5 +91,5 @@ def dispose(place: str) -> Disposed:
 
 def verify(place: str, progress: Bytes = _silent) -> VerifiedAt:
     """Read every file of a savepoint and compare it with the manifest; raises `NotASavepointError`."""
-    found = Place(place)
+    found = SavepointPlace(place)
     return VerifiedAt(found.url, verify_files(found, Clock(), progress))

@@ -24,7 +24,7 @@ from weir.restore import damage
 from weir.restore.point import verify_id
 from weir.savepoint import catalogue
 from weir.savepoint.catalogue import out_of_reach
-from weir.savepoint.place import Place
+from weir.savepoint.place import SavepointPlace
 from weir.savepoint.verify import Verified, leave
 from weir.storage import Store, open_store
 from weir.storage import generation as generations
@@ -67,7 +67,7 @@ class Checked:
 
 def of_savepoint(path: str, show: Show = _silent) -> Checked:
     """Every file of a savepoint, read and compared with its manifest; raises `NotASavepointError`."""
-    place = Place(path)
+    place = SavepointPlace(path)
     with show(f"checking {place.url}") as progress:
         found = verify_savepoint(path, progress).found
     return Checked(_SAVEPOINT, place.url, found.files, found.bytes, found.damage, place.url)
@@ -126,7 +126,7 @@ def _with(one: Checked, answer: Mapping[str, Any]) -> Checked:
 def _known_rows(path: str) -> dict[str, dict[int, int]]:
     """The rows of each operator, as a savepoint has recorded them."""
     with suppress(NotASavepointError):
-        queries = Place(path).read().queries
+        queries = SavepointPlace(path).read().queries
         return {
             name: {one.id: one.rows for one in query.operators if one.rows is not None}
             for name, query in queries.items()
@@ -138,7 +138,7 @@ def _leave(one: Checked, answer: Mapping[str, Any]) -> None:
     """Let the catalogue know."""
     if one.what == _SAVEPOINT:
         facts = (Clock().now().isoformat(), one.files or 0, one.bytes or 0, tuple(answer["damage"]))
-        leave(Place(one.place), Verified(*facts, rows=answer["rows"]))
+        leave(SavepointPlace(one.place), Verified(*facts, rows=answer["rows"]))
 
 
 def _reached(path: str, show: Show) -> Checked:

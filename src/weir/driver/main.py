@@ -49,7 +49,7 @@ def main() -> NoReturn:
         _Driver(link, file).run()
     except BaseException as error:
         failure = from_exception(error, file.stem)
-        link.send(m.Failed(failure))
+        link.send(m.DriverFailed(failure))
         _end(failure.exit_code, failure.stack)
     _end(0)
 
@@ -84,7 +84,7 @@ class _Driver:
         called = job.name
         job.name = job_name(os.environ.pop("WEIR_JOB_NAME", job.name))
         job.function  # noqa: B018  a job without a pipeline is refused before anything is held
-        self._link.send(m.Described(job.name, dict(job.options)))
+        self._link.send(m.JobDescribed(job.name, dict(job.options)))
         faults.point("start.described")
         config = self._prepared.get()
         since = self._clock.monotonic()
@@ -109,7 +109,7 @@ class _Driver:
         while not engine.over.is_set():
             with suppress(queue.Empty):
                 message = self._inbox.get(timeout=0.05)
-                if isinstance(message, m.Stop):
+                if isinstance(message, m.StopQueries):
                     cancelled = True
                     engine.stop(message.seconds, cancelled=message.cancelled)
                 elif isinstance(message, m.RestartQuery):
@@ -134,7 +134,7 @@ class _Driver:
             elif isinstance(message, m.Prepare):
                 config = Config.from_wire(message.config)
                 self._prepared.put(config)
-            elif isinstance(message, m.Start):
+            elif isinstance(message, m.StartAttempt):
                 assert config is not None, "Prepare comes before Start"
                 lease = self._hold(Attempt(message.attempt), message.session, config)
                 wanted = RestoreRequest.from_wire(message.wanted) if message.wanted else None
@@ -170,7 +170,7 @@ class _Driver:
                 _probe_jvm()
             except Exception as error:  # a dead JVM, before any query may have noticed
                 failure = from_exception(error, self._file.stem)
-                self._link.send(m.Failed(failure))
+                self._link.send(m.DriverFailed(failure))
                 _end(failure.exit_code, failure.stack)
             number += 1
             self._asked_at[number] = asked_at

@@ -68,7 +68,7 @@ class Run:
         """The savepoints that were taken, by whoever asked for them, in order."""
         self.restored: m.Restored | None = None
         """Set when this start went back to a checkpoint."""
-        self.planned: m.Planned | None = None
+        self.planned: m.RestorePlanned | None = None
         """What became of the state, when this start went on from a point with a job that had changed."""
         self.notes: list[str] = []
         self._answers: dict[str, m.Answered] = {}
@@ -242,7 +242,7 @@ class Run:
                 self._answers[message.request] = message
             elif isinstance(message, m.Restored):
                 self.restored = message
-            elif isinstance(message, m.Planned):
+            elif isinstance(message, m.RestorePlanned):
                 self.planned = message
             elif isinstance(message, (m.Noted, m.CutOff)):
                 self.notes.append(without_secrets(message.text))

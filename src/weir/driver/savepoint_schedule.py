@@ -13,8 +13,8 @@ from weir.config import Settings
 from weir.errors import ExternalError, WeirError
 from weir.ids import JobName
 from weir.protocol import messages as m
-from weir.savepoint.catalogue import Entry, entries, scheduled, superfluous, taken_at
-from weir.savepoint.place import Place
+from weir.savepoint.catalogue import CatalogueEntry, entries, scheduled, superfluous, taken_at
+from weir.savepoint.place import SavepointPlace
 from weir.savepoint.verify import dispose
 from weir.storage import Store, generation
 
@@ -60,7 +60,7 @@ class SavepointSchedule:
             passed = (self._clock.now() - taken_at(newest[0])).total_seconds()
         return self._clock.monotonic() + self._every.total_seconds() - max(0.0, passed)
 
-    def _scheduled(self) -> list[Entry]:
+    def _scheduled(self) -> list[CatalogueEntry]:
         try:
             return scheduled(entries([self._dir]), self._job, self._lineage)
         except ExternalError:
@@ -71,7 +71,7 @@ class SavepointSchedule:
         deleted = []
         for entry in superfluous(self._scheduled(), self._keep, self._steady_now()):
             try:
-                place = Place(entry.place)
+                place = SavepointPlace(entry.place)
                 if place.url == generation.awaited(self._store, self._job):
                     continue  # a restore that was asked for resumes from it
                 dispose(place)

@@ -25,10 +25,10 @@ from weir.driver.savepoint_schedule import SavepointSchedule
 from weir.errors import NoSavepointDirError, NoSavepointError, WeirError, error_form
 from weir.ids import CheckpointId, JobName, QueryName
 from weir.protocol import messages as m
-from weir.protocol.checkpoint import AbortReason, Refusal
+from weir.protocol.checkpoint import AbortReason, TriggerRefusal
 from weir.savepoint.about import JobSource, saved_sink
 from weir.savepoint.catalogue import SCHEDULE, record
-from weir.savepoint.take import Facts, HaltedError, QueryFacts, Taken, check_target, take
+from weir.savepoint.take import HaltedError, QueryFacts, SavepointFacts, TakenSavepoint, check_target, take
 from weir.storage import Store
 from weir.storage.process import whoami
 from weir.text import without_secrets
@@ -74,8 +74,8 @@ class CutFacts:
         self._progress = progress
         self._source = source
 
-    def of(self, manifest: Manifest, wanted: WantedSavepoint) -> Facts:
-        return Facts(
+    def of(self, manifest: Manifest, wanted: WantedSavepoint) -> SavepointFacts:
+        return SavepointFacts(
             trigger=wanted.trigger,
             by=wanted.by,
             since=wanted.since,
@@ -105,7 +105,7 @@ class SavepointHost:
     final_cut: Callable[[Held], None]
     release: Callable[[CheckpointId], None]
     delivered: Delivery
-    facts: Callable[[Manifest, WantedSavepoint], Facts]
+    facts: Callable[[Manifest, WantedSavepoint], SavepointFacts]
 
 
 class Savepoints:
@@ -233,14 +233,14 @@ class Savepoints:
         )
         return body
 
-    def _record(self, taken: Taken) -> None:
+    def _record(self, taken: TakenSavepoint) -> None:
         try:
             record(self._store, taken)
         except WeirError as error:
             note = f"'latest' may not find the savepoint {taken.place}, which is complete: {error.text}"
             self._host.report(m.Noted(note))
 
-    def _take(self, wanted: WantedSavepoint, cut: Callable[[Held], None]) -> Taken:
+    def _take(self, wanted: WantedSavepoint, cut: Callable[[Held], None]) -> TakenSavepoint:
         self.check(wanted)
         self.progress(wanted.request, "checkpoint")
         manifest = self._checkpoint(cut)
@@ -266,7 +266,7 @@ class Savepoints:
         cut(lambda manifest, reason: asked.set_result((manifest, reason)))
         manifest, reason = asked.result()
         if manifest is None:
-            ended = reason in (_ENDED, Refusal.STOPPING.value)
+            ended = reason in (_ENDED, TriggerRefusal.STOPPING.value)
             raise self._none(f"its checkpoint was not taken: {reason}", ended=ended)
         return manifest
 

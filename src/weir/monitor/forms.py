@@ -21,7 +21,7 @@ _LOGS = re.compile(r"('weir logs [\w.-]+)'")
 
 if TYPE_CHECKING:
     from weir.monitor.checkpoints import Checkpoint
-    from weir.savepoint.catalogue import Entry
+    from weir.savepoint.catalogue import CatalogueEntry
     from weir.savepoint.restorable import Restorable
     from weir.savepoint.verify import Verified
 
@@ -83,7 +83,7 @@ def checkpoint(one: Checkpoint) -> dict[str, Any]:
     return asdict(one)
 
 
-def savepoint(entry: Entry) -> dict[str, Any]:
+def savepoint(entry: CatalogueEntry) -> dict[str, Any]:
     """A savepoint in the catalogue."""
     keys = ("job", "id", "taken_at", "taken_by", "trigger", "job_file", "job_version", "bytes")
     saved = entry.savepoint

@@ -18,9 +18,9 @@ from weir.errors import NoSuchJobError
 from weir.ids import JobName, job_name
 from weir.monitor.job import job_names, look
 from weir.savepoint import about
-from weir.savepoint.catalogue import Entry, entries, recorded
+from weir.savepoint.catalogue import CatalogueEntry, entries, recorded
 from weir.savepoint.manifest import Savepoint, facts
-from weir.savepoint.restorable import Answer, Present, Restorable, judge
+from weir.savepoint.restorable import Present, Restorability, Restorable, judge
 from weir.spark.checkpoint_files import QueryFiles
 from weir.storage import Store, open_store, paths
 from weir.storage import generation as generations
@@ -30,7 +30,7 @@ from weir.supervisor.history import history_of
 TAKEN = "savepoint taken"
 
 
-def known(dir: str, job: str | None, savepoint_dir: str | None) -> list[Entry]:
+def known(dir: str, job: str | None, savepoint_dir: str | None) -> list[CatalogueEntry]:
     """The savepoints that can be found, oldest first; of one job, or of all below the directory."""
     jobs = [job_name(job)] if job else job_names(dir)
     store = open_store(dir)
@@ -53,7 +53,7 @@ def _named(dir: str, job: JobName) -> Iterable[str]:
         return [str(event.body["path"]) for event in history.events(TAKEN)] if history else []
 
 
-def _of(entry: Entry, job: str) -> bool:
+def _of(entry: CatalogueEntry, job: str) -> bool:
     if entry.savepoint is None:  # by its name, which is all that is known
         return entry.place.rstrip("/").rpartition("/")[2].startswith(f"{job}-")
     return entry.savepoint.job == job
@@ -67,26 +67,26 @@ class Judges:
         self._store = open_store(dir)
         self._known: dict[JobName, Present | None] = {}
 
-    def judge(self, entry: Entry) -> Restorable | None:
+    def judge(self, entry: CatalogueEntry) -> Restorable | None:
         """None for what can't be read."""
         saved = entry.savepoint
         if saved is None:
             return None
         if entry.verified is not None and not entry.verified.whole:
-            return Restorable(Answer.NO, f"it is damaged: {entry.verified.damage[0]}")
+            return Restorable(Restorability.NO, f"it is damaged: {entry.verified.damage[0]}")
         job = job_name(saved.job)
         if job not in self._known:
             self._known[job] = present(self._dir, self._store, job)
         code = self._known[job]
         if code is None:
-            return Restorable(Answer.UNKNOWN, f"no job {job!r} has ever run here")
+            return Restorable(Restorability.UNKNOWN, f"no job {job!r} has ever run here")
         return self._behind(job, saved) or judge(saved, code)
 
     def _behind(self, job: JobName, saved: Savepoint) -> Restorable | None:
         if not is_left_behind(self._store, job, facts(saved)):
             return None
         why = "the job was rewound past it, and what it had delivered by then is gone"
-        return Restorable(Answer.NO, why)
+        return Restorable(Restorability.NO, why)
 
 
 def present(dir: str, store: Store, job: JobName) -> Present | None:

@@ -51,7 +51,7 @@ class AckOutcome(str, Enum):
 
 
 @dataclass(frozen=True)
-class Cut:
+class Ack:
     """Where one query stands in a checkpoint."""
 
     query: QueryName
@@ -77,7 +77,7 @@ class Pending:
     alignment: Alignment
     begun_at: float
     queries: frozenset[QueryName]
-    cuts: Mapping[QueryName, Cut] = field(default_factory=dict)
+    cuts: Mapping[QueryName, Ack] = field(default_factory=dict)
     """The cuts of the queries that have acked."""
 
     @property
@@ -90,7 +90,7 @@ class Pending:
 
 
 def take_ack(
-    pending: Mapping[CheckpointId, Pending], finished: Iterable[CheckpointId], id: CheckpointId, cut: Cut
+    pending: Mapping[CheckpointId, Pending], finished: Iterable[CheckpointId], id: CheckpointId, cut: Ack
 ) -> tuple[Mapping[CheckpointId, Pending], AckOutcome]:
     """Take one ack; everything but a success leaves the pending checkpoints as they were."""
     if id in finished:
@@ -242,7 +242,7 @@ class TriggerFacts:
     """Whether every query has a position (`has_position`)."""
 
 
-class Refusal(str, Enum):
+class TriggerRefusal(str, Enum):
     """Why a trigger is refused; the words that are shown."""
 
     NOT_RUNNING = "a query of the job is down"
@@ -252,19 +252,19 @@ class Refusal(str, Enum):
     NOT_BEGUN = "a query of the job has not committed its first batch yet"
 
 
-def may_trigger(facts: TriggerFacts) -> Refusal | None:
+def may_trigger(facts: TriggerFacts) -> TriggerRefusal | None:
     """None when it may begin; unaligned checkpoints are alone, a pause implies one at a time."""
     if facts.stopping:
-        return Refusal.STOPPING
+        return TriggerRefusal.STOPPING
     if not facts.running:
-        return Refusal.NOT_RUNNING
+        return TriggerRefusal.NOT_RUNNING
     if not facts.begun:
-        return Refusal.NOT_BEGUN
+        return TriggerRefusal.NOT_BEGUN
     alone = facts.min_pause > 0 or facts.alignment is Alignment.UNALIGNED or facts.unaligned_pending
     if facts.pending >= (1 if alone else facts.max_concurrent):
-        return Refusal.TOO_MANY
+        return TriggerRefusal.TOO_MANY
     if facts.last_ended_at is not None and facts.now - facts.last_ended_at < facts.min_pause:
-        return Refusal.MIN_PAUSE
+        return TriggerRefusal.MIN_PAUSE
     return None
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from weir.errors import WeirError
 from weir.ids import BatchId, CheckpointId, QueryName
 from weir.protocol.checkpoint import AbortReason, Alignment, Found
-from weir.protocol.checkpoint_state import Place, Rules, Underway, Wish
+from weir.protocol.checkpoint_state import CheckpointWish, ReaderPlace, Rules, Underway
 from weir.protocol.messages import Message
 
 
@@ -36,7 +36,7 @@ class WriteBegun(Action):
     alignment: Alignment
     trigger: str
     full: bool
-    wish: Wish | None = None
+    wish: CheckpointWish | None = None
 
 
 @dataclass(frozen=True)
@@ -204,10 +204,10 @@ class Discard(Action):
 
 
 @dataclass(frozen=True)
-class Answer(Action):
+class AnswerWish(Action):
     """Answer who asked for a checkpoint: with the one that completed, or why there is none."""
 
-    wish: Wish
+    wish: CheckpointWish
     id: CheckpointId | None = None
     reason: str = ""
     """"" when it completed."""
@@ -219,7 +219,7 @@ class RetryAborts(Action):
 
 
 @dataclass(frozen=True)
-class Sweep(Action):
+class StartSweep(Action):
     """Delete what killed and aborted checkpoints have left."""
 
 
@@ -299,7 +299,7 @@ class SettingsChanged(Fact):
 class Asked(Fact):
     """Somebody wants a checkpoint as soon as one may begin."""
 
-    wish: Wish
+    wish: CheckpointWish
 
 
 @dataclass(frozen=True)
@@ -313,7 +313,7 @@ class Stopped(Fact):
 
 
 @dataclass(frozen=True)
-class QueryFailed(Fact):
+class QueryDown(Fact):
     """A query is down: nothing that is pending can complete."""
 
     query: QueryName
@@ -368,7 +368,7 @@ class CutFound(Fact):
     ids: tuple[CheckpointId, ...]
     query: QueryName
     found: Found
-    positions: Mapping[QueryName, Place] = field(default_factory=dict)
+    positions: Mapping[QueryName, ReaderPlace] = field(default_factory=dict)
     """Where it stood in its channels."""
 
 

@@ -13,7 +13,7 @@ from weir.ids import BatchId, CheckpointId, QueryName
 from weir.protocol.checkpoint import Alignment, Found, Pending
 from weir.protocol.states import CheckpointState
 
-Place = tuple[int, CheckpointId]
+ReaderPlace = tuple[int, CheckpointId]
 """Where a reader stands in a channel: how many entries it has used up, the last barrier that it reached."""
 
 
@@ -83,7 +83,7 @@ class Triggers:
 
 
 @dataclass(frozen=True)
-class Wish:
+class CheckpointWish:
     """A checkpoint that was asked for."""
 
     request: str = ""
@@ -106,14 +106,14 @@ class Underway:
     full: bool
     begun_at: str
     """Wall time, for people."""
-    wish: Wish | None = None
+    wish: CheckpointWish | None = None
     phases: Mapping[str, float] = field(default_factory=dict)
     awaited: Mapping[QueryName, BatchId] = field(default_factory=dict)
     """Roots whose barrier follows the segment of the batch that they were in."""
     here: tuple[QueryName, ...] = ()
     """Queries that are being cut where they stand, in this order."""
     found: Mapping[QueryName, Found] = field(default_factory=dict)
-    positions: Mapping[QueryName, Mapping[QueryName, Place]] = field(default_factory=dict)
+    positions: Mapping[QueryName, Mapping[QueryName, ReaderPlace]] = field(default_factory=dict)
     """Where each query stood in its channels at its cut; read at once, before Spark purges it."""
     barriers: Mapping[QueryName, float] = field(default_factory=dict)
     """When each query's cut was found, in seconds after the trigger."""
@@ -138,7 +138,7 @@ class Underway:
     def since(self, now: float) -> float:
         return now - self.state.begun_at
 
-    def resumes(self, reader: QueryName, channel: QueryName) -> Place:
+    def resumes(self, reader: QueryName, channel: QueryName) -> ReaderPlace:
         """Where a reader resumes in a channel after a restore of this checkpoint.
 
         An at-least-once reader that has crossed the barrier is reset to it.
@@ -146,7 +146,7 @@ class Underway:
         place, limit = self.positions[reader][channel], self.limit(channel)
         return place if limit is None or place[0] <= limit[0] else limit
 
-    def limit(self, channel: QueryName) -> Place | None:
+    def limit(self, channel: QueryName) -> ReaderPlace | None:
         """The barrier that no reader of a channel is past after a restore; None where none can be past it.
 
         The position of a query that reads a channel twice is that of its slower reader, which says nothing
@@ -172,7 +172,7 @@ class Outlived:
 
 
 @dataclass(frozen=True)
-class State:
+class CoordinationState:
     """All that is known of the checkpoints of one attempt."""
 
     flow: Flow
@@ -183,7 +183,7 @@ class State:
     ended: Mapping[CheckpointId, CheckpointState] = field(default_factory=dict)
     """How the newest of the others ended."""
     outlived: Mapping[CheckpointId, Outlived] = field(default_factory=dict)
-    wishes: tuple[Wish, ...] = ()
+    wishes: tuple[CheckpointWish, ...] = ()
     ended_at: float | None = None
     """When the last one completed or was aborted."""
     swept_at: float | None = None
@@ -199,5 +199,5 @@ class State:
         """The pending checkpoints that have not found the cut of a query."""
         return [one for one in self.pending.values() if query not in one.found]
 
-    def with_pending(self, one: Underway) -> State:
+    def with_pending(self, one: Underway) -> CoordinationState:
         return replace(self, pending={**self.pending, one.id: one})

@@ -28,7 +28,7 @@ _EXACT = re.compile(r"(sum|max|min|first|last)\(")
 _WIDTH = 200
 
 
-class Level(IntEnum):
+class FitLevel(IntEnum):
     """How well the state of one operator fits another one, best first."""
 
     SAME = 0
@@ -47,7 +47,7 @@ class Level(IntEnum):
 class Fit:
     """How the state of one operator fits another one."""
 
-    level: Level
+    level: FitLevel
     why: str = ""
     """What does not fit, or is called otherwise."""
     lost: tuple[str, ...] = ()
@@ -71,17 +71,17 @@ class Rekey:
 def fit(old: Operator, new: Operator, *, evolving: bool = False) -> Fit:
     """How the state of `old` fits `new`; `evolving` when its values may gain fields (avro encoding)."""
     if old.kind != new.kind and not {old.kind, new.kind} <= _AGGREGATIONS:
-        return Fit(Level.OTHER)
+        return Fit(FitLevel.OTHER)
     other = rekey(old, new)
     compared = old if other is None else _with_key(old, new)
     why = next(_misfits(compared, new, evolving), "")
     if why:
         reshapable = new.kind in _AGGREGATIONS | {_SESSIONS} and _keys_fit(compared, new)
-        return Fit(Level.RESHAPED if reshapable else Level.MISFIT, why, rekey=other)
+        return Fit(FitLevel.RESHAPED if reshapable else FitLevel.MISFIT, why, rekey=other)
     if other is not None:
-        return Fit(Level.RESHAPED, other.why, rekey=other)
+        return Fit(FitLevel.RESHAPED, other.why, rekey=other)
     renamed = next(_renamed(old, new), "")
-    level = Level.ACCEPTED if renamed else Level.SAME
+    level = FitLevel.ACCEPTED if renamed else FitLevel.SAME
     lost, swapped = tuple(_lost_variables(old, new)), next(_swapped(old, new), "")
     return Fit(level, renamed, lost, swapped)
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from weir.ids import CheckpointId, QueryName
 from weir.protocol import checkpoint_facts as f
-from weir.protocol.checkpoint import AbortReason, AckOutcome, Cut, take_ack
-from weir.protocol.checkpoint_state import Place, State, Underway
+from weir.protocol.checkpoint import AbortReason, Ack, AckOutcome, take_ack
+from weir.protocol.checkpoint_state import CoordinationState, ReaderPlace, Underway
 from weir.protocol.messages import Noted
 from weir.protocol.states import CheckpointEvent
 from weir.protocol.turn import Turn, abort
@@ -18,7 +18,7 @@ from weir.protocol.turn import Turn, abort
 
 def snapshot_taken(turn: Turn, fact: f.SnapshotTaken) -> None:
     pending = {one.id: one.state for one in turn.state.pending.values()}
-    cut = Cut(fact.query, fact.found.batch, fact.found.unaligned)
+    cut = Ack(fact.query, fact.found.batch, fact.found.unaligned)
     after, outcome = take_ack(pending, turn.state.outlived, fact.id, cut)
     if outcome is AckOutcome.SUCCESS:
         one = turn.state.pending[fact.id]
@@ -113,17 +113,17 @@ def manifest_written(turn: Turn, fact: f.ManifestWritten) -> None:
 # 7 notify
 
 
-def may_trim(state: State, id: CheckpointId) -> bool:
+def may_trim(state: CoordinationState, id: CheckpointId) -> bool:
     """Whether channels can be trimmed to a checkpoint: an older one may still keep what lies before it."""
     return all(other > id for other in state.pending)
 
 
-def slowest(places: Iterable[Place]) -> int:
+def slowest(places: Iterable[ReaderPlace]) -> int:
     """Where the slowest of some readers resumes."""
     return min(place[0] for place in places)
 
 
-def trimmed_to(state: State, one: Underway) -> Mapping[QueryName, int]:
+def trimmed_to(state: CoordinationState, one: Underway) -> Mapping[QueryName, int]:
     """For each channel that can be trimmed now, the entry at which its slowest reader resumes."""
     if not may_trim(state, one.id):
         return {}
@@ -143,5 +143,5 @@ def subsumed(turn: Turn, fact: f.Subsumed) -> None:
     one = replace(one, phases={**one.phases, "notify": fact.seconds})
     turn.do(f.ReportCompleted(one, fact.ids))
     if one.wish is not None:
-        turn.do(f.Answer(one.wish, one.id))
+        turn.do(f.AnswerWish(one.wish, one.id))
     turn.do(f.IssuePermit(one.id), f.Discard(one.id))

@@ -17,9 +17,9 @@ from typing import Any
 from weir.ids import QueryName
 from weir.protocol import checkpoint_facts as f
 from weir.protocol import completion, cut
-from weir.protocol.checkpoint import AbortReason, Alignment, Refusal, TriggerFacts, may_trigger
+from weir.protocol.checkpoint import AbortReason, Alignment, TriggerFacts, TriggerRefusal, may_trigger
 from weir.protocol.checkpoint_facts import Action, Fact
-from weir.protocol.checkpoint_state import State, Wish
+from weir.protocol.checkpoint_state import CheckpointWish, CoordinationState
 from weir.protocol.messages import Noted
 from weir.protocol.states import CheckpointState
 from weir.protocol.turn import Turn, abort_all
@@ -31,7 +31,7 @@ REST = 0.5
 SWEEP_EVERY = 600.0
 
 
-def step(state: State, fact: Fact, now: float) -> tuple[State, list[Action]]:
+def step(state: CoordinationState, fact: Fact, now: float) -> tuple[CoordinationState, list[Action]]:
     """What becomes of the checkpoints by a fact, and what is to be done; `now` is when it was observed.
 
     The state that was given stays as it is; where this raises, nothing has moved.
@@ -41,7 +41,7 @@ def step(state: State, fact: Fact, now: float) -> tuple[State, list[Action]]:
     return turn.state, turn.actions
 
 
-def pause(state: State, now: float) -> float:
+def pause(state: CoordinationState, now: float) -> float:
     """Until the next look, or the next trigger if that comes before; one that is due is waited for."""
     left = state.triggers.left(state.rules, now)
     if left is not None and left <= 0:
@@ -62,7 +62,7 @@ def _ticked(turn: Turn, _fact: f.Ticked) -> None:
     swept_at = turn.state.swept_at
     if swept_at is None or turn.now - swept_at > SWEEP_EVERY:
         turn.change(swept_at=turn.now)
-        turn.do(f.Sweep())
+        turn.do(f.StartSweep())
     turn.do(f.CollectSnapshots())
     turn.do(*(f.Look(name) for name in turn.state.flow.order if turn.state.waiting(name)))
     due = turn.state.triggers.due(turn.state.rules, turn.now)
@@ -79,7 +79,7 @@ def _settings_changed(turn: Turn, fact: f.SettingsChanged) -> None:
 
 def _asked(turn: Turn, fact: f.Asked) -> None:
     if turn.state.stopping:
-        turn.do(f.Answer(fact.wish, reason=Refusal.STOPPING.value))
+        turn.do(f.AnswerWish(fact.wish, reason=TriggerRefusal.STOPPING.value))
     else:
         turn.change(wishes=(*turn.state.wishes, replace(fact.wish, asked_at=turn.now)))
 
@@ -96,11 +96,11 @@ def _stopped(turn: Turn, _fact: f.Stopped) -> None:
 
 def _end_all(turn: Turn) -> None:
     abort_all(turn, AbortReason.STOPPING, "")
-    turn.do(*(f.Answer(wish, reason=Refusal.STOPPING.value) for wish in turn.state.wishes))
+    turn.do(*(f.AnswerWish(wish, reason=TriggerRefusal.STOPPING.value) for wish in turn.state.wishes))
     turn.change(wishes=())
 
 
-def _query_failed(turn: Turn, fact: f.QueryFailed) -> None:
+def _query_failed(turn: Turn, fact: f.QueryDown) -> None:
     abort_all(turn, AbortReason.QUERY_RESTARTED, f"query {fact.query}")
 
 
@@ -129,7 +129,7 @@ def _try_due(turn: Turn, trigger: str, fact: f.Observed) -> None:
     refusal = may_trigger(_trigger_facts(turn, rules.alignment, fact))
     if refusal is None:
         _begin(turn, f.WriteBegun(rules.alignment, trigger, rules.full))
-    elif refusal is Refusal.NOT_BEGUN and turn.now - turn.state.triggers.triggered_at >= rules.timeout:
+    elif refusal is TriggerRefusal.NOT_BEGUN and turn.now - turn.state.triggers.triggered_at >= rules.timeout:
         _note_wait(turn, fact.without_position)
 
 
@@ -137,29 +137,31 @@ def _note_wait(turn: Turn, names: Sequence[QueryName]) -> None:
     """Report, once, that no checkpoint is taken though it is due."""
     if not turn.state.wait_noted:
         turn.change(wait_noted=True)
-        turn.do(f.Report(Noted(f"no checkpoint is taken: {Refusal.NOT_BEGUN.value} ({', '.join(names)})")))
+        turn.do(
+            f.Report(Noted(f"no checkpoint is taken: {TriggerRefusal.NOT_BEGUN.value} ({', '.join(names)})"))
+        )
 
 
-def _grant(turn: Turn, wish: Wish, fact: f.Observed) -> None:
+def _grant(turn: Turn, wish: CheckpointWish, fact: f.Observed) -> None:
     rules = turn.state.rules
     alignment = Alignment.UNALIGNED if wish.final else rules.alignment
     refusal = may_trigger(replace(_trigger_facts(turn, alignment, fact), last_ended_at=None))
-    if refusal is Refusal.TOO_MANY:
+    if refusal is TriggerRefusal.TOO_MANY:
         return
-    if refusal is Refusal.NOT_BEGUN and not wish.final and turn.now - wish.asked_at < rules.timeout:
+    if refusal is TriggerRefusal.NOT_BEGUN and not wish.final and turn.now - wish.asked_at < rules.timeout:
         return
     turn.change(wishes=turn.state.wishes[1:])
     if refusal is None or wish.final:
         _begin(turn, f.WriteBegun(alignment, wish.trigger, wish.full, wish))
     else:
-        turn.do(f.Answer(wish, reason=_refused(refusal, fact)))
+        turn.do(f.AnswerWish(wish, reason=_refused(refusal, fact)))
 
 
-def _refused(refusal: Refusal, fact: f.Observed) -> str:
+def _refused(refusal: TriggerRefusal, fact: f.Observed) -> str:
     why: str = refusal.value
-    if refusal is Refusal.NOT_RUNNING:
+    if refusal is TriggerRefusal.NOT_RUNNING:
         return fact.down or why
-    if refusal is Refusal.NOT_BEGUN:
+    if refusal is TriggerRefusal.NOT_BEGUN:
         return f"{why} ({', '.join(fact.without_position)})"
     return why
 
@@ -194,7 +196,7 @@ _STEPS: Mapping[type[Fact], Callable[[Turn, Any], None]] = {
     f.Asked: _asked,
     f.Rested: _rested,
     f.Stopped: _stopped,
-    f.QueryFailed: _query_failed,
+    f.QueryDown: _query_failed,
     f.Stumbled: _stumbled,
     f.BegunWritten: cut.begun_written,
     f.BegunRefused: cut.begun_refused,

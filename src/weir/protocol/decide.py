@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Holder:
+class AttemptHolder:
     """What a taker sees of the newest attempt."""
 
     beat: int
@@ -41,7 +41,7 @@ class Wait:
     seconds: float
 
 
-def may_take(holder: Holder | None, timeout: float) -> Take | Wait:
+def may_take(holder: AttemptHolder | None, timeout: float) -> Take | Wait:
     """Whether the job may be taken over; a holder that beats is never taken from."""
     if holder is None or holder.released or holder.unchanged_for >= timeout:
         return Take()

@@ -113,7 +113,7 @@ def gate(waited: float, newest: Probe | None, *, probing: bool, now: float, long
 
 
 @dataclass(frozen=True)
-class Turn:
+class QueryTurn:
     """A query that starts again now."""
 
     query: str
@@ -158,7 +158,7 @@ class Turns:
         """The queries that are due and need an able machine, with the seconds that each has waited."""
         return {query: now - due.at for query, due in self._due.items() if due.when_able and now >= due.at}
 
-    def take(self, now: float, *, able: bool) -> Turn | None:
+    def take(self, now: float, *, able: bool) -> QueryTurn | None:
         """The query that starts now; it is given out once. None: none is due, or another one starts."""
         if any(now - since < self.PATIENCE for since in self._starting.values()):
             return None
@@ -168,4 +168,4 @@ class Turns:
         query = min(ready, key=lambda one: self._due[one].at)
         waited = now - self._due.pop(query).at
         self._starting[query] = now
-        return Turn(query, waited)
+        return QueryTurn(query, waited)

@@ -24,7 +24,7 @@ _QUERY = re.compile(r"(?P<old>[^/=]+)=(?P<new>[^/=]+)")
 
 
 @dataclass(frozen=True)
-class Target:
+class MapTarget:
     """Where an operator or a source goes."""
 
     query: str
@@ -35,9 +35,9 @@ class Target:
 class Maps:
     """What was said, by the query of the point and the number there."""
 
-    operators: dict[str, dict[int, Target | None]] = field(default_factory=dict)
+    operators: dict[str, dict[int, MapTarget | None]] = field(default_factory=dict)
     """None where state is given up."""
-    sources: dict[str, dict[int, list[Target]]] = field(default_factory=dict)
+    sources: dict[str, dict[int, list[MapTarget]]] = field(default_factory=dict)
     """Several may begin at one position; no target where it is given up."""
     renamed: dict[str, str] = field(default_factory=dict)
     """By its new name: what a query was called."""
@@ -60,12 +60,12 @@ class Maps:
                 found[number] = mine[0] if mine else None
         return found
 
-    def operators_leaving(self, old: str, now: str) -> dict[int, Target]:
+    def operators_leaving(self, old: str, now: str) -> dict[int, MapTarget]:
         """The operators of an old query whose state goes to another query than itself."""
         said = self.operators.get(old, {})
         return {n: one for n, one in said.items() if one is not None and one.query != now}
 
-    def sources_leaving(self, old: str, now: str) -> dict[int, Target]:
+    def sources_leaving(self, old: str, now: str) -> dict[int, MapTarget]:
         said = self.sources.get(old, {}).items()
         return {n: one for n, targets in said for one in targets if one.query != now}
 
@@ -80,7 +80,7 @@ class Maps:
         return iter(seen)
 
 
-def _leads(target: Target | list[Target] | None, to: str) -> bool:
+def _leads(target: MapTarget | list[MapTarget] | None, to: str) -> bool:
     targets = target if isinstance(target, list) else [target]
     return any(one is not None and one.query == to for one in targets)
 
@@ -151,7 +151,7 @@ def _piece(given: str, found: Maps, old: Mapping[str, Shape], new: Mapping[str, 
             given=given, reason="a source can only become a source, and an operator only an operator"
         )
     to = said["to"] or found.name_of(query)
-    target = None if said["new"] == "none" else Target(to, int(said["new"]))
+    target = None if said["new"] == "none" else MapTarget(to, int(said["new"]))
     if number not in _numbers(old[query], is_source):
         raise BadMapError(given=given, reason=f"query {query!r} has no {what} {number} in the savepoint")
     if target is not None:
@@ -168,10 +168,10 @@ def _piece(given: str, found: Maps, old: Mapping[str, Shape], new: Mapping[str, 
 
 def _operator(
     given: str,
-    mine: dict[str, dict[int, Target | None]],
+    mine: dict[str, dict[int, MapTarget | None]],
     query: str,
     number: int,
-    target: Target | None,
+    target: MapTarget | None,
 ) -> None:
     taken = [one for pieces in mine.values() for one in pieces.values()]
     if number in mine.get(query, {}) or (target is not None and target in taken):
@@ -180,7 +180,7 @@ def _operator(
 
 
 def _source(
-    given: str, mine: dict[str, dict[int, list[Target]]], query: str, number: int, target: Target | None
+    given: str, mine: dict[str, dict[int, list[MapTarget]]], query: str, number: int, target: MapTarget | None
 ) -> None:
     """Several sources may begin at one position, of different queries; each begins at one only."""
     there = mine.get(query, {}).get(number)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-from weir.protocol.compatibility import Fit, Level, similarity
+from weir.protocol.compatibility import Fit, FitLevel, similarity
 from weir.protocol.shape import PlannedOperator, PlannedSource
 
 _MANY = 6
@@ -34,7 +34,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Ambiguity:
     """Operators of which can't be told which is which."""
 
     old: tuple[PlannedOperator, ...]
@@ -46,7 +46,7 @@ class Matched:
     """What belongs together, what can't be told, and what is left."""
 
     pairs: tuple[Pair, ...]
-    choices: tuple[Choice, ...]
+    choices: tuple[Ambiguity, ...]
     old: tuple[PlannedOperator, ...]
     new: tuple[PlannedOperator, ...]
 
@@ -74,15 +74,15 @@ def match(
         fits,
         comparable,
     )
-    choices: list[Choice] = []
-    for group in list(left.groups(Level.RESHAPED)):
+    choices: list[Ambiguity] = []
+    for group in list(left.groups(FitLevel.RESHAPED)):
         found = left.tell_apart(group)
         pairs += found
         left.without(found)
-    for group in list(left.groups(Level.RESHAPED)):
+    for group in list(left.groups(FitLevel.RESHAPED)):
         choices.append(group)
         left.remove(group.old, group.new)
-    for group in list(left.groups(Level.MISFIT)):
+    for group in list(left.groups(FitLevel.MISFIT)):
         misfits = [Pair(one, other) for one, other in zip(group.old, group.new, strict=False)]
         pairs += misfits
         left.without(misfits)
@@ -107,7 +107,7 @@ class _Left:
     def without(self, pairs: Sequence[Pair]) -> None:
         self.remove([pair.old for pair in pairs], [pair.new for pair in pairs])
 
-    def groups(self, level: Level) -> Iterator[Choice]:
+    def groups(self, level: FitLevel) -> Iterator[Ambiguity]:
         """Operators among which state could go to several, at this level or better."""
         waiting = list(self.old)
         while waiting:
@@ -118,19 +118,19 @@ class _Left:
                 old += near
                 waiting = [other for other in waiting if other not in near]
             if new:
-                yield Choice(tuple(sorted(old, key=_id)), tuple(sorted(new, key=_id)))
+                yield Ambiguity(tuple(sorted(old, key=_id)), tuple(sorted(new, key=_id)))
 
-    def tell_apart(self, group: Choice) -> list[Pair]:
+    def tell_apart(self, group: Ambiguity) -> list[Pair]:
         """The pairs of a group that are beyond doubt."""
         pairs = list(self._alike(group)) if self._comparable else []
         old = [one for one in group.old if one not in [pair.old for pair in pairs]]
         new = [one for one in group.new if one not in [pair.new for pair in pairs]]
         return pairs + self._best(old, new)
 
-    def _fitting(self, old: PlannedOperator, level: Level) -> list[PlannedOperator]:
+    def _fitting(self, old: PlannedOperator, level: FitLevel) -> list[PlannedOperator]:
         return [one for one in self.new if self._levels[old.id, one.id] <= level]
 
-    def _alike(self, group: Choice) -> Iterator[Pair]:
+    def _alike(self, group: Ambiguity) -> Iterator[Pair]:
         """Those that are the same in everything. Several such have the same state: their order does."""
         free = list(group.new)
         for one in group.old:
@@ -139,7 +139,7 @@ class _Left:
                 for other in free
                 if one.known
                 and other.evidence == one.evidence
-                and self._levels[one.id, other.id] <= Level.ACCEPTED
+                and self._levels[one.id, other.id] <= FitLevel.ACCEPTED
             )
             if (other := next(same, None)) is not None:
                 free.remove(other)
@@ -157,11 +157,11 @@ class _Left:
         return [pair for pair in best[0] if self._related(pair)]
 
     def _possible(self, pair: Pair) -> bool:
-        return self._levels[pair.old.id, pair.new.id] <= Level.RESHAPED
+        return self._levels[pair.old.id, pair.new.id] <= FitLevel.RESHAPED
 
     def _score(self, way: Sequence[Pair]) -> tuple[float, int]:
         alike = sum(similarity(p.old, p.new) for p in way if self._told(p)) if self._comparable else 0.0
-        return round(alike, 9), sum(Level.MISFIT - self._levels[p.old.id, p.new.id] for p in way)
+        return round(alike, 9), sum(FitLevel.MISFIT - self._levels[p.old.id, p.new.id] for p in way)
 
     def _related(self, pair: Pair) -> bool:
         return not (self._comparable and self._told(pair)) or similarity(pair.old, pair.new) > 0

@@ -46,7 +46,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Described:
+class JobDescribed:
     """The job file was run: this is the job, and these are the options that its author gave."""
 
     job: str
@@ -275,7 +275,7 @@ class Restored:
 
 
 @dataclass(frozen=True)
-class Planned:
+class RestorePlanned:
     """What becomes of every piece of state in a restore that is about to be done."""
 
     text: str
@@ -307,7 +307,7 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Failed:
+class DriverFailed:
     """The driver as a whole can't go on; it will exit."""
 
     failure: Failure
@@ -324,7 +324,7 @@ class Prepare:
 
 
 @dataclass(frozen=True)
-class Start:
+class StartAttempt:
     """Take this attempt and run the job."""
 
     attempt: int
@@ -357,7 +357,7 @@ class GiveUpQuery:
 
 
 @dataclass(frozen=True)
-class Stop:
+class StopQueries:
     """Let the running batches finish and commit, start no other, then end."""
 
     seconds: float
@@ -379,7 +379,7 @@ class Ask:
 
 
 Message = (
-    Described
+    JobDescribed
     | Ping
     | StepDone
     | QueryMoved
@@ -400,16 +400,16 @@ Message = (
     | SavepointsDeleted
     | Restored
     | Noted
-    | Planned
+    | RestorePlanned
     | Answered
     | Ended
-    | Failed
+    | DriverFailed
     | Prepare
-    | Start
+    | StartAttempt
     | Pong
     | RestartQuery
     | GiveUpQuery
-    | Stop
+    | StopQueries
     | Ask
 )
 

@@ -1,8 +1,8 @@
 """Where the sources of a query go on instead of where they stood: what `--set-offsets` says. Pure.
 
-A word or an offset for one source becomes a `Choice`; what can't be done with a source of its kind is
+A word or an offset for one source becomes a `OffsetChoice`; what can't be done with a source of its kind is
 refused here, by name. Where that leads is found out by whoever can ask Kafka or list files
-(`spark/source_positions.py`), and is a `Position`, which the restore plan carries.
+(`spark/source_positions.py`), and is a `SourcePosition`, which the restore plan carries.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any
 
 from weir.errors import BadOffsetsError
-from weir.protocol.restore_plan import Part, QueryPlan, Verdict
+from weir.protocol.restore_plan import PartVerdict, PlanPart, QueryPlan
 from weir.protocol.shape import Shape
 
 _PLACE = re.compile(r"(?P<query>[^/=]+)/(?:@(?P<number>\d+)|(?P<called>[^@].*))")
@@ -51,7 +51,7 @@ class Kind(str, Enum):
 
 
 @dataclass(frozen=True)
-class Source:
+class QuerySource:
     """A source of a query, in the place that Spark gives it."""
 
     name: str
@@ -62,7 +62,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Choice:
+class OffsetChoice:
     """What was said of one source."""
 
     place: str
@@ -81,7 +81,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Position:
+class SourcePosition:
     """Where a source goes on."""
 
     note: str
@@ -111,13 +111,13 @@ class Position:
 
 
 def choices(
-    given: Mapping[str, str], sources: Mapping[str, Sequence[Source]]
-) -> dict[str, dict[int, Choice]]:
+    given: Mapping[str, str], sources: Mapping[str, Sequence[QuerySource]]
+) -> dict[str, dict[int, OffsetChoice]]:
     """What is said of each source, by query and number; raises `BadOffsetsError`.
 
     `sources` are those of the job as it is, of queries that the point has and of new ones alike.
     """
-    said: dict[str, dict[int, Choice]] = {}
+    said: dict[str, dict[int, OffsetChoice]] = {}
 
     def add(place: str, value: str) -> None:
         choice = _choice(place, value)
@@ -171,16 +171,16 @@ def _parts(place: str) -> re.Match[str]:
     return found
 
 
-def _choice(place: str, value: str) -> Choice:
+def _choice(place: str, value: str) -> OffsetChoice:
     if value in (Word.INITIAL.value, Word.EARLIEST.value, Word.LATEST.value):
-        return Choice(place, Word(value))
+        return OffsetChoice(place, Word(value))
     if value.startswith(_SINCE):
-        return Choice(place, Word.SINCE, since=_time(place, value.removeprefix(_SINCE)))
+        return OffsetChoice(place, Word.SINCE, since=_time(place, value.removeprefix(_SINCE)))
     offset = _object(value)
     if offset is None:
         reason = f"{value!r} is not a place to resume from"
         raise BadOffsetsError(given=place, reason=reason)
-    return Choice(place, Word.GIVEN, offset=offset)
+    return OffsetChoice(place, Word.GIVEN, offset=offset)
 
 
 def _time(place: str, text: str) -> datetime:
@@ -203,7 +203,7 @@ def _object(text: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _places(choice: Choice, sources: Mapping[str, Sequence[Source]]) -> tuple[str, list[int]]:
+def _places(choice: OffsetChoice, sources: Mapping[str, Sequence[QuerySource]]) -> tuple[str, list[int]]:
     """The query and the numbers of the source; a frame that is used twice in a query has two."""
     found = _parts(choice.place)
     query = found["query"]
@@ -220,7 +220,7 @@ def _places(choice: Choice, sources: Mapping[str, Sequence[Source]]) -> tuple[st
     return query, numbers
 
 
-def _check(choice: Choice, source: Source) -> None:
+def _check(choice: OffsetChoice, source: QuerySource) -> None:
     """Refuse what can't be done with a source of this kind."""
     if choice.word is not Word.INITIAL and (fixed := fixed_position(source)):
         raise choice.refused(fixed)
@@ -235,7 +235,7 @@ def _check(choice: Choice, source: Source) -> None:
         )
 
 
-def fixed_position(source: Source) -> str:
+def fixed_position(source: QuerySource) -> str:
     """Why weir can't set the position of a source that has one; "" where it can."""
     if source.kind is Kind.OWN:
         return f"the position of {source.name!r} belongs to the job's own files"
@@ -244,7 +244,7 @@ def fixed_position(source: Source) -> str:
     return ""
 
 
-def kafka_offsets(choice: Choice) -> dict[str, dict[int, int]]:
+def kafka_offsets(choice: OffsetChoice) -> dict[str, dict[int, int]]:
     """An offset that was given, as one of Kafka's; raises `BadOffsetsError`."""
     given, found = choice.offset or {}, {}
     for topic, partitions in given.items():
@@ -265,7 +265,7 @@ _NOT_KAFKAS = (
 )
 
 
-def log_entry(choice: Choice) -> int:
+def log_entry(choice: OffsetChoice) -> int:
     """An offset that was given, as the entry of a log of files; raises `BadOffsetsError`."""
     given = choice.offset or {}
     entry = given.get("logOffset")
@@ -282,7 +282,7 @@ def log_entry(choice: Choice) -> int:
 
 
 CHANNEL = "channel "
-_CARRIED = (Verdict.KEPT, Verdict.MOVED, Verdict.RESCALED, Verdict.CONVERTED)
+_CARRIED = (PartVerdict.KEPT, PartVerdict.MOVED, PartVerdict.RESCALED, PartVerdict.CONVERTED)
 READ = "is read from its beginning, or where its options say"
 
 
@@ -297,9 +297,9 @@ def judge(
 
 
 def _judged(
-    query: QueryPlan, part: Part, state: _State, queries: Sequence[QueryPlan], old: Collection[str]
-) -> Part:
-    if part.what != "source" or part.verdicts != (Verdict.NEW,):
+    query: QueryPlan, part: PlanPart, state: _State, queries: Sequence[QueryPlan], old: Collection[str]
+) -> PlanPart:
+    if part.what != "source" or part.verdicts != (PartVerdict.NEW,):
         return part
     writer = part.name.removeprefix(CHANNEL) if part.name.startswith(CHANNEL) else ""
     if writer and writer not in old:
@@ -315,7 +315,7 @@ def _judged(
     elsewhere = "" if writer else f"; to begin elsewhere: --set-offsets {place}=latest, for one"
     return part.model_copy(
         update={
-            "verdicts": (Verdict.AMBIGUOUS,),
+            "verdicts": (PartVerdict.AMBIGUOUS,),
             "why": f"it {reads}, and what {counted} has counted of it already would count twice",
             "todo": f"{offered}; {anew}{elsewhere}" if offered else f"{anew}{elsewhere}",
         }
@@ -341,17 +341,21 @@ class _State:
         return next(filter(None, (self.below(name, channel) for name in readers)), "")
 
 
-def _is_carried(part: Part) -> bool:
+def _is_carried(part: PlanPart) -> bool:
     """Also where that is in doubt: then it may be."""
-    doubtful = Verdict.AMBIGUOUS in part.verdicts
+    doubtful = PartVerdict.AMBIGUOUS in part.verdicts
     return part.old is not None and part.new is not None and (doubtful or part.verdicts[0] in _CARRIED)
 
 
-def _offered(query: QueryPlan, part: Part, queries: Sequence[QueryPlan]) -> str:
+def _offered(query: QueryPlan, part: PlanPart, queries: Sequence[QueryPlan]) -> str:
     """The map that brings a source of this name its position from another query that lost it."""
     for other in queries:
         for left in other.of("source"):
-            if other.name != query.name and left.verdicts == (Verdict.DROPPED,) and left.name == part.name:
+            if (
+                other.name != query.name
+                and left.verdicts == (PartVerdict.DROPPED,)
+                and left.name == part.name
+            ):
                 old = f"{other.was or other.name}/@{left.old}"
                 return f"to resume where {other.name} stood: --map {old}={query.name}/@{part.new}"
     return ""

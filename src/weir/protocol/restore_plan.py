@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, computed_field
 from weir.protocol.compatibility import Rekey, Reshape
 
 
-class Verdict(str, Enum):
+class PartVerdict(str, Enum):
     """What becomes of a source, an operator or a sink."""
 
     KEPT = "kept"
@@ -54,7 +54,7 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class Part(_Frozen):
+class PlanPart(_Frozen):
     """One piece of state, or a place for one."""
 
     what: Literal["source", "operator", "sink"]
@@ -64,7 +64,7 @@ class Part(_Frozen):
     """Its number in the changed query; None where it is not there."""
     name: str = ""
     """For people."""
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[PartVerdict, ...]
     why: str = ""
     todo: str = ""
     """What would make it fit."""
@@ -102,14 +102,14 @@ class QueryPlan(_Frozen):
     """Whether the savepoint has it."""
     wanted: bool
     """Whether the job still has it."""
-    parts: tuple[Part, ...]
+    parts: tuple[PlanPart, ...]
     base: str = ""
     """The query of the savepoint whose files it begins with; "" for one that begins with nothing."""
     was: str = ""
     """What it was called in the savepoint, where it has another name now."""
     notes: tuple[str, ...] = ()
 
-    def of(self, what: str) -> Iterator[Part]:
+    def of(self, what: str) -> Iterator[PlanPart]:
         return (part for part in self.parts if part.what == what)
 
     @property
@@ -209,7 +209,7 @@ class QueryPlan(_Frozen):
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedSink:
     """Why a sink can't go on, and what would help."""
 
     why: str
@@ -225,16 +225,16 @@ class RestorePlan(_Frozen):
     allow_dropped: bool = False
 
     @property
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[PlanPart]:
         return (part for query in self.queries for part in query.parts)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def overall(self) -> Overall:
         verdicts = {verdict for part in self.parts for verdict in part.verdicts}
-        if Verdict.INCOMPATIBLE in verdicts:
+        if PartVerdict.INCOMPATIBLE in verdicts:
             return Overall.MISFITS
-        if Verdict.AMBIGUOUS in verdicts:
+        if PartVerdict.AMBIGUOUS in verdicts:
             return Overall.NEEDS_MAP
         loses = any(part.lost for part in self.parts)
         return Overall.LOSES if loses and not self.allow_dropped else Overall.FITS
@@ -243,14 +243,14 @@ class RestorePlan(_Frozen):
     def exit_code(self) -> int:
         return EXIT_CODES[self.overall]
 
-    def refusing(self, sinks: Mapping[str, Refused]) -> RestorePlan:
+    def refusing(self, sinks: Mapping[str, RefusedSink]) -> RestorePlan:
         """The same, where the sinks of these queries can't go on."""
 
-        def judged(name: str, part: Part) -> Part:
+        def judged(name: str, part: PlanPart) -> PlanPart:
             if part.what != "sink" or part.new is None or name not in sinks:
                 return part
             why, todo = sinks[name].why, sinks[name].todo
-            return part.model_copy(update={"verdicts": (Verdict.INCOMPATIBLE,), "why": why, "todo": todo})
+            return part.model_copy(update={"verdicts": (PartVerdict.INCOMPATIBLE,), "why": why, "todo": todo})
 
         return self.model_copy(
             update={
@@ -286,7 +286,7 @@ def summary(plan: RestorePlan) -> str:
         return "fits" + (f"; lost: {lost}" if lost else "")
     if plan.overall is Overall.LOSES:
         return f"fits with loss: {'; '.join(_lost(plan))}; to allow all of that: -n"
-    wrong = Verdict.AMBIGUOUS if plan.overall is Overall.NEEDS_MAP else Verdict.INCOMPATIBLE
+    wrong = PartVerdict.AMBIGUOUS if plan.overall is Overall.NEEDS_MAP else PartVerdict.INCOMPATIBLE
     parts = ", ".join(
         _named(query, part) for query in plan.queries for part in query.parts if wrong in part.verdicts
     )
@@ -300,7 +300,7 @@ def _lost(plan: RestorePlan) -> Iterator[str]:
                 yield f"{_named(query, part)} ({', '.join(part.lost)})"
 
 
-def _named(query: QueryPlan, part: Part) -> str:
+def _named(query: QueryPlan, part: PlanPart) -> str:
     number = "" if part.what == "sink" else f" {part.new if part.old is None else part.old}"
     return f"{query.name} {part.what}{number}"
 
@@ -323,14 +323,14 @@ def _query(query: QueryPlan, width: int) -> Iterator[str]:
             yield from _wrapped(f"what to do: {part.todo}", _INDENT, width)
 
 
-def _number(part: Part) -> str:
+def _number(part: PlanPart) -> str:
     if part.what == "sink":
         return ""
     both = part.old is not None and part.new is not None and part.old != part.new
     return f"{part.old} > {part.new}" if both else str(part.new if part.old is None else part.old)
 
 
-def _verdicts(part: Part) -> str:
+def _verdicts(part: PlanPart) -> str:
     return ", ".join(verdict.value for verdict in part.verdicts)
 
 

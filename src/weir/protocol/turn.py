@@ -11,7 +11,7 @@ from weir.ids import CheckpointId
 from weir.protocol import checkpoint_facts as f
 from weir.protocol.checkpoint import COUNTED, AbortReason
 from weir.protocol.checkpoint_facts import Action
-from weir.protocol.checkpoint_state import Outlived, State, Underway
+from weir.protocol.checkpoint_state import CoordinationState, Outlived, Underway
 from weir.protocol.messages import CheckpointAborted
 from weir.protocol.states import CHECKPOINT, CheckpointEvent, CheckpointState, move
 
@@ -22,7 +22,7 @@ _REMEMBERED = 100
 class Turn:
     """One fact on its way through: the state as it becomes, and the actions so far."""
 
-    def __init__(self, state: State, now: float) -> None:
+    def __init__(self, state: CoordinationState, now: float) -> None:
         self.state = state
         self.now = now
         self.actions: list[Action] = []
@@ -73,7 +73,7 @@ def abort(turn: Turn, one: Underway, reason: AbortReason, detail: str) -> None:
         turn.do(f.Discard(one.id))
     why = f"{reason.value}: {detail}" if detail else reason.value
     if one.wish is not None:
-        turn.do(f.Answer(one.wish, one.id, why))
+        turn.do(f.AnswerWish(one.wish, one.id, why))
     turn.do(f.TellAborted(one.id, why))
     _count_failure(turn, reason, why)
 

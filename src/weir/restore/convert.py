@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, cast
 from weir.errors import SurgeryError
 from weir.ids import BatchId
 from weir.job.spec import QuerySpec
-from weir.protocol.offsets import Position
-from weir.protocol.restore_plan import Part, QueryPlan, RestorePlan
+from weir.protocol.offsets import SourcePosition
+from weir.protocol.restore_plan import PlanPart, QueryPlan, RestorePlan
 from weir.protocol.shape import Shape
 from weir.savepoint.verdicts import Before
 from weir.spark.frame_plan import Planned
@@ -48,7 +48,7 @@ class Conversion:
     """Of the queries of the point that it takes anything from."""
     spec: QuerySpec
     planned: Planned
-    positions: Mapping[int, Position]
+    positions: Mapping[int, SourcePosition]
 
     @property
     def before(self) -> Before:
@@ -190,11 +190,11 @@ class Conversion:
             changes=changes,
         )
 
-    def _shape(self, part: Part) -> Shape:
+    def _shape(self, part: PlanPart) -> Shape:
         return self.queries[part.of or self.query.base].shape
 
     @property
-    def _converted(self) -> list[Part]:
+    def _converted(self) -> list[PlanPart]:
         return [part for part in self.query.of("operator") if part.reshape or part.rekey]
 
     @property

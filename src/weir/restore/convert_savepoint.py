@@ -20,7 +20,7 @@ from weir.protocol.shape import Shape
 from weir.restore.plan import Replan
 from weir.savepoint.about import JobSource, before
 from weir.savepoint.manifest import SavedFile, SavedQuery, Savepoint, facts
-from weir.savepoint.place import Place
+from weir.savepoint.place import SavepointPlace
 from weir.savepoint.take import with_files
 from weir.savepoint.write import check_target, remake
 from weir.spark.closure import closure
@@ -41,7 +41,7 @@ def convert(spark: SparkSession, made: Replan, target: str, source: JobSource, s
     changed = made.changed
     if not changed and all(query.wanted for query in made.plan.queries if query.there):
         return ""
-    place = Place(made.point.name)
+    place = SavepointPlace(made.point.name)
     old = place.read()
     name = f"{old.name}-converted"
     check_target(old, target, name)
@@ -65,7 +65,7 @@ def _check(made: Replan) -> None:
 
 
 def _bring(
-    place: Place, old: Savepoint, made: Replan, generation: Path, changed: frozenset[QueryName]
+    place: SavepointPlace, old: Savepoint, made: Replan, generation: Path, changed: frozenset[QueryName]
 ) -> None:
     """The files of the queries that change, aside; positions stay, for the restore sets readers back."""
     manifest, to = facts(old), made.target(generation)

@@ -19,7 +19,7 @@ from weir.checkpoint import manifest as mf
 from weir.checkpoint.manifest import Manifest
 from weir.errors import DamagedOriginError, LostInputError, LostLedgerError
 from weir.ids import NO_BATCH, BatchId, Generation, JobName, QueryName
-from weir.restore.query_damage import GONE, OTHER, Contents, Damage, collect, judge, newest
+from weir.restore.query_damage import GONE, OTHER, Damage, FileContents, collect, judge, newest
 from weir.savepoint import about
 from weir.sinks.function import read_ledger, recorded_batches
 from weir.sinks.user_state import Values
@@ -34,7 +34,7 @@ _UNREADABLE = "can't be read"
 def look(store: Store, job: JobName, generation: Generation, *, thorough: bool = False) -> list[Damage]:
     """What is lost or damaged in a generation; nothing when the job can resume from it."""
     root = files.folder_of(store) / paths.generation(job, generation)
-    contents = Contents.known(store, job, generation) if thorough else None
+    contents = FileContents.known(store, job, generation) if thorough else None
     try:
         certain = expected(store, job, generation)
         running = _queries(store, job, generation) or certain.keys() | _folders(root / "queries")
@@ -104,7 +104,7 @@ def _queries(store: Store, job: JobName, generation: Generation) -> set[str]:
 def torn(
     root: Path,
     expected: Mapping[str, BatchId],
-    contents: Contents | None = None,
+    contents: FileContents | None = None,
     queries: Collection[str] | None = None,
 ) -> list[Damage]:
     """The damage in the generation at `root`: of these queries, or all folders, and of those expected."""
@@ -133,7 +133,7 @@ def _torn_channels(
     generation: Generation,
     root: Path,
     queries: Collection[str],
-    contents: Contents | None,
+    contents: FileContents | None,
 ) -> list[Damage]:
     """The same of the channels, when the queries are intact."""
     checkpoint = _newest_checkpoint(store, job, generation)

@@ -19,7 +19,7 @@ from weir.ids import Generation, JobName, QueryName
 from weir.restore.intent import check_lines, is_journal
 from weir.restore.point import named
 from weir.savepoint.manifest import SavedFile, facts
-from weir.savepoint.place import Place
+from weir.savepoint.place import SavepointPlace
 from weir.storage import Store, files, paths
 from weir.storage import generation as generations
 from weir.storage.generation import Origin, create_origin, read_origin
@@ -104,7 +104,7 @@ def fetch(
     to = target or (lambda path: root / path)
     check()
     if origin.saved:
-        place = Place(origin.restored_from)
+        place = SavepointPlace(origin.restored_from)
         manifest = facts(place.read()) if copied else fetch_savepoint(place, root, to)
     else:
         manifest = named(store, job, origin.restored_from)
@@ -141,7 +141,7 @@ def _fetch_checkpoint(store: Store, manifest: Manifest, root: Path, to: Target) 
         raise files.failed("restore", root, error, store.url) from error
 
 
-def fetch_savepoint(place: Place, root: Path, to: Target) -> Manifest:
+def fetch_savepoint(place: SavepointPlace, root: Path, to: Target) -> Manifest:
     """Copy every file to where `to` says, below the generation `root`; None leaves it out.
 
     Safe to repeat, and to be killed in. Journals of sources outlive generations: of those only what is

@@ -26,7 +26,7 @@ from weir.restore.fetch import Opened
 from weir.restore.plan import Replan
 from weir.savepoint import about
 from weir.savepoint.about import delivers, saved_sink
-from weir.savepoint.place import Place
+from weir.savepoint.place import SavepointPlace
 from weir.savepoint.verify import dispose
 from weir.spark.checkpoint_files import QueryFiles
 from weir.storage import Store
@@ -224,7 +224,7 @@ class Claim:
         try:
             if self._awaited() == self._place:
                 return
-            dispose(Place(self._place))
+            dispose(SavepointPlace(self._place))
         except NotASavepointError:
             return  # an earlier start has deleted it
         except WeirError as error:

@@ -45,7 +45,7 @@ from weir.protocol.maps import renames
 from weir.restore.point import Point, named, resolve
 from weir.restore.request import RestoreRequest, in_copy_dir, is_place
 from weir.savepoint.manifest import SavedFile, facts
-from weir.savepoint.place import Place
+from weir.savepoint.place import SavepointPlace
 from weir.sources import journal
 from weir.spark.checkpoint_files import QueryFiles
 from weir.spark.cut import read_since
@@ -240,7 +240,7 @@ def _cuts_of(store: Store, job: JobName, origin: Origin) -> dict[QueryName, Batc
     """The batches that a restore rewinds sinks to; None when its point can't be read."""
     try:
         manifest = (
-            facts(Place(origin.restored_from).read())
+            facts(SavepointPlace(origin.restored_from).read())
             if origin.saved
             else named(store, job, origin.restored_from)
         )
@@ -259,7 +259,7 @@ def _check_sources(store: Store, job: JobName, request: RestoreRequest, point: P
     """
     kept: Iterable[SavedFile] = ()
     if is_place(point.name):
-        place = Place(point.name)
+        place = SavepointPlace(point.name)
         check_lines(place, files.folder_of(store) / paths.job(job))
         kept = place.read().files
     if not (request.allow_dropped or request.offsets):
@@ -267,7 +267,7 @@ def _check_sources(store: Store, job: JobName, request: RestoreRequest, point: P
         _check_files(store, job, point, [file.path for file in kept or point.manifest.files()])
 
 
-def check_lines(place: Place, job: Path) -> None:
+def check_lines(place: SavepointPlace, job: Path) -> None:
     """Raise `OtherInputError` when a source has received other lines where a savepoint has its own.
 
     The entries of a journal never change, so those of the job's own past are as the savepoint has them;

@@ -20,8 +20,8 @@ from weir.ids import NO_BATCH, Attempt, BatchId, QueryName
 from weir.job import graph
 from weir.job.spec import QuerySpec
 from weir.protocol import maps, offsets, restore_plan
-from weir.protocol.offsets import Position
-from weir.protocol.restore_plan import Overall, QueryPlan, Refused, RestorePlan, Verdict
+from weir.protocol.offsets import SourcePosition
+from weir.protocol.restore_plan import Overall, PartVerdict, QueryPlan, RefusedSink, RestorePlan
 from weir.protocol.shape import Shape
 from weir.restore.convert import Conversion, output_mode
 from weir.restore.point import Point
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from weir.job.job import Job
 
-Positions = Mapping[str, Mapping[int, Position]]
+Positions = Mapping[str, Mapping[int, SourcePosition]]
 _ASIDE = "aside"
 """Below the generation: the files of a point that others are made of, until that is done."""
 
@@ -94,14 +94,14 @@ class Replan:
     @property
     def changes_nothing(self) -> bool:
         """Whether every query resumes as it is, and there is nothing to say about it."""
-        kept = {(Verdict.KEPT,)}
+        kept = {(PartVerdict.KEPT,)}
         return all(query.there and query.wanted and not query.was for query in self.plan.queries) and all(
             part.verdicts in kept and not part.notes and not part.lost for part in self.plan.parts
         )
 
     def has_new_sink(self, query: QueryName) -> bool:
         """Whether what it delivers goes to another place than before."""
-        return any(Verdict.NEW in part.verdicts for part in self.plan.query(query).of("sink"))
+        return any(PartVerdict.NEW in part.verdicts for part in self.plan.query(query).of("sink"))
 
     def was(self, query: QueryName) -> QueryName:
         """What a query was called at the point."""
@@ -215,29 +215,29 @@ def make(
     return Replan(point, made, specs, found, positions, live, learnt)
 
 
-def _shared(made: RestorePlan, specs: Mapping[QueryName, QuerySpec]) -> dict[str, Refused]:
+def _shared(made: RestorePlan, specs: Mapping[QueryName, QuerySpec]) -> dict[str, RefusedSink]:
     """The queries of a fork that would deliver where the original does."""
     sinks = ((query.name, part) for query in made.queries for part in query.of("sink"))
     return {
-        name: Refused(
+        name: RefusedSink(
             "a fork must not write where the original does", "give it another place in the job file"
         )
         for name, part in sinks
-        if Verdict.KEPT in part.verdicts and delivers(specs[QueryName(name)])
+        if PartVerdict.KEPT in part.verdicts and delivers(specs[QueryName(name)])
     }
 
 
-def _can_not_rename(made: RestorePlan, specs: Mapping[QueryName, QuerySpec]) -> dict[str, Refused]:
+def _can_not_rename(made: RestorePlan, specs: Mapping[QueryName, QuerySpec]) -> dict[str, RefusedSink]:
     """The queries whose new name their sink can't follow."""
     found = {}
     for query in (one for one in made.queries if one.was and one.wanted):
         spec = specs[QueryName(query.name)]
         if spec.channel is not None:
             why = "a stream can't be renamed: the positions of its readers name it"
-            found[query.name] = Refused(why, f"keep its name: {query.was}")
+            found[query.name] = RefusedSink(why, f"keep its name: {query.was}")
         elif isinstance(spec.sink, FunctionSink | KafkaSink):
             why = "its sink keeps what it has delivered in the job's directory, by the name of the query"
-            found[query.name] = Refused(why, f"keep its name: {query.was}")
+            found[query.name] = RefusedSink(why, f"keep its name: {query.was}")
     return found
 
 
@@ -292,7 +292,9 @@ class Shapes:
         before = of_live_files(Path(local_path(self._live.query(spec.name))), last, kept)
         shape = plan_query(spec, before).shape
         made = plan({spec.name: before}, {spec.name: shape}, Options())
-        changed = [part for part in made.parts if part.what != "sink" and part.verdicts != (Verdict.KEPT,)]
+        changed = [
+            part for part in made.parts if part.what != "sink" and part.verdicts != (PartVerdict.KEPT,)
+        ]
         if changed and kept.made_by(self._source.version, self._source.code):
             changed = [part for part in changed if part.surely_changed]
         if changed:

@@ -32,7 +32,7 @@ from weir.savepoint import about
 from weir.savepoint.catalogue import below as savepoints_below
 from weir.savepoint.catalogue import out_of_reach, recorded
 from weir.savepoint.manifest import MANIFEST, facts
-from weir.savepoint.place import Place, lacks
+from weir.savepoint.place import SavepointPlace, lacks
 from weir.savepoint.take import saved_queries
 from weir.savepoint.verdicts import Before
 from weir.storage import Store, files, open_store
@@ -61,7 +61,7 @@ class Point:
     @property
     def place(self) -> str:
         """The URL of a savepoint; "" for a checkpoint."""
-        return Place(self.name).url if is_place(self.name) else ""
+        return SavepointPlace(self.name).url if is_place(self.name) else ""
 
     @property
     def known_as(self) -> str:
@@ -105,7 +105,7 @@ def _checkpoint(store: Store, job: JobName, name: str) -> Manifest:
 
 def _savepoint(url: str, job: str, forked_from: str) -> Manifest:
     """A savepoint of this job, or of the one that it is a fork of, that was verified."""
-    place = Place(url)
+    place = SavepointPlace(url)
     savepoint = place.read()
     if savepoint.job not in (job, forked_from):
         raise NotASavepointError(place=place.url, reason=f"it was taken from job {savepoint.job!r}")
@@ -169,7 +169,7 @@ def _newest_first(
         passed_over(savepoint_dir, out_of_reach(error))
     for place in dict.fromkeys(places):
         try:
-            savepoint = Place(place).read()
+            savepoint = SavepointPlace(place).read()
         except NotASavepointError:
             continue
         except ExternalError as error:
@@ -310,7 +310,7 @@ def attempt_of(name: str) -> int:
     One of the job's own checkpoints says nothing: its directory knows all attempts.
     """
     if is_place(name):
-        return Place(name).read().attempt
+        return SavepointPlace(name).read().attempt
     copied = in_copy_dir(name)
     return _copied(JobName(copied["job"]), name).attempt if copied else 0
 
@@ -347,7 +347,7 @@ def intended(store: Store, job: JobName, origin: Origin) -> Point:
 
 def of_savepoint(place: str) -> Point:
     """The point that a savepoint is, described, and not verified."""
-    where = Place(place)
+    where = SavepointPlace(place)
     savepoint = where.read()
     queries = {name: about.before(query) for name, query in savepoint.queries.items()}
     contents = {file.path: partial(where.content, file) for file in savepoint.files}

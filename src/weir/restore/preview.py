@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from weir.channel.position import Mode
 from weir.checkpoint.records import check_timeline
-from weir.protocol.restore_plan import Refused, RestorePlan
+from weir.protocol.restore_plan import RefusedSink, RestorePlan
 from weir.restore import intent
 from weir.restore import plan as replan
 from weir.restore.convert_savepoint import convert
@@ -61,7 +61,7 @@ def preview(job: Job, config: Config, store: Store, request: RestoreRequest, to:
     plan = made.plan
     if not to and not request.accept_duplicates:
         stuck = intent.ahead(store, job.name, point.manifest)
-        refused = Refused(_COMES_TWICE, "to accept that: --accept-duplicates")
+        refused = RefusedSink(_COMES_TWICE, "to accept that: --accept-duplicates")
         plan = plan.refusing(dict.fromkeys(stuck, refused))
     path = convert(spark, made, to, source_of(job), since) if to and not plan.exit_code else ""
     return Preview(point, plan, path)

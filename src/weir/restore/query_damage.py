@@ -1,7 +1,7 @@
 """Is what Spark keeps of one query intact? The facts are collected from its files, and judged without I/O.
 
 A quick look is at names, sizes, and the small files that a start reads anyway, compared with Hadoop's
-checksums beside them; nothing big is read. With `Contents` all state of the last batch is read, too, and
+checksums beside them; nothing big is read. With `FileContents` all state of the last batch is read, too, and
 compared with the sums that checkpoints have.
 """
 
@@ -45,7 +45,7 @@ class Damage:
 
 
 @dataclass(frozen=True)
-class QueryFacts:
+class LogFacts:
     """What the files of one query say."""
 
     planned: BatchId = NO_BATCH
@@ -56,7 +56,7 @@ class QueryFacts:
     """Files that a start needs and that are gone, empty or can't be read: what is wrong with each."""
 
 
-class Contents:
+class FileContents:
     """What files hold, each looked at once."""
 
     def __init__(self, known: Mapping[str, Sum]) -> None:
@@ -64,7 +64,7 @@ class Contents:
         self._seen: dict[Path, str | None] = {}
 
     @classmethod
-    def known(cls, store: Store, job: JobName, generation: Generation) -> Contents:
+    def known(cls, store: Store, job: JobName, generation: Generation) -> FileContents:
         """With the sums that checkpoints of the generation have of files that are never written again."""
         found: dict[str, Sum] = {}
         for id in mf.completed(store, job):
@@ -96,7 +96,7 @@ class Contents:
         return spark_files.problem(path, codec) or spark_files.checksum_problem(path)
 
 
-def judge(query: str, facts: QueryFacts, expected: BatchId) -> list[Damage]:
+def judge(query: str, facts: LogFacts, expected: BatchId) -> list[Damage]:
     """Decide from the facts; a query that has never run is intact."""
     if facts.committed < expected:
         wrong = f"is lost: a checkpoint has batch {expected}, the newest is {facts.committed}"
@@ -111,7 +111,7 @@ def judge(query: str, facts: QueryFacts, expected: BatchId) -> list[Damage]:
     return []
 
 
-def collect(root: Path, contents: Contents | None = None) -> QueryFacts:
+def collect(root: Path, contents: FileContents | None = None) -> LogFacts:
     """The facts of the query whose checkpointLocation is `root`."""
     planned, committed = newest(root / "offsets"), newest(root / "commits")
     wrong: dict[str, str] = {}
@@ -125,7 +125,7 @@ def collect(root: Path, contents: Contents | None = None) -> QueryFacts:
         wrong |= _closure_problems(root, committed, contents)
     if planned > committed and not wrong:
         wrong |= _input_problems(root, planned)
-    return QueryFacts(planned, committed, wrong)
+    return LogFacts(planned, committed, wrong)
 
 
 def _input_problems(root: Path, planned: BatchId) -> dict[str, str]:
@@ -137,7 +137,7 @@ def _input_problems(root: Path, planned: BatchId) -> dict[str, str]:
         return {f"offsets/{planned}": f"can't be read: {error}"}
 
 
-def last_whole(root: Path, newest: BatchId, contents: Contents) -> BatchId | None:
+def last_whole(root: Path, newest: BatchId, contents: FileContents) -> BatchId | None:
     """The last batch, up to the newest, with all its files; -1 when there never was one, None for none.
 
     Reads all state that it looks at.
@@ -162,7 +162,7 @@ def _log_problems(root: Path, planned: BatchId, committed: BatchId) -> dict[str,
     return {name: problem for name, problem in found.items() if problem is not None}
 
 
-def _closure_problems(root: Path, batch: BatchId, contents: Contents | None) -> dict[str, str]:
+def _closure_problems(root: Path, batch: BatchId, contents: FileContents | None) -> dict[str, str]:
     try:
         batch_files = closure(root, batch)
         needed = [name for name in batch_files.files if name not in batch_files.foreign]

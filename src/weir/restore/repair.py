@@ -30,7 +30,7 @@ from weir.protocol.checkpoint import Alignment, last_id
 from weir.restore import damage
 from weir.restore.intent import intend
 from weir.restore.point import newest_intact, resolve
-from weir.restore.query_damage import Contents, Damage, last_whole, newest
+from weir.restore.query_damage import Damage, FileContents, last_whole, newest
 from weir.restore.request import RestoreRequest
 from weir.sinks.user_state import Values
 from weir.spark.closure import GoneError, closure
@@ -44,7 +44,7 @@ TRIGGER = "repair"
 
 
 @dataclass(frozen=True)
-class Replay:
+class QueryReplay:
     """What becomes of one query."""
 
     query: str
@@ -79,7 +79,7 @@ class Repair:
     damage: tuple[Damage, ...]
     point: str
     """What the job resumes from: "chk-41", the place of a savepoint, or "" for its own live files."""
-    replays: tuple[Replay, ...]
+    replays: tuple[QueryReplay, ...]
     passed_over: tuple[str, ...] = ()
     """Newer points that are damaged too, and how."""
     live: Mapping[str, BatchId] = field(default_factory=dict)
@@ -131,7 +131,7 @@ def plan(store: Store, job: JobName, savepoints: Sequence[str] = ()) -> Repair |
     whole = live.last_whole()
     if whole is not None and (checkpoint is None or _reaches(whole, checkpoint)):
         own = (
-            Replay(name, batch, batch, live.offsets(name, batch), live.rewindable(name))
+            QueryReplay(name, batch, batch, live.offsets(name, batch), live.rewindable(name))
             for name, batch in whole.items()
         )
         return Repair(torn, "", _newest(own, live.known), tuple(passed_over), whole)
@@ -207,7 +207,7 @@ class _Live:
         origin = known_origin(self._store, self._job, self.generation)
         if origin is None or any("/log/" in name for name in files.below(self._root / "channels")):
             return None
-        found, contents = {}, Contents.known(self._store, self._job, self.generation)
+        found, contents = {}, FileContents.known(self._store, self._job, self.generation)
         for name, committed in self.newest.items():
             batch = last_whole(self._root / "queries" / name, committed, contents)
             if batch is None or (batch < committed and self._receives(name, batch)):
@@ -311,12 +311,12 @@ def _reaches(whole: Mapping[str, BatchId], checkpoint: Manifest) -> bool:
     return all(whole.get(name, NO_BATCH) >= cut.batch for name, cut in checkpoint.queries.items())
 
 
-def _replays(manifest: Manifest) -> Iterator[Replay]:
+def _replays(manifest: Manifest) -> Iterator[QueryReplay]:
     for name, cut in manifest.queries.items():
-        yield Replay(name, BatchId(cut.batch), BatchId(cut.batch), cut.offsets, cut.rewindable)
+        yield QueryReplay(name, BatchId(cut.batch), BatchId(cut.batch), cut.offsets, cut.rewindable)
 
 
-def _newest(replays: Iterable[Replay], newest: Mapping[str, BatchId]) -> tuple[Replay, ...]:
+def _newest(replays: Iterable[QueryReplay], newest: Mapping[str, BatchId]) -> tuple[QueryReplay, ...]:
     """With what the queries have committed since; by name."""
     found = (replace(one, newest=max(one.newest, newest.get(one.query, NO_BATCH))) for one in replays)
     return tuple(sorted(found, key=lambda one: one.query))

@@ -187,7 +187,7 @@ class Restoring:
         if not made.changes_nothing:
             if not asked and made.is_plain(source_of(self._job), request):
                 return replace(made, as_it_is=True)
-            self._report(m.Planned(restore_plan.text(made.plan), made.plan.model_dump(mode="json")))
+            self._report(m.RestorePlanned(restore_plan.text(made.plan), made.plan.model_dump(mode="json")))
         made.check(self._job.name)
         return made
 

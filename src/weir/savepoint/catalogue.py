@@ -18,9 +18,9 @@ from weir.config import Keep
 from weir.errors import ExternalError, NotASavepointError
 from weir.ids import CheckpointId, JobName
 from weir.savepoint.manifest import MANIFEST, Savepoint
-from weir.savepoint.place import Place
+from weir.savepoint.place import SavepointPlace
 from weir.savepoint.restorable import Restorable
-from weir.savepoint.take import Taken
+from weir.savepoint.take import TakenSavepoint
 from weir.savepoint.verify import Verified, last_verified
 from weir.savepoint.write import HIDDEN
 from weir.storage import Store, open_store, paths, sums
@@ -32,7 +32,7 @@ SCHEDULE = "schedule"
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogueEntry:
     """One savepoint in the catalogue."""
 
     place: str
@@ -45,7 +45,7 @@ class Entry:
     """Whether the present code of its job takes it; None when nobody looked, or it can't be read."""
 
 
-def entries(dirs: Iterable[str], named: Iterable[str] = ()) -> list[Entry]:
+def entries(dirs: Iterable[str], named: Iterable[str] = ()) -> list[CatalogueEntry]:
     """The savepoints directly below these places, and those at the `named` ones, oldest first.
 
     A named place that is gone is left out; one that can't be reached may be there.
@@ -58,7 +58,7 @@ def entries(dirs: Iterable[str], named: Iterable[str] = ()) -> list[Entry]:
     return sorted(found, key=lambda one: (one.savepoint.taken_at if one.savepoint else "", one.place))
 
 
-def scheduled(found: Iterable[Entry], job: str, lineage: str) -> list[Entry]:
+def scheduled(found: Iterable[CatalogueEntry], job: str, lineage: str) -> list[CatalogueEntry]:
     """What the schedule took in this life of a job, newest first.
 
     Another life, another job of this name elsewhere, or a fork, which keeps the lineage, may write to the
@@ -68,13 +68,13 @@ def scheduled(found: Iterable[Entry], job: str, lineage: str) -> list[Entry]:
     return sorted(ours, key=taken_at, reverse=True)
 
 
-def superfluous(newest_first: Sequence[Entry], keep: Keep, now: datetime) -> list[Entry]:
+def superfluous(newest_first: Sequence[CatalogueEntry], keep: Keep, now: datetime) -> list[CatalogueEntry]:
     """What of the schedule may go; the newest one always stays."""
     older = enumerate(newest_first[1:], start=1)
     return [one for number, one in older if not keep.covers(number, now - taken_at(one))]
 
 
-def taken_at(entry: Entry) -> datetime:
+def taken_at(entry: CatalogueEntry) -> datetime:
     assert entry.savepoint is not None
     return datetime.fromisoformat(entry.savepoint.taken_at)
 
@@ -90,14 +90,14 @@ def _is_gone(place: str) -> bool:
         return False
 
 
-def _entry(place: str) -> Entry:
+def _entry(place: str) -> CatalogueEntry:
     try:
-        where = Place(place)
-        return Entry(place, where.read(), verified=last_verified(where))
+        where = SavepointPlace(place)
+        return CatalogueEntry(place, where.read(), verified=last_verified(where))
     except NotASavepointError as error:
-        return Entry(place, trouble=error.why)
+        return CatalogueEntry(place, trouble=error.why)
     except ExternalError as error:
-        return Entry(place, trouble=out_of_reach(error))
+        return CatalogueEntry(place, trouble=out_of_reach(error))
 
 
 def out_of_reach(error: ExternalError) -> str:
@@ -132,7 +132,7 @@ def below(dir: str) -> list[str]:
 # only says where to look: the savepoint is its owner's, who may have moved or deleted it.
 
 
-def record(store: Store, taken: Taken) -> None:
+def record(store: Store, taken: TakenSavepoint) -> None:
     """Write down where a savepoint is. Safe to repeat."""
     saved = taken.savepoint
     key = paths.saved(JobName(saved.job), CheckpointId(saved.id))

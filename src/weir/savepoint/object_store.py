@@ -44,7 +44,7 @@ _PAUSES = (0.1, 0.5, 2.0)
 
 
 @dataclass(frozen=True)
-class Holder:
+class TakingAttempt:
     """The attempt of a job that takes a savepoint; there is one at a time, and its record tells it apart."""
 
     store: Store
@@ -74,7 +74,7 @@ class InStore:
 
     at_once = 8  # each waits for the network
 
-    def __init__(self, store: Store, names: list[str], holder: Holder | None) -> None:
+    def __init__(self, store: Store, names: list[str], holder: TakingAttempt | None) -> None:
         self._store = store
         self._mark = json.dumps({"token": secrets.token_hex(8), **(holder.mark() if holder else {})}).encode()
         self._over = False
@@ -144,7 +144,7 @@ class InStore:
         retry(lambda: self._store.put(key, data), _PAUSES, Clock().sleep, on=ExternalError)
 
 
-def sweep(store: Store, holder: Holder | None) -> list[str]:
+def sweep(store: Store, holder: TakingAttempt | None) -> list[str]:
     """Delete what killed writers and deletions have left below a store; the names. Safe to be killed in.
 
     Without a holder nobody is known to be dead, and only deletions are gone on with.
@@ -199,7 +199,7 @@ def _disposed(place: str) -> SavepointPlaceError:
     return SavepointPlaceError(place=place, reason=reason, todo="take it again")
 
 
-def _is_left(store: Store, name: str, own: set[str], holder: Holder | None) -> bool:
+def _is_left(store: Store, name: str, own: set[str], holder: TakingAttempt | None) -> bool:
     """Whether nobody will make a savepoint of what is below a name, by what a listing has."""
     if MANIFEST in own:
         return False

@@ -23,7 +23,7 @@ from weir.storage.open import is_local, local_path
 Edit = Callable[[bytes], bytes]
 
 
-class Place:
+class SavepointPlace:
     """One savepoint. For use from any thread."""
 
     def __init__(self, url: str) -> None:
@@ -142,7 +142,7 @@ class Place:
         return DamagedSavepointError(place=self.url, file=file.path, damage=damage)
 
 
-def lacks(place: Place, savepoint: Savepoint) -> list[str]:
+def lacks(place: SavepointPlace, savepoint: Savepoint) -> list[str]:
     """What its cut needs and its manifest, which has no checksum, does not name; its files are intact."""
     if savepoint.format > 1:
         return []

@@ -13,7 +13,7 @@ from enum import Enum
 
 from weir.errors import WeirError
 from weir.protocol import restore_plan
-from weir.protocol.restore_plan import Overall, Verdict
+from weir.protocol.restore_plan import Overall, PartVerdict
 from weir.protocol.shape import Shape
 from weir.savepoint.about import before
 from weir.savepoint.manifest import Savepoint
@@ -21,7 +21,7 @@ from weir.savepoint.verdicts import Options, plan
 from weir.spark.logs import PARTITIONS, PROVIDER
 
 
-class Answer(str, Enum):
+class Restorability(str, Enum):
     """Whether it can be restored by the present code."""
 
     YES = "yes"
@@ -32,10 +32,10 @@ class Answer(str, Enum):
 
 
 _ANSWERS = {
-    Overall.FITS: Answer.YES,
-    Overall.LOSES: Answer.LOSES,
-    Overall.NEEDS_MAP: Answer.NEEDS_MAP,
-    Overall.MISFITS: Answer.NO,
+    Overall.FITS: Restorability.YES,
+    Overall.LOSES: Restorability.LOSES,
+    Overall.NEEDS_MAP: Restorability.NEEDS_MAP,
+    Overall.MISFITS: Restorability.NO,
 }
 
 
@@ -43,7 +43,7 @@ _ANSWERS = {
 class Restorable:
     """An answer, and what it rests on."""
 
-    answer: Answer
+    answer: Restorability
     why: str
 
 
@@ -65,17 +65,19 @@ def judge(saved: Savepoint, present: Present) -> Restorable:
     """Whether the present code can go on from a savepoint that is whole."""
     doubt = present.doubt or _doubt(saved, present)
     if doubt:
-        return Restorable(Answer.UNKNOWN, doubt)
+        return Restorable(Restorability.UNKNOWN, doubt)
     old = {name: before(query) for name, query in saved.queries.items()}
     options = Options(parallelism=present.parallelism, backend=present.backend)
     try:
         made = plan(old, present.shapes, options)
     except WeirError as error:
-        return Restorable(Answer.UNKNOWN, error.text)
+        return Restorable(Restorability.UNKNOWN, error.text)
     by = f"by the code of attempt {present.attempt}"
     if made.overall is Overall.FITS:
-        return Restorable(Answer.YES, by)
-    wrong = {Overall.MISFITS: Verdict.INCOMPATIBLE, Overall.NEEDS_MAP: Verdict.AMBIGUOUS}.get(made.overall)
+        return Restorable(Restorability.YES, by)
+    wrong = {Overall.MISFITS: PartVerdict.INCOMPATIBLE, Overall.NEEDS_MAP: PartVerdict.AMBIGUOUS}.get(
+        made.overall
+    )
     parts = (part for part in made.parts if part.verdicts[0] is wrong)
     first = next((f": {part.what} {part.name}: {part.why}" for part in parts), "")
     return Restorable(_ANSWERS[made.overall], f"{by}, {restore_plan.summary(made)}{first}")

@@ -34,7 +34,7 @@ from weir.savepoint.manifest import (
     SavedSource,
     Savepoint,
 )
-from weir.savepoint.object_store import Holder
+from weir.savepoint.object_store import TakingAttempt
 from weir.savepoint.write import Writing, begin, relative
 from weir.sources import journal
 from weir.spark.logs import CommitEntry, OffsetEntry, parsed_offset
@@ -71,7 +71,7 @@ class QueryFacts:
 
 
 @dataclass(frozen=True)
-class Facts:
+class SavepointFacts:
     """Who takes a savepoint, why, and of what."""
 
     trigger: str
@@ -84,7 +84,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Taken:
+class TakenSavepoint:
     """A savepoint, and where it is."""
 
     place: str
@@ -106,12 +106,12 @@ def take(
     store: Store,
     manifest: Manifest,
     target: str,
-    facts: Facts,
+    facts: SavepointFacts,
     clock: Clock,
     progress: Progress = lambda _done, _total: None,
     halted: Callable[[], bool] = lambda: False,
     rest: Rest = lambda _took, _used: None,
-) -> Taken:
+) -> TakenSavepoint:
     """Copy a completed checkpoint to a new savepoint below `target`, a folder or a URL.
 
     When it returns, the savepoint is whole and durable; when it raises, nothing of it is left. The
@@ -119,12 +119,12 @@ def take(
     `DamagedCheckpointError`, and `HaltedError` when `halted` said so.
     """
     check_target(target, store, JobName(manifest.job))
-    holder = Holder(store, JobName(manifest.job), Attempt(manifest.attempt))
+    holder = TakingAttempt(store, JobName(manifest.job), Attempt(manifest.attempt))
     writing = begin(target, f"{manifest.job}-{manifest.id}", manifest.lineage, holder)
     try:
         copied = _Copying(store, manifest, writing, clock, progress, halted, rest).run()
         savepoint = _savepoint(store, manifest, facts, copied, clock)
-        return Taken(writing.finish(savepoint), savepoint)
+        return TakenSavepoint(writing.finish(savepoint), savepoint)
     finally:
         writing.give_up()
 
@@ -257,7 +257,7 @@ class _Read:
 
 
 def _savepoint(
-    store: Store, manifest: Manifest, facts: Facts, copied: tuple[SavedFile, ...], clock: Clock
+    store: Store, manifest: Manifest, facts: SavepointFacts, copied: tuple[SavedFile, ...], clock: Clock
 ) -> Savepoint:
     return Savepoint(
         format=FORMAT,

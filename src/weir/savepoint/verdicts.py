@@ -16,11 +16,20 @@ from itertools import zip_longest
 from weir.errors import BadOffsetsError
 from weir.protocol import maps as mapped
 from weir.protocol import offsets as beginnings
-from weir.protocol.compatibility import Fit, Level, Reshape, bare, fit, is_reordered, reshape, same_functions
-from weir.protocol.maps import Maps, Target
-from weir.protocol.match import OWN, Choice, Pair, match, match_sources
-from weir.protocol.offsets import NOWHERE, Position
-from weir.protocol.restore_plan import NAMED, Part, QueryPlan, RestorePlan, Verdict
+from weir.protocol.compatibility import (
+    Fit,
+    FitLevel,
+    Reshape,
+    bare,
+    fit,
+    is_reordered,
+    reshape,
+    same_functions,
+)
+from weir.protocol.maps import Maps, MapTarget
+from weir.protocol.match import OWN, Ambiguity, Pair, match, match_sources
+from weir.protocol.offsets import NOWHERE, SourcePosition
+from weir.protocol.restore_plan import NAMED, PartVerdict, PlanPart, QueryPlan, RestorePlan
 from weir.protocol.shape import PlannedOperator, PlannedSource, Shape
 from weir.spark.logs import PARTITIONS
 from weir.spark.reshape import (
@@ -82,7 +91,7 @@ class Options:
     parallelism: int | None = None
     """None: as it was."""
     backend: str | None = None
-    positions: Mapping[str, Mapping[int, Position]] = field(default_factory=dict)
+    positions: Mapping[str, Mapping[int, SourcePosition]] = field(default_factory=dict)
     """By query and number: sources of the job that do not resume where they stood."""
 
 
@@ -147,7 +156,7 @@ class _Query:
 
     # sources
 
-    def sources(self) -> Iterator[Part]:
+    def sources(self) -> Iterator[PlanPart]:
         old, new = self._old.sources, self._new.sources
         foreign = {to: (donor, at) for donor, at, to in self._foreign_sources()}
         pairs, doubtful = match_sources(old, new, self._sources_said, self._offsets, foreign)
@@ -161,7 +170,9 @@ class _Query:
             elif at is not None:
                 yield self._going_on(at, number, of)
             elif number not in doubtful.values():
-                yield self._placed(Part(what="source", new=number, name=source.name, verdicts=(Verdict.NEW,)))
+                yield self._placed(
+                    PlanPart(what="source", new=number, name=source.name, verdicts=(PartVerdict.NEW,))
+                )
         leaving = self._said.sources_leaving(self._was, self._name)
         for at, source in enumerate(old):
             if at in doubtful and doubtful[at] not in self._positions and at not in leaving:
@@ -170,11 +181,11 @@ class _Query:
                 said = at in doubtful  # where the new one resumes was said: nothing is in doubt, or lost
                 yield self._left_source(at, source.name, leaving.get(at), said=said)
 
-    def _left_source(self, at: int, name: str, to: Target | None, *, said: bool) -> Part:
-        part = Part(what="source", old=at, name=name or f"source {at}", verdicts=(Verdict.DROPPED,))
+    def _left_source(self, at: int, name: str, to: MapTarget | None, *, said: bool) -> PlanPart:
+        part = PlanPart(what="source", old=at, name=name or f"source {at}", verdicts=(PartVerdict.DROPPED,))
         if to is not None:
             words = (f"its position goes to query {to.query}, source {to.number}",)
-            return part.model_copy(update={"verdicts": (Verdict.MOVED,), "notes": words})
+            return part.model_copy(update={"verdicts": (PartVerdict.MOVED,), "notes": words})
         channel = name.removeprefix("channel ") if name.startswith("channel ") else ""
         if channel:
             unread = self._unread(channel)
@@ -190,16 +201,16 @@ class _Query:
                 if to is not None:
                     yield donor, at, to
 
-    def _foreign_source(self, donor: str, at: int, number: int, source: PlannedSource) -> Part:
+    def _foreign_source(self, donor: str, at: int, number: int, source: PlannedSource) -> PlanPart:
         was = self._queries[donor].shape.sources[at]
         part = self._placed(
-            Part(
+            PlanPart(
                 what="source",
                 old=at,
                 new=number,
                 name=source.name,
                 of=donor,
-                verdicts=(Verdict.MOVED,),
+                verdicts=(PartVerdict.MOVED,),
                 notes=(f"resumes where source {at} of query {donor} stood",),
             ),
             was,
@@ -214,9 +225,9 @@ class _Query:
         else:
             return part
         todo = "remove the map: it then begins where its options say"
-        return part.model_copy(update={"verdicts": (Verdict.INCOMPATIBLE,), "why": why, "todo": todo})
+        return part.model_copy(update={"verdicts": (PartVerdict.INCOMPATIBLE,), "why": why, "todo": todo})
 
-    def _placed(self, part: Part, was: PlannedSource | None = None) -> Part:
+    def _placed(self, part: PlanPart, was: PlannedSource | None = None) -> PlanPart:
         """With the folders in which Spark keeps what the source has read."""
         new = self._new.sources[part.new].folder if part.new is not None else None
         return part.model_copy(update={"folder": new, "was_folder": was.folder if was else None})
@@ -225,10 +236,10 @@ class _Query:
         self,
         number: int,
         source: PlannedSource,
-        to: Position,
+        to: SourcePosition,
         at: int | None,
         foreign: tuple[str, int] | None,
-    ) -> Part:
+    ) -> PlanPart:
         """A source whose position the user gives."""
         place = f"{self._name}/@{number}"
         if foreign is not None:
@@ -246,12 +257,12 @@ class _Query:
             )
             raise BadOffsetsError(given=place, reason=reason) from None
         begins = at is None and end == NOWHERE
-        part = Part(
+        part = PlanPart(
             what="source",
             old=at,
             new=number,
             name=source.name,
-            verdicts=(Verdict.SET,),
+            verdicts=(PartVerdict.SET,),
             notes=(to.note,),
             end="" if begins else end,
         )
@@ -263,25 +274,25 @@ class _Query:
             reason = f"the source stands at {stood}, and its log ends there" if last >= 0 else "it has no log"
             raise BadOffsetsError(given=f"{self._name}/@{number}", reason=reason)
 
-    def _going_on(self, at: int, number: int, of: Mapping[int, int]) -> Part:
+    def _going_on(self, at: int, number: int, of: Mapping[int, int]) -> PlanPart:
         """A source that keeps its position; `of` has for each folder the old source that it is made of."""
         before, after = self._old.sources[at], self._new.sources[number]
         was, name = before.name, after.name
-        part = Part(what="source", old=at, new=number, name=name, verdicts=(Verdict.KEPT,))
+        part = PlanPart(what="source", old=at, new=number, name=name, verdicts=(PartVerdict.KEPT,))
         part = self._placed(part, before)
         shared = self._old.sources[of.get(after.folder if after.folder is not None else -1, at)]
         if shared.folder != before.folder:
             why = "two sources with different positions became one frame, which has one position"
             todo = "load the frame twice, as before"
-            return part.model_copy(update={"verdicts": (Verdict.INCOMPATIBLE,), "why": why, "todo": todo})
+            return part.model_copy(update={"verdicts": (PartVerdict.INCOMPATIBLE,), "why": why, "todo": todo})
         if was != name and (was.startswith(OWN) or name.startswith(OWN)):
             why = f"its offsets are those of {was!r}"
             todo = f"name it as before, or give its position up: --map {self._was}/@{at}=none -n"
-            return part.model_copy(update={"verdicts": (Verdict.INCOMPATIBLE,), "why": why, "todo": todo})
+            return part.model_copy(update={"verdicts": (PartVerdict.INCOMPATIBLE,), "why": why, "todo": todo})
         if not was or was == name:
             named = was.startswith(NAMED)
             moved = not (at == number or named)
-            verdict = Verdict.MOVED if moved else Verdict.KEPT
+            verdict = PartVerdict.MOVED if moved else PartVerdict.KEPT
             return part.model_copy(update={"verdicts": (verdict,), "certain": moved and bool(was)})
         named = name.startswith(NAMED)
         if was.startswith(NAMED) != named:
@@ -290,11 +301,11 @@ class _Query:
                 f"leave it {'without' if named else 'with'} a name; a query with another name starts from "
                 "the beginning"
             )
-            return part.model_copy(update={"verdicts": (Verdict.INCOMPATIBLE,), "why": why, "todo": todo})
-        verdict = Verdict.KEPT if at == number and not named else Verdict.MOVED
+            return part.model_copy(update={"verdicts": (PartVerdict.INCOMPATIBLE,), "why": why, "todo": todo})
+        verdict = PartVerdict.KEPT if at == number and not named else PartVerdict.MOVED
         return part.model_copy(update={"verdicts": (verdict,), "notes": (f"was {was!r}",), "was": was})
 
-    def _doubtful(self, at: int, was: str, number: int, name: str) -> Part:
+    def _doubtful(self, at: int, was: str, number: int, name: str) -> PlanPart:
         here = f"--map {self._was}/@{at}="
         if was and was == name:
             why = "several sources of this name stand at different offsets, and weir can't tell which it was"
@@ -304,13 +315,19 @@ class _Query:
             why = "the savepoint does not record which source it was, and the number of sources has changed"
         anew = f"--set-offsets {self._name}/@{number}"
         todo = f"if it resumes where the old one was: {here}{number}; if it is another source: {anew}=initial"
-        return Part(
-            what="source", old=at, new=number, name=name, verdicts=(Verdict.AMBIGUOUS,), why=why, todo=todo
+        return PlanPart(
+            what="source",
+            old=at,
+            new=number,
+            name=name,
+            verdicts=(PartVerdict.AMBIGUOUS,),
+            why=why,
+            todo=todo,
         )
 
     # operators
 
-    def operators(self) -> Iterator[Part]:
+    def operators(self) -> Iterator[PlanPart]:
         leaving = self._said.operators_leaving(self._was, self._name)
         foreign = list(self._foreign_operators())
         taken = [new.id for _, _, new in foreign]
@@ -332,13 +349,13 @@ class _Query:
             yield from self._undecided(choice)
         for one in found.old:
             state = f"{one.rows} rows of state" if one.rows is not None else "its state"
-            yield _part(one, None, Verdict.DROPPED, lost=(state,))
+            yield _part(one, None, PartVerdict.DROPPED, lost=(state,))
         for at, to in leaving.items():
             (one,) = (one for one in self._old.operators if one.id == at)
             words = f"its state goes to query {to.query}, operator {to.number}"
-            yield _part(one, None, Verdict.MOVED, notes=(words,))
+            yield _part(one, None, PartVerdict.MOVED, notes=(words,))
         for one in found.new:
-            yield _part(None, one, Verdict.NEW, notes=_begins(one) if self._conf else ())
+            yield _part(None, one, PartVerdict.NEW, notes=_begins(one) if self._conf else ())
 
     def _foreign_operators(self) -> Iterator[tuple[str, PlannedOperator, PlannedOperator]]:
         """The operators that get the state of one of another query."""
@@ -350,13 +367,13 @@ class _Query:
                 if to is not None:
                     yield donor, old[at], new[to]
 
-    def _foreign(self, donor: str, old: PlannedOperator, new: PlannedOperator) -> Part:
+    def _foreign(self, donor: str, old: PlannedOperator, new: PlannedOperator) -> PlanPart:
         conf = self._queries[donor].conf
         other = next((key for key in conf if conf[key] != self._conf.get(key)), "")
         if other:
             why = f"queries {donor} and {self._base} keep their state with another {other}"
             todo = f"begin without its state: --map {donor}/{old.id}=none -n"
-            return _part(old, new, Verdict.INCOMPATIBLE, why=why, todo=todo, of=donor)
+            return _part(old, new, PartVerdict.INCOMPATIBLE, why=why, todo=todo, of=donor)
         refused = refusals([old], conf, partitions=int(conf[PARTITIONS]) + 1, backend=self._backend)
         renumbered = refused[0] if refused and donor != self._base else None
         changed = {one.operator: one for one in self._refusals([old], self._partitions)}
@@ -364,8 +381,8 @@ class _Query:
         part = self._paired(pair, changed.get(old.id) or renumbered, not refused)
         notes = (f"takes the state of operator {old.id} of query {donor}", *part.notes)
         verdicts = part.verdicts
-        if Verdict.INCOMPATIBLE not in verdicts and Verdict.MOVED not in verdicts:
-            verdicts = (Verdict.MOVED, *(one for one in verdicts if one is not Verdict.KEPT))
+        if PartVerdict.INCOMPATIBLE not in verdicts and PartVerdict.MOVED not in verdicts:
+            verdicts = (PartVerdict.MOVED, *(one for one in verdicts if one is not PartVerdict.KEPT))
         return part.model_copy(update={"of": donor, "notes": notes, "verdicts": verdicts})
 
     def _translated(self) -> list[PlannedOperator]:
@@ -395,11 +412,11 @@ class _Query:
             return []
         return refusals(kept, self._conf, partitions=partitions, backend=self._backend)
 
-    def _paired(self, pair: Pair, refusal: Refusal | None, rewritable: bool) -> Part:
+    def _paired(self, pair: Pair, refusal: Refusal | None, rewritable: bool) -> PlanPart:
         old, new = pair.old, pair.new
         found = self._fit(old, new)
         give_up = f"--map {self._was}/{old.id}=none -n"
-        if found.level >= Level.MISFIT:
+        if found.level >= FitLevel.MISFIT:
             why = found.why or f"it was a {_kind(old)}, and can't be a {_kind(new)}"
             return self._refused(pair, why, _EVOLVES if new.kind in TRANSFORM else "leave it as it was")
         texts = self._comparable and old.known and new.known
@@ -413,7 +430,7 @@ class _Query:
         if doubt:
             todo = f"if it is the same operator: --map {self._was}/{old.id}={new.id}; if not: {give_up}"
             certain = _steady(old.keys) != _steady(new.keys)
-            return _part(old, new, Verdict.AMBIGUOUS, why=doubt, todo=todo, certain=certain)
+            return _part(old, new, PartVerdict.AMBIGUOUS, why=doubt, todo=todo, certain=certain)
         rekeyed = found.rekey
         if rekeyed is not None and (why := _can_not_rekey(old, new, rewritable)):
             return self._refused(pair, f"{rekeyed.why}, and {why}", "leave its keys as they were")
@@ -422,7 +439,7 @@ class _Query:
             why = f"{found.why or 'its functions changed places'}, and {made}"
             return self._refused(pair, why, "leave its functions as they were")
         if refusal is not None:
-            return _part(old, new, Verdict.INCOMPATIBLE, why=refusal.why, todo=refusal.hint)
+            return _part(old, new, PartVerdict.INCOMPATIBLE, why=refusal.why, todo=refusal.hint)
         notes = (*((rekeyed.why,) if rekeyed else ()), *_notes(old, new, made, texts=texts))
         return _part(
             old,
@@ -435,22 +452,22 @@ class _Query:
             certain=texts and old.id != new.id and old.evidence == new.evidence,
         )
 
-    def _refused(self, pair: Pair, why: str, todo: str) -> Part:
+    def _refused(self, pair: Pair, why: str, todo: str) -> PlanPart:
         """What no `--map` makes fit."""
         anew = f"{todo}, or begin without its state: --map {self._was}/{pair.old.id}=none -n"
-        return _part(pair.old, pair.new, Verdict.INCOMPATIBLE, why=why, todo=anew, certain=True)
+        return _part(pair.old, pair.new, PartVerdict.INCOMPATIBLE, why=why, todo=anew, certain=True)
 
-    def _verdicts(self, old: PlannedOperator, new: PlannedOperator, made: bool) -> list[Verdict]:
+    def _verdicts(self, old: PlannedOperator, new: PlannedOperator, made: bool) -> list[PartVerdict]:
         was = int(self._conf.get(PARTITIONS, 0))
         spread = self._conf and self._partitions != was and not _in_one_partition(new)
         found = {
-            Verdict.MOVED: old.id != new.id,
-            Verdict.RESCALED: bool(spread),
-            Verdict.CONVERTED: made or bool(self._conf and self._backend != backend_of(self._conf)),
+            PartVerdict.MOVED: old.id != new.id,
+            PartVerdict.RESCALED: bool(spread),
+            PartVerdict.CONVERTED: made or bool(self._conf and self._backend != backend_of(self._conf)),
         }
-        return [verdict for verdict, holds in found.items() if holds] or [Verdict.KEPT]
+        return [verdict for verdict, holds in found.items() if holds] or [PartVerdict.KEPT]
 
-    def _undecided(self, choice: Choice) -> Iterator[Part]:
+    def _undecided(self, choice: Ambiguity) -> Iterator[PlanPart]:
         both = [f"{self._was}/{one.id}" for one in choice.old]
         mine, its = " or ".join(str(one.id) for one in choice.old), " or ".join(str(n.id) for n in choice.new)
         alone = len(choice.old) == len(choice.new) == 1
@@ -462,24 +479,24 @@ class _Query:
                 why = f"{mine} of the savepoint look alike, and weir can't tell which becomes {its}"
             maps = f"--map {both[number]}={to.id if to else choice.new[0].id}"
             todo = f"map it: {maps}, or begin without its state: --map {both[number]}=none -n"
-            yield _part(one, to, Verdict.AMBIGUOUS, why=why, todo=todo)
+            yield _part(one, to, PartVerdict.AMBIGUOUS, why=why, todo=todo)
         for other in choice.new[len(choice.old) :]:
             why = f"{mine} of the savepoint look alike, and weir can't tell which becomes {its}"
-            yield _part(None, other, Verdict.AMBIGUOUS, why=why, todo="map the old one that it was")
+            yield _part(None, other, PartVerdict.AMBIGUOUS, why=why, todo="map the old one that it was")
 
     # sinks
 
-    def sinks(self) -> Iterator[Part]:
+    def sinks(self) -> Iterator[PlanPart]:
         was, now = self._old.sink, self._new.sink
         if was and was == now:
-            yield Part(what="sink", old=0, new=0, name=now, verdicts=(Verdict.KEPT,))
+            yield PlanPart(what="sink", old=0, new=0, name=now, verdicts=(PartVerdict.KEPT,))
             return
         if now:
             notes = ("gets what comes after the savepoint",) if was else ()
-            yield Part(what="sink", new=0, name=now, verdicts=(Verdict.NEW,), notes=notes)
+            yield PlanPart(what="sink", new=0, name=now, verdicts=(PartVerdict.NEW,), notes=notes)
         if was:
             notes = ("keeps what it has",)
-            yield Part(what="sink", old=0, name=was, verdicts=(Verdict.DROPPED,), notes=notes)
+            yield PlanPart(what="sink", old=0, name=was, verdicts=(PartVerdict.DROPPED,), notes=notes)
 
 
 _EVOLVES = (
@@ -504,7 +521,7 @@ def _doubt(old: PlannedOperator, new: PlannedOperator, found: Fit) -> str:
             return f"its session gap was {gaps[0]['length']}, is now {gaps[1]['length']}"
         return f"its key {was} became {now}, and looks the same in the state"
     before, after = [one.text for one in old.computes], [one.text for one in new.computes]
-    if found.level < Level.RESHAPED and not same_functions(old, new):
+    if found.level < FitLevel.RESHAPED and not same_functions(old, new):
         was, now = _first_change(before, after)
         return f"{was} became {now}, and looks the same in the state"
     return ""
@@ -558,7 +575,7 @@ def _reshapes(old: PlannedOperator, new: PlannedOperator, found: Fit, *, texts: 
         bare(one.value_schema) != bare(two.value_schema)
         for one, two in zip(old.stores, new.stores, strict=False)
     )
-    return (found.level is Level.RESHAPED and other_values) or reordered
+    return (found.level is FitLevel.RESHAPED and other_values) or reordered
 
 
 def _reshaped(old: PlannedOperator, new: PlannedOperator, rewritable: bool) -> Reshape | str:
@@ -591,11 +608,11 @@ def _in_one_partition(operator: PlannedOperator) -> bool:
 
 
 def _part(
-    old: PlannedOperator | None, new: PlannedOperator | None, *verdicts: Verdict, **more: object
-) -> Part:
+    old: PlannedOperator | None, new: PlannedOperator | None, *verdicts: PartVerdict, **more: object
+) -> PlanPart:
     shown = new or old
     assert shown is not None, "a part is of one side at least"
-    return Part.model_validate(
+    return PlanPart.model_validate(
         {
             "what": "operator",
             "old": old.id if old else None,

@@ -17,8 +17,8 @@ from weir.clock import Clock
 from weir.errors import ExternalError, NotASavepointError
 from weir.savepoint.manifest import MANIFEST, SavedFile, Savepoint, facts
 from weir.savepoint.object_store import discard, is_mark
-from weir.savepoint.place import Place, lacks
-from weir.savepoint.take import Progress, Taken
+from weir.savepoint.place import SavepointPlace, lacks
+from weir.savepoint.take import Progress, TakenSavepoint
 from weir.savepoint.write import begin, delete
 from weir.storage import files, open_store
 
@@ -42,7 +42,7 @@ class Verified:
         return not self.damage
 
 
-def verify(place: Place, clock: Clock, progress: Progress = lambda _done, _total: None) -> Verified:
+def verify(place: SavepointPlace, clock: Clock, progress: Progress = lambda _done, _total: None) -> Verified:
     """Read every file of a savepoint; raises `NotASavepointError` when it is none.
 
     The finding is left beside the manifest, where that is possible.
@@ -57,13 +57,13 @@ def verify(place: Place, clock: Clock, progress: Progress = lambda _done, _total
     return found
 
 
-def leave(place: Place, found: Verified) -> None:
+def leave(place: SavepointPlace, found: Verified) -> None:
     """Leave a finding beside the manifest, where that is possible."""
     with suppress(ExternalError):  # a place that can't be written may be whole
         open_store(place.url).put(VERIFIED, json.dumps(asdict(found)).encode())
 
 
-def last_verified(place: Place) -> Verified | None:
+def last_verified(place: SavepointPlace) -> Verified | None:
     """What the last look at it has found; None when there was none."""
     data = open_store(place.url).get(VERIFIED)
     with suppress(ValueError, TypeError, KeyError, RecursionError):
@@ -73,7 +73,7 @@ def last_verified(place: Place) -> Verified | None:
 
 
 class _Look:
-    def __init__(self, place: Place, savepoint: Savepoint, progress: Progress) -> None:
+    def __init__(self, place: SavepointPlace, savepoint: Savepoint, progress: Progress) -> None:
         self._place = place
         self._progress = progress
         self._total = savepoint.bytes
@@ -93,11 +93,11 @@ class _Look:
 
 
 def copy(
-    place: Place,
+    place: SavepointPlace,
     target: str,
     progress: Progress = lambda _done, _total: None,
     read: Callable[[], None] = lambda: None,
-) -> Taken:
+) -> TakenSavepoint:
     """Copy a savepoint into a folder or URL, under its own name; the copy is as good as the original.
 
     `read` is called when all is read: the storage may take long to make the rest durable.
@@ -122,12 +122,12 @@ def copy(
 
     try:
         files.parallel(lambda file: writing.add(file.path, counted(file)), savepoint.files)
-        return Taken(writing.finish(savepoint), savepoint)
+        return TakenSavepoint(writing.finish(savepoint), savepoint)
     finally:
         writing.give_up()
 
 
-def dispose(place: Place) -> Taken:
+def dispose(place: SavepointPlace) -> TakenSavepoint:
     """Delete a savepoint, whole or damaged.
 
     Raises `NotASavepointError` for a place that is none, or that holds other files too.
@@ -139,10 +139,10 @@ def dispose(place: Place) -> Taken:
         reason = f"it holds other files too, like {others[0]}: move them away first"
         raise NotASavepointError(place=place.url, reason=reason)
     delete(place.url)
-    return Taken(place.url, savepoint)
+    return TakenSavepoint(place.url, savepoint)
 
 
-def clear(place: Place) -> bool:
+def clear(place: SavepointPlace) -> bool:
     """Delete what a killed writer or a killed deletion has left in an object store; False when there is none.
 
     Whoever asks for it knows that they are dead. On a file system nothing of them can be seen.

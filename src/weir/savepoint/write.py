@@ -26,8 +26,8 @@ from weir.clock import Clock
 from weir.ids import BatchId
 from weir.savepoint import object_store as in_store
 from weir.savepoint.manifest import MANIFEST, SavedFile, Savepoint, encode
-from weir.savepoint.object_store import Holder, InStore, taken
-from weir.savepoint.place import Place
+from weir.savepoint.object_store import InStore, TakingAttempt, taken
+from weir.savepoint.place import SavepointPlace
 from weir.spark.closure import closure
 from weir.spark.logs import OperatorEntry
 from weir.storage import files, open_store
@@ -54,7 +54,7 @@ class Writing(Protocol):
         """Leave nothing behind. Safe to repeat, and behind `finish` without effect."""
 
 
-def begin(target: str, savepoint_name: str, lineage: str, holder: Holder | None = None) -> Writing:
+def begin(target: str, savepoint_name: str, lineage: str, holder: TakingAttempt | None = None) -> Writing:
     """Begin a savepoint below the folder or URL `target`; sweeps what killed ones left there.
 
     Where a savepoint of another life of the job has the name, the lineage is made a part of it. `holder` is
@@ -200,7 +200,7 @@ def check_target(old: Savepoint, target: str, name: str) -> None:
 
 
 def remake(
-    place: Place, told: Savepoint, target: str, name: str, made: Mapping[str, Path], since: float
+    place: SavepointPlace, told: Savepoint, target: str, name: str, made: Mapping[str, Path], since: float
 ) -> str:
     """Write the savepoint that `told` describes, without its files, below `target`; gives its place.
 

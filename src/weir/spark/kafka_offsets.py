@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from weir.errors import BrokerError, LostRecordsError
-from weir.protocol.offsets import Choice, Position, Word, kafka_offsets
+from weir.protocol.offsets import OffsetChoice, SourcePosition, Word, kafka_offsets
 from weir.spark.kafka_client import KafkaAdmin, KafkaStream, Partition, kafka_streams
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _SAFE = "org.apache.kafka.common.errors."
 """Errors of brokers: their texts name topics and calls, and never a setting."""
 
 
-def position(spark: SparkSession, stream: KafkaStream, choice: Choice) -> Position:
+def position(spark: SparkSession, stream: KafkaStream, choice: OffsetChoice) -> SourcePosition:
     """Where the source goes on; raises `BadOffsetsError`, and `BrokerError` when Kafka gives no answer."""
     with _asking(stream), KafkaAdmin(spark, stream.loader, stream.client) as kafka:
         partitions = kafka.partitions(stream)
@@ -35,19 +35,21 @@ def position(spark: SparkSession, stream: KafkaStream, choice: Choice) -> Positi
         first = kafka.offsets(partitions, "earliest", stream.isolation)
         last = kafka.offsets(partitions, "latest", stream.isolation)
         if choice.word is Word.EARLIEST:
-            return Position(f"resumes at {_text(first)}, the earliest", _text(first))
+            return SourcePosition(f"resumes at {_text(first)}, the earliest", _text(first))
         if choice.word is Word.LATEST:
-            return Position(f"resumes at {_text(last)}, the latest", _text(last))
+            return SourcePosition(f"resumes at {_text(last)}, the latest", _text(last))
         if choice.word is Word.SINCE:
             since = kafka.offsets(partitions, choice.since_ms, stream.isolation)
             found = {one: offset if offset >= 0 else last[one] for one, offset in since.items()}
             assert choice.since is not None
             note = f"resumes at {_text(found)}, with what has come since {choice.since.isoformat()}"
-            return Position(note, _text(found))
+            return SourcePosition(note, _text(found))
         return _given(choice, first, last)
 
 
-def _given(choice: Choice, first: Mapping[Partition, int], last: Mapping[Partition, int]) -> Position:
+def _given(
+    choice: OffsetChoice, first: Mapping[Partition, int], last: Mapping[Partition, int]
+) -> SourcePosition:
     """The offsets that the user gave, checked: each is one that the partition can go on at."""
     found: dict[Partition, int] = {}
     for topic, numbers in kafka_offsets(choice).items():
@@ -62,7 +64,7 @@ def _given(choice: Choice, first: Mapping[Partition, int], last: Mapping[Partiti
                 raise choice.refused(f"{reason}, and not at {offset}")
     others = tuple(sorted(one for one in first if one not in found))
     left = "; its other partitions stay where they were" if others else ""
-    return Position(f"resumes at {_text(found)}{left}", _text(found), others=others)
+    return SourcePosition(f"resumes at {_text(found)}{left}", _text(found), others=others)
 
 
 def _text(offsets: Mapping[Partition, int]) -> str:

@@ -13,7 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weir.protocol.offsets import FIRST, Choice, Kind, Position, Source, Word, fixed_position, log_entry
+from weir.protocol.offsets import (
+    FIRST,
+    Kind,
+    OffsetChoice,
+    QuerySource,
+    SourcePosition,
+    Word,
+    fixed_position,
+    log_entry,
+)
 from weir.spark import kafka_offsets
 from weir.spark.fingerprints import is_stream, sequence, source
 from weir.spark.kafka_client import kafka_stream
@@ -90,7 +99,7 @@ _NAMED = "named "
 class Stream:
     """A source in the plan of a frame."""
 
-    about: Source
+    about: QuerySource
     leaf: Any = field(repr=False, compare=False)
 
 
@@ -106,31 +115,31 @@ def streams(frame: DataFrame, named: Mapping[str, DataFrame]) -> list[Stream]:
         if len(found) == 1:
             names.put(_loaded(found[0]), name)
     return [
-        Stream(Source(source(leaf), _kind(leaf), names.get(_loaded(leaf)) or ""), leaf)
+        Stream(QuerySource(source(leaf), _kind(leaf), names.get(_loaded(leaf)) or ""), leaf)
         for leaf in _leaves(frame)
     ]
 
 
-def position(frame: DataFrame, stream: Stream, choice: Choice) -> Position:
+def position(frame: DataFrame, stream: Stream, choice: OffsetChoice) -> SourcePosition:
     """Where a source goes on that the choice was checked for; raises `BadOffsetsError`, `BrokerError`."""
     if choice.word is Word.INITIAL:
         note = "is read from its beginning, or where its options say, as you asked"
-        return Position(note, log=b"", only_new=fixed_position(stream.about))
+        return SourcePosition(note, log=b"", only_new=fixed_position(stream.about))
     kafka = kafka_stream(stream.leaf)
     if kafka is not None:
         return kafka_offsets.position(frame.sparkSession, kafka, choice)
     if stream.about.kind is Kind.FILES:
         return _of_files(frame, stream, choice)
     offset = json.dumps(choice.offset, separators=(",", ":"))
-    return Position(f"resumes at {offset}", offset)
+    return SourcePosition(f"resumes at {offset}", offset)
 
 
-def _of_files(frame: DataFrame, stream: Stream, choice: Choice) -> Position:
+def _of_files(frame: DataFrame, stream: Stream, choice: OffsetChoice) -> SourcePosition:
     if choice.word is Word.EARLIEST:
-        return Position("all files that are there are read again", log=b"")
+        return SourcePosition("all files that are there are read again", log=b"")
     if choice.word is Word.GIVEN:
         entry = log_entry(choice)
-        return Position(f"reads again what came after entry {entry} of its log", FIRST, until=entry)
+        return SourcePosition(f"reads again what came after entry {entry} of its log", FIRST, until=entry)
     if _option(stream.leaf, "cleansource").lower() not in ("", "off"):
         raise choice.refused("its option cleanSource would remove files that were never read")
     log = present(frame.sparkSession, stream.leaf)
@@ -141,7 +150,7 @@ def _of_files(frame: DataFrame, stream: Stream, choice: Choice) -> Position:
         note = f"{{}} that were modified before {choice.since.isoformat()} count as read, and no other"
     files = count(log)
     counted = note.format("one file" if files == 1 else f"{files} files")
-    return Position(counted, FIRST, log=log) if log else Position(counted, log=b"")
+    return SourcePosition(counted, FIRST, log=log) if log else SourcePosition(counted, log=b"")
 
 
 def _leaves(frame: DataFrame) -> list[Any]:

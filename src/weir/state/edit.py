@@ -19,7 +19,7 @@ from weir.errors import StateNotRewritableError
 from weir.ids import BatchId
 from weir.protocol.operators import Operator
 from weir.savepoint.manifest import Savepoint
-from weir.savepoint.place import Place
+from weir.savepoint.place import SavepointPlace
 from weir.savepoint.write import check_target, remake
 from weir.spark import cut
 from weir.spark.logs import PARTITIONS
@@ -63,7 +63,7 @@ def edit(
     Raises `StateNotRewritableError` for what can't be done, before anything is written; then, and when
     it fails, nothing is left in `target`.
     """
-    place = Place(str(path))
+    place = SavepointPlace(str(path))
     savepoint = place.read()
     begun = time.monotonic()
     name = f"{savepoint.name}-edited"

@@ -21,7 +21,7 @@ from weir.errors import StateNotReadableError
 from weir.ids import BatchId, CheckpointId, JobName
 from weir.protocol.operators import Operator
 from weir.savepoint.manifest import MANIFEST, Savepoint
-from weir.savepoint.place import Place
+from weir.savepoint.place import SavepointPlace
 from weir.spark.closure import GoneError
 from weir.spark.state_schema import operators
 from weir.storage import generation as generations
@@ -85,7 +85,7 @@ Files = Callable[[Scratch], tuple[Path, BatchId]]
 def queries(path: str) -> Mapping[str, Files]:
     """The queries whose state is there, by name."""
     if not is_local(path) or (Path(local_path(path)) / MANIFEST).exists() or path.endswith(MANIFEST):
-        return _of_savepoint(Place(path))
+        return _of_savepoint(SavepointPlace(path))
     folder = Path(local_path(path)).absolute()
     if (folder / "offsets").is_dir() and (folder / "commits").is_dir():
         return {folder.name: lambda _: (folder, _last(folder))}
@@ -97,12 +97,12 @@ def queries(path: str) -> Mapping[str, Files]:
     raise unreadable(path, "", reason, "name a savepoint, <dir>/<job>, <dir>/<job>/chk-<number>")
 
 
-def _of_savepoint(place: Place) -> Mapping[str, Files]:
+def _of_savepoint(place: SavepointPlace) -> Mapping[str, Files]:
     savepoint = place.read()
     return {name: _saved(place, savepoint, name) for name in savepoint.queries}
 
 
-def _saved(place: Place, savepoint: Savepoint, query: str) -> Files:
+def _saved(place: SavepointPlace, savepoint: Savepoint, query: str) -> Files:
     def bring(scratch: Scratch) -> tuple[Path, BatchId]:
         batch = BatchId(savepoint.queries[query].batch)
         if place.folder is not None:

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from weir.clock import Clock
 from weir.errors import FencedError, JobRunningError, OutcomeUnknownError
 from weir.ids import Attempt, JobName, Token
-from weir.protocol.decide import Holder, Take, may_take
+from weir.protocol.decide import AttemptHolder, Take, may_take
 from weir.protocol.ledger import is_known
 from weir.storage import paths
 from weir.storage.log import numbers
@@ -165,7 +165,7 @@ class AttemptLock:
             if beat.count != first.count and not beat.released:
                 raise JobRunningError(job=self._job, **asdict(newest))
             silent = self._clock.monotonic() - since
-            holder = Holder(beat.count, silent, beat.released or gone(newest, beat))
+            holder = AttemptHolder(beat.count, silent, beat.released or gone(newest, beat))
             decision = may_take(holder, max(timeout, newest.timeout))
             if isinstance(decision, Take):
                 return

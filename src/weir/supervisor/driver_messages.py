@@ -39,7 +39,7 @@ class DriverMessages:
         job = self._job
         if message is None:
             self._failures.driver_over(driver)
-        elif isinstance(message, m.Described):
+        elif isinstance(message, m.JobDescribed):
             self._described(driver, message)
         elif isinstance(message, m.Ping):
             if job.home is not None and driver.granted and self._pulse.beat():
@@ -55,7 +55,7 @@ class DriverMessages:
         elif isinstance(message, m.Ended):
             driver.ended = message
             driver.kill_at = job.clock.monotonic() + GRACE
-        elif isinstance(message, m.Failed):
+        elif isinstance(message, m.DriverFailed):
             driver.failure = message.failure
         elif isinstance(message, m.QueryMoved):
             job.queries.moved(message.query, message.state, message.run)
@@ -66,7 +66,7 @@ class DriverMessages:
         else:
             self._report(driver, message)
 
-    def _described(self, driver: RunningDriver, message: m.Described) -> None:
+    def _described(self, driver: RunningDriver, message: m.JobDescribed) -> None:
         """The job file is loaded: the driver gets the settings, and makes its session."""
         job, given = self._job, self._job.inputs
         driver.described = message

@@ -175,7 +175,7 @@ class Supervisor:
             return
         job.driver = RunningDriver(serial, process, now, now)
 
-    def _try_to_grant(self, driver: RunningDriver, described: m.Described) -> None:
+    def _try_to_grant(self, driver: RunningDriver, described: m.JobDescribed) -> None:
         try:
             self._grant(driver, described)
         except ExternalError as error:
@@ -184,7 +184,7 @@ class Supervisor:
             driver.failure = failure_of(error)
             self._failures.driver_over(driver)
 
-    def _grant(self, driver: RunningDriver, described: m.Described) -> None:
+    def _grant(self, driver: RunningDriver, described: m.JobDescribed) -> None:
         """The driver is ready and its time has come: give it an attempt."""
         job = self._job
         home = self._hold(described)
@@ -197,10 +197,10 @@ class Supervisor:
         job.reports.settings(job.config)
         wanted = job.inputs.wanted if not self._restores.restored_once else None
         wire = wanted.to_wire() if wanted else {}
-        driver.process.send(m.Start(home.attempt, wire, job.ran, home.session))
+        driver.process.send(m.StartAttempt(home.attempt, wire, job.ran, home.session))
         job.move(JobEvent.DEPLOY)
 
-    def _hold(self, described: m.Described) -> Home:
+    def _hold(self, described: m.JobDescribed) -> Home:
         """Open the next attempt of the job; with the first one, the job is held."""
         job, name = self._job, job_name(described.job)
         if job.home is None:

@@ -108,7 +108,7 @@ class Reports:
         elif isinstance(message, m.CutOff):
             self.event("cut off", asdict(message), message.query)
             self.note(message.text)
-        elif isinstance(message, m.Planned):
+        elif isinstance(message, m.RestorePlanned):
             self.event("plan", message.plan)
             self.watcher.note(f"what becomes of the state:\n{message.text}")
         elif isinstance(message, m.Noted):

@@ -30,7 +30,7 @@ class RunningDriver:
     process: DriverProcess
     spawned_at: float
     heard_at: float
-    described: m.Described | None = None
+    described: m.JobDescribed | None = None
     granted: bool = False
     failure: m.Failure | None = None
     """What the driver itself, or the supervisor, said of its end."""

@@ -219,7 +219,7 @@ class SupervisedJob:
 
     def stop_driver(self, driver: RunningDriver, *, cancelled: bool) -> None:
         seconds = self.settings.task_cancellation_timeout.total_seconds()
-        driver.process.send(m.Stop(seconds, cancelled=cancelled))
+        driver.process.send(m.StopQueries(seconds, cancelled=cancelled))
         driver.kill_at = self.clock.monotonic() + seconds + GRACE
 
     def kill_driver(self) -> None:

@@ -28,7 +28,7 @@ from weir.monitor.health import health
 from weir.monitor.job import LOST
 from weir.monitor.report import JobReport, checkpoint_settings, report, spark_ui
 from weir.protocol.states import CheckpointState
-from weir.savepoint.catalogue import Entry
+from weir.savepoint.catalogue import CatalogueEntry
 from weir.text import counted, lasting, number, seconds_since, size, took, when
 from weir.web import svg as drawing
 from weir.web.envelope import status_of, words
@@ -432,7 +432,7 @@ def _length(body: Mapping[str, Any]) -> float:
     return float(sum(body.get("phases", {}).values()))
 
 
-def _savepoint(entry: Entry) -> dict[str, Any]:
+def _savepoint(entry: CatalogueEntry) -> dict[str, Any]:
     queries = entry.savepoint.queries if entry.savepoint else {}
     sinks = [query.sink for query in queries.values() if query.sink is not None]
     return {

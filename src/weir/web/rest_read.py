@@ -11,7 +11,7 @@ from weir.monitor import checkpoints, events, forms, logs, measures
 from weir.monitor import failures as causes
 from weir.monitor.figures import figures
 from weir.monitor.report import checkpoint_settings, report
-from weir.savepoint.place import Place
+from weir.savepoint.place import SavepointPlace
 from weir.web.envelope import FAILURES, Answer, Page, Paged
 from weir.web.site import Site
 
@@ -99,7 +99,7 @@ def routes(site: Site) -> APIRouter:
     def savepoint(job: Job, path: SavedAt) -> Object:
         """What is in a savepoint: queries, sources with offsets, operators, sinks."""
         entry = site.savepoint(job, path)
-        saved = entry.savepoint or Place(entry.place).read()
+        saved = entry.savepoint or SavepointPlace(entry.place).read()
         body = saved.model_dump(mode="json", exclude={"files"})
         return Answer(data={**forms.savepoint(entry), **body, "file_count": len(saved.files)})
 

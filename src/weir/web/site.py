@@ -13,7 +13,7 @@ from weir.errors import NotASavepointError
 from weir.monitor.job import JobView, jobs, look
 from weir.monitor.report import settings_of
 from weir.monitor.savepoints import known
-from weir.savepoint.catalogue import Entry
+from weir.savepoint.catalogue import CatalogueEntry
 from weir.web.operations import Operations
 
 SAVEPOINT_DIR = "execution.checkpointing.savepoint-dir"
@@ -35,7 +35,7 @@ class Site:
         """How a job stands; raises `NoSuchJobError`."""
         return look(self.dir, job, self.clock)
 
-    def savepoints(self, job: str) -> list[Entry]:
+    def savepoints(self, job: str) -> list[CatalogueEntry]:
         """The savepoints of a job that can be found, oldest first."""
         self.look(job)
         return known(self.dir, job, self.savepoint_dir(job))
@@ -45,7 +45,7 @@ class Site:
         place = settings_of(self.dir, job).get(SAVEPOINT_DIR, {}).get("value", "unset")
         return None if place == "unset" else str(place)
 
-    def savepoint(self, job: str, path: str) -> Entry:
+    def savepoint(self, job: str, path: str) -> CatalogueEntry:
         """One of them by its place; what is not in the catalogue of the job is not touched."""
         for entry in self.savepoints(job):
             if entry.place == path:

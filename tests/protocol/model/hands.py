@@ -31,7 +31,7 @@ from weir.protocol import checkpoint_facts as f
 from weir.protocol import coordination
 from weir.protocol.checkpoint import AbortReason, Alignment
 from weir.protocol.checkpoint_facts import Action, Fact
-from weir.protocol.checkpoint_state import Flow, Rules, State, Triggers, Underway, Wish
+from weir.protocol.checkpoint_state import CheckpointWish, CoordinationState, Flow, Rules, Triggers, Underway
 from weir.spark.closure import GoneError
 from weir.storage import Store
 
@@ -108,7 +108,7 @@ class Hands:
         self.store = Records(Flaky(world.checkpoints, world, RECORDS))
         self.records = records.Records(self.store, JOB, Attempt(driver.attempt), ManualClock())
         order = {QueryName(name): unique(inputs) for name, inputs in world.graph.inputs.items()}
-        self.state = State(
+        self.state = CoordinationState(
             Flow(order, frozenset(map(QueryName, world.graph.writers))),
             Rules(
                 max_concurrent=MAX_CONCURRENT,
@@ -181,9 +181,9 @@ class Hands:
 
     def _do(self, request: str) -> Steps:
         if request == "trigger":
-            yield from self._feed(f.Asked(Wish("somebody")))
+            yield from self._feed(f.Asked(CheckpointWish("somebody")))
         elif request == "abort all":
-            yield from self._feed(f.QueryFailed(QueryName("one")))
+            yield from self._feed(f.QueryDown(QueryName("one")))
         elif request.startswith("stands "):
             self.standing = {QueryName(request.removeprefix("stands "))}
         elif self.state.pending:
@@ -271,7 +271,7 @@ class Hands:
                 assert self.world.status(action.id) is Status.COMPLETED
             case f.Discard():
                 self.kept.pop(action.id, None)
-            case f.Sweep():
+            case f.StartSweep():
                 self._sweep()
 
     def _begin(self, action: f.WriteBegun) -> Outcome:
