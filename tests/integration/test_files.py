@@ -180,7 +180,8 @@ def test_files_whose_types_do_not_fit_are_not_merged(
     sink._upkeep._upto = BatchId(FAN)
     sink._upkeep.work()
     assert weir.committed_files(str(tmp_path)) == before
-    assert "stay as they are" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"{FAN} small files" in said and "were not merged: [CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE]" in said
 
 
 @pytest.mark.parametrize("partition_by", [(), ("day",)])

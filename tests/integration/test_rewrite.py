@@ -180,7 +180,7 @@ def test_a_difference_is_told_and_leaves_nothing(
         return lambda batches: task(batch.slice(0, 0) for batch in batches)
 
     monkeypatch.setattr("weir.spark.rewrite.writing", losing_task)
-    with pytest.raises(StateDiffersError, match="1 rows were to be there, and 0 are"):
+    with pytest.raises(StateDiffersError, match="1 rows were expected, and there are 0"):
         rescale(spark, tmp_path / "it", tmp_path / "other", CUT, Shape(5, backend))
     assert [path.name for path in tmp_path.iterdir()] == ["it"]
     assert before == {name: (tmp_path / "it" / name).read_bytes() for name in before}

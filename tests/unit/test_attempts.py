@@ -229,6 +229,13 @@ def test_a_lease_that_was_lost_to_a_newer_attempt_is_over_for_good() -> None:
         lease.check()
 
 
+def test_a_lease_that_was_lost_says_to_which_attempt() -> None:
+    lease = Lease(Attempt(1), 10, ManualClock())
+    lease.end(FencedError(who="attempt 1", by="attempt 2"))
+    with pytest.raises(FencedError, match="attempt 2 has taken over"):
+        lease.check()
+
+
 def numbers(store: LocalStore) -> list[int]:
     return sorted(int(key[-11:-5]) for key in store.list(paths.attempts(JOB)) if key.endswith(".json"))
 

@@ -63,7 +63,7 @@ class OwnAttempt:
                 self._lock.beat()
                 self.lease.renewed(asked_at)
             except FencedError as error:
-                self.lease.end()
+                self.lease.end(error)
                 self._lost(error)
                 return
             except WeirError:

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from weir import faults
 from weir.clock import Clock
-from weir.errors import FencedError, InternalError, WeirError
+from weir.errors import FencedError, InternalError
 from weir.ids import NO_BATCH, Attempt, BatchId, Run, Token
 from weir.protocol.contents import Contents, Span, merged
 from weir.sinks.files_ledger import FilesLedger
 from weir.sinks.staging import remove_files, sync_files
+from weir.spark.failure import cause_of
 from weir.storage import Store
 from weir.storage.open import spark_url
 
@@ -188,7 +189,7 @@ class Upkeep:
             except FencedError:
                 continue  # the batches learn it too
             except Exception as error:  # no batch suffers from it
-                self._say(f"cleaning up the folder {self._store.url} failed: {_words(error)}")
+                self._say(f"cleaning up the folder {self._store.url} failed: {cause_of(error)}")
 
     def _wanted(self) -> bool:
         with self._lock:
@@ -219,7 +220,7 @@ class Upkeep:
             sync_files(self._store, folder)
         except Exception as error:  # by what Spark, or the storage, can't do
             self._hopeless.update(names)
-            self._say(f"{len(names)} small files of {self._store.url} were not merged: {_words(error)}")
+            self._say(f"{len(names)} small files of {self._store.url} were not merged: {cause_of(error)}")
             remove_files(self._store, list(self._store.list(folder)))
             return
         faults.point("files.merged")
@@ -301,8 +302,3 @@ def _token(key: str) -> Token:
     """Who has merged into this file."""
     attempt, run, _, *session = key.split("/")[1].split("-", 3)
     return Token(Attempt(int(attempt)), Run(int(run)), *session)
-
-
-def _words(error: Exception) -> str:
-    text = error.text if isinstance(error, WeirError) else str(error)
-    return text.strip().partition("\n")[0] or type(error).__name__

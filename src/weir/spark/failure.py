@@ -334,6 +334,13 @@ def _told(error: BaseException, kinds: set[str], condition: str = "") -> str:
     return " ".join(re.sub(r"^\[[A-Z_.]+\]", "", next(said, "")).split())
 
 
+def cause_of(error: BaseException) -> str:
+    """What an exception says, in one line: that of the innermost cause, where it comes from Java."""
+    if isinstance(error, WeirError):
+        return error.text
+    return _innermost(error, "") or _first_line(error) or type(error).__name__
+
+
 def _innermost(error: BaseException, message: str) -> str:
     """What the innermost cause says in its first line, or "" where the message has it already."""
     texts = [one.text.strip() for one in _causes(error)]

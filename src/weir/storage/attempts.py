@@ -284,6 +284,7 @@ class Lease:
         self._timeout = timeout
         self._clock = clock
         self._asked_at = clock.monotonic()
+        self._fenced: FencedError | None = None
 
     @property
     def left(self) -> float:
@@ -298,13 +299,16 @@ class Lease:
         if self.left > 0:
             self._asked_at = max(self._asked_at, asked_at)
 
-    def end(self) -> None:
-        """A newer attempt is known to exist: the lease is over, for good."""
+    def end(self, fenced: FencedError | None = None) -> None:
+        """A newer attempt is known to exist: the lease is over, for good. `fenced` names that attempt."""
+        self._fenced = fenced  # first: whoever sees that the lease is over can say who has taken over
         self._asked_at = -math.inf
 
     def check(self) -> None:
         """Raise `FencedError` when the lease is over."""
         if self.left <= 0:
+            if self._fenced is not None:
+                raise FencedError(**self._fenced.fields)
             raise FencedError(
                 who=f"attempt {self.attempt}",
                 by=f"a newer attempt (its own lease of {self._timeout:g} s was not renewed)",
