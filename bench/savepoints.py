@@ -33,7 +33,7 @@ from typing import Any
 
 from sides.feed import Feed, keyed
 from sides.processes import Plain, Side, Weir, cpu_seconds, end_on_sigterm, worked_off
-from weir.client import running
+from weir.client import running_job
 from weir.client.ask import Caller
 
 RESULT = Path(__file__).parent / "results" / "savepoints.json"
@@ -94,7 +94,7 @@ class Filled:
     def savepoint(self) -> dict[str, Any]:
         """Take one; what the job says of it. Asked from here: a command would take its share of the cores."""
         caller = Caller(str(self.side.dir), self.side.job, PATIENCE)
-        saved = running.savepoint(caller, path=str(self.folder / "saved")).form()
+        saved = running_job.savepoint(caller, path=str(self.folder / "saved")).form()
         return {**saved, "path": Path(saved["path"])}
 
     def stop(self) -> Path:

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import psutil
 
-from weir.client import running
+from weir.client import running_job
 from weir.client.ask import Caller
 from weir.config import resolve
 from weir.spark import local_files, session
@@ -144,7 +144,7 @@ class Weir:
 
     def configure(self, **settings: str) -> None:
         """Change settings of the running job. From here: a command would take its share of the cores."""
-        running.configure(Caller(str(self.dir), self.job, PATIENCE), settings)
+        running_job.configure(Caller(str(self.dir), self.job, PATIENCE), settings)
 
     def wait_for(self, what: str, there: Callable[[], Any]) -> None:
         self._process.wait_for(what, there, PATIENCE)

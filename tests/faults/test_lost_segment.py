@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import Once
 from tests.diamond import JOB, KEY, Diamond
-from weir.client import running
+from weir.client import running_job
 from weir.client.ask import Caller
 from weir.ids import QueryName
 from weir.protocol.states import JobState
@@ -67,7 +67,7 @@ def log_entry(_channel: Path, segment: int) -> str:
 def set_interval(diamond: Diamond, interval: str) -> None:
     """What 'weir configure' does."""
     dir, change = str(diamond.dir), {f"{KEY}.interval": interval}
-    done = running.configure(Caller(dir, JOB, LIMIT), change)
+    done = running_job.configure(Caller(dir, JOB, LIMIT), change)
     assert done.settings.keys() == change.keys()
 
 

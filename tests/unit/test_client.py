@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from tests.fake_job import FakeJob, Weir
 from tests.web_site import ASKS, Answering, site
-from weir.client import running
+from weir.client import running_job
 from weir.client.ask import Caller
 from weir.errors import NoSupervisorError, NotDoneError
 from weir.web.app import application, guarded
@@ -104,7 +104,7 @@ def test_they_show_the_same_error(
 
 def test_a_plan_has_what_the_planner_answered(job: FakeJob, tmp_path: Path) -> None:
     supervisor = Answering(job, lambda request: {"done": True, **ANSWERS[request.verb]})
-    made = running.plan(Caller(str(tmp_path), "wordcount"), point="chk-7", maps=["counts/0=1"])
+    made = running_job.plan(Caller(str(tmp_path), "wordcount"), point="chk-7", maps=["counts/0=1"])
     supervisor.end()
     assert made.form() == {**PLANNED, "path": ""}
     assert supervisor.heard == [("plan", {"point": "chk-7", "maps": ["counts/0=1"], "allow_dropped": False})]
@@ -113,7 +113,7 @@ def test_a_plan_has_what_the_planner_answered(job: FakeJob, tmp_path: Path) -> N
 def test_an_aborted_checkpoint_is_known_by_its_number(job: FakeJob, tmp_path: Path) -> None:
     supervisor = Answering(job, lambda _: {"done": False, "id": 8, "reason": "disk full"})
     with pytest.raises(NotDoneError, match="checkpoint 8 of wordcount was aborted") as raised:
-        running.checkpoint(Caller(str(tmp_path), "wordcount"), full=False)
+        running_job.checkpoint(Caller(str(tmp_path), "wordcount"), full=False)
     supervisor.end()
     assert raised.value.fields["id"] == 8 and raised.value.why == "disk full"
 
@@ -121,4 +121,4 @@ def test_an_aborted_checkpoint_is_known_by_its_number(job: FakeJob, tmp_path: Pa
 def test_nobody_waits_for_a_job_that_nobody_runs(job: FakeJob, tmp_path: Path) -> None:
     job.state("FINISHED").end()
     with pytest.raises(NoSupervisorError, match="it is FINISHED since"):
-        running.checkpoint(Caller(str(tmp_path), "wordcount"), full=False)
+        running_job.checkpoint(Caller(str(tmp_path), "wordcount"), full=False)

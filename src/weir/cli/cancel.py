@@ -8,8 +8,8 @@ from weir.cli import say
 from weir.cli.ask import Timeout, caller
 from weir.cli.list import ended
 from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, directory
-from weir.client import running
-from weir.client.running import JobEnded
+from weir.client import running_job
+from weir.client.running_job import JobEnded
 from weir.protocol.states import JobState
 
 
@@ -36,7 +36,7 @@ def cancel(
     if ended(standing):
         done, already = JobEnded(job, standing.state, standing.attempt), " already"
     else:
-        done = running.cancel(asked)
+        done = running_job.cancel(asked)
     if json:
         say.say_json(done.form())
     else:

@@ -9,7 +9,7 @@ import typer
 from weir.cli import say
 from weir.cli.ask import Timeout, caller
 from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, directory
-from weir.client import running
+from weir.client import running_job
 from weir.errors import NotDoneError, error_form
 
 Full = Annotated[
@@ -37,7 +37,7 @@ def checkpoint(
     place = directory(dir, config, define)
     asked = caller(place, job, "checkpoint", f"waiting for a checkpoint of {job}", timeout)
     try:
-        done = running.checkpoint(asked, full=full)
+        done = running_job.checkpoint(asked, full=full)
     except NotDoneError as error:
         id = error.fields["id"]
         say.say_error(**error_form(error), job=job, id=id, status=None if id is None else "aborted")

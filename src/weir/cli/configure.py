@@ -9,7 +9,7 @@ import typer
 from weir.cli import say
 from weir.cli.ask import Timeout, caller
 from weir.cli.options import AsJson, Directory, JobOf, SettingsFile, directory, overrides
-from weir.client import running
+from weir.client import running_job
 from weir.config import RUNTIME_KEYS
 from weir.errors import BadValueError
 
@@ -42,7 +42,7 @@ def configure(
         raise BadValueError(key="-D", value="", origin="the command line", reason=reason)
     place = directory(dir, config)
     asked = caller(place, job, "configure", f"waiting for {job} to apply the change", timeout)
-    done = running.configure(asked, given)
+    done = running_job.configure(asked, given)
     if json:
         say.say_json(done.form())
         return

@@ -9,9 +9,9 @@ import typer
 from weir.cli import say
 from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, command, directory, savepoint_dir
 from weir.cli.restore_options import AcceptDuplicates
-from weir.client import repair as verbs
+from weir.client import upkeep as verbs
 from weir.client.ask import Caller
-from weir.client.repair import Examined
+from weir.client.upkeep import Examined
 from weir.errors import NotDoneError
 
 ToLastGood = Annotated[

@@ -25,7 +25,7 @@ from weir.cli.options import (
 from weir.cli.plan import ASKING
 from weir.cli.restore_options import AllowDropped, Backend, Maps, Parallelism, as_point, elsewhere, shape_of
 from weir.cli.run import Arguments, File, Master
-from weir.client import running, savepoints
+from weir.client import running_job, savepoints
 from weir.client.spark import plan_of
 from weir.clock import Clock
 from weir.errors import NotASavepointError
@@ -77,7 +77,7 @@ def savepoint(
     """
     place = directory(dir, config, define)
     asked = caller(place, job, "savepoint", f"waiting for a savepoint of {job}", timeout, bar=True)
-    done = running.savepoint(asked, path=absolute(target) if target else "", detached=detached)
+    done = running_job.savepoint(asked, path=absolute(target) if target else "", detached=detached)
     if json:
         say.say_json(done.form())
     elif detached:

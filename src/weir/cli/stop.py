@@ -9,7 +9,7 @@ import typer
 from weir.cli import say
 from weir.cli.ask import Timeout, caller
 from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, command, directory
-from weir.client import running
+from weir.client import running_job
 from weir.errors import BadValueError
 from weir.protocol.states import JobState
 from weir.storage.open import absolute
@@ -66,7 +66,7 @@ def stop(
         )
     place = directory(dir, config, define)
     asked = caller(place, job, "stop", f"waiting for {job} to finish its running batches", timeout, bar=True)
-    done = running.stop(
+    done = running_job.stop(
         asked,
         savepoint=not no_savepoint,
         path=absolute(savepoint_path) if savepoint_path else "",

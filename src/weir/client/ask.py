@@ -1,4 +1,4 @@
-"""One request to a running job, from asking to its answer: what every verb of `client/running.py` does.
+"""One request to a running job, from asking to its answer: what every verb of `client/running_job.py` does.
 
 A request goes through the storage to the supervisor that holds the job now; a supervisor that comes
 after it never sees it. Nobody waits for an answer that can't come: a supervisor that ends meanwhile is

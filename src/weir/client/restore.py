@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from weir.client import running
+from weir.client import running_job
 from weir.client.ask import Caller
 from weir.client.idle import Idle
 from weir.clock import Clock
@@ -73,7 +73,7 @@ def restore(
     """
     seen = _seen(caller, wanted.point)
     if seen is not None and not seen.over:
-        answer = running.rewind(caller, wanted)
+        answer = running_job.rewind(caller, wanted)
         return JobRestored(
             caller.job,
             wanted.point,

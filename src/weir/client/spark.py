@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from weir.client.running import PlanMade
+from weir.client.running_job import PlanMade
 from weir.errors import JobFileError, SparkToolError
 from weir.preflight import require_spark
 from weir.supervisor.child import ask_child

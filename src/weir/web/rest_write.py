@@ -19,7 +19,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response
 
 from weir.client import restore as restores
-from weir.client import running, savepoints
+from weir.client import running_job, savepoints
 from weir.client.ask import Caller
 from weir.config import Settings, StateBackend, changed
 from weir.errors import BadRequestError, NoSupervisorError
@@ -146,7 +146,7 @@ def routes(site: Site) -> APIRouter:
         """Take a checkpoint now; the job keeps running. An abort is a failure, with its reason."""
 
         def work(operation: Operation) -> Mapping[str, Any]:
-            return running.checkpoint(caller(site, operation), full=want.full).form()
+            return running_job.checkpoint(caller(site, operation), full=want.full).form()
 
         return await begin(job, "checkpoint", want.model_dump(), work, wait)
 
@@ -156,7 +156,7 @@ def routes(site: Site) -> APIRouter:
         changed(Settings(), want.settings)
 
         def work(operation: Operation) -> Mapping[str, Any]:
-            return running.configure(caller(site, operation), want.settings).form()
+            return running_job.configure(caller(site, operation), want.settings).form()
 
         return await begin(job, "configure", want.model_dump(), work, wait)
 
@@ -166,7 +166,7 @@ def routes(site: Site) -> APIRouter:
         path = _place(want.path)
 
         def work(operation: Operation) -> Mapping[str, Any]:
-            return running.savepoint(caller(site, operation), path=path).form()
+            return running_job.savepoint(caller(site, operation), path=path).form()
 
         return await begin(job, "savepoint", {"path": path}, work, wait)
 
@@ -229,7 +229,9 @@ def routes(site: Site) -> APIRouter:
         def work(operation: Operation) -> Mapping[str, Any]:
             _refuse_plan_of_a_file(site, job, point)
             asked = caller(site, operation)
-            return running.plan(asked, point=point, maps=want.maps, allow_dropped=want.allow_dropped).form()
+            return running_job.plan(
+                asked, point=point, maps=want.maps, allow_dropped=want.allow_dropped
+            ).form()
 
         return await begin(job, "plan", {**want.model_dump(), "point": point}, work, wait)
 
@@ -250,7 +252,7 @@ def routes(site: Site) -> APIRouter:
 
         def work(operation: Operation) -> Mapping[str, Any]:
             asked = caller(site, operation)
-            return running.stop(asked, savepoint=want.savepoint, path=path, drain=want.drain).form()
+            return running_job.stop(asked, savepoint=want.savepoint, path=path, drain=want.drain).form()
 
         return await begin(job, "stop", {**want.model_dump(), "path": path}, work, wait)
 
@@ -259,7 +261,7 @@ def routes(site: Site) -> APIRouter:
         """End the job: the running batches finish and commit, and no new batch starts."""
 
         def work(operation: Operation) -> Mapping[str, Any]:
-            return running.cancel(caller(site, operation)).form()
+            return running_job.cancel(caller(site, operation)).form()
 
         return await begin(job, "cancel", {}, work, wait)
 
