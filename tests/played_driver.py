@@ -20,8 +20,7 @@ from weir.supervisor.history import History
 from weir.supervisor.inbox import Requests
 from weir.supervisor.loop import Supervisor
 from weir.supervisor.machine import MachineProbe
-from weir.supervisor.output import OutputFile
-from weir.supervisor.process import Heard
+from weir.supervisor.process import Heard, OutputFile
 from weir.supervisor.reports import Watcher
 from weir.supervisor.supervised_job import Inputs
 

@@ -1,6 +1,6 @@
 """What must be there before a job can run: the checks of `weir doctor`.
 
-Each check looks at the real thing (runs `java -version`, writes a probe file) and returns a `Check`; none
+Each check looks at the real thing (runs `java -version`, writes a probe file) and returns a `Finding`; none
 raises, none needs a JVM or imports pyspark, and none leaves a file. `require_spark` makes those that every
 start needs: without them Spark fails later, with a worse message.
 """
@@ -33,7 +33,7 @@ _SHARED_MEMORY = "/dev/shm"
 _JVM_TEMP = "/tmp" if sys.platform == "linux" else tempfile.gettempdir()
 
 
-class Verdict(str, Enum):
+class CheckVerdict(str, Enum):
     """How a check ended: fine, fine for now, or a job can't run."""
 
     OK = "ok"
@@ -42,11 +42,11 @@ class Verdict(str, Enum):
 
 
 @dataclass(frozen=True)
-class Check:
+class Finding:
     """One check: what was found, and what to do about it (empty when there is nothing to do)."""
 
     name: str
-    verdict: Verdict
+    verdict: CheckVerdict
     found: str
     todo: str = ""
 
@@ -73,7 +73,7 @@ NEEDED = (
 )
 
 
-def run_checks(dir: str) -> list[Check]:
+def run_checks(dir: str) -> list[Finding]:
     """Make every check for a job that keeps its files under `dir`; always returns all of them."""
     checks = [check_java(), check_python(), check_worker_python(), check_spark_home()]
     checks += [check_package(needed) for needed in NEEDED]
@@ -87,7 +87,7 @@ def require_spark() -> None:
         (check_worker_python(), "Spark starts its Python workers with it"),
         (check_spark_home(), "SPARK_HOME decides which Spark is started"),
     ):
-        if check.verdict is Verdict.FAILED:
+        if check.verdict is CheckVerdict.FAILED:
             raise PreflightError(what=check.found, why=why, todo=check.todo)
 
 
@@ -97,113 +97,119 @@ def find_java() -> str | None:
     return str(Path(home, "bin", "java")) if home else shutil.which("java")
 
 
-def check_java() -> Check:
+def check_java() -> Finding:
     """Whether the Java that Spark would start runs, and is new enough."""
     java = find_java()
     then = ", then set JAVA_HOME to it or unset it" if os.environ.get("JAVA_HOME") else ""
     if java is None:
-        return Check("Java", Verdict.FAILED, "no java on the PATH", _INSTALL_JAVA)
+        return Finding("Java", CheckVerdict.FAILED, "no java on the PATH", _INSTALL_JAVA)
     output = _output(java, "-version")
     version = re.search(r'version "(?:1\.)?(\d+)[^"]*"', output)
     if not version:
-        return Check(
-            "Java", Verdict.FAILED, f"{java} does not run: {_first_line(output)}", _INSTALL_JAVA + then
+        return Finding(
+            "Java", CheckVerdict.FAILED, f"{java} does not run: {_first_line(output)}", _INSTALL_JAVA + then
         )
     if int(version[1]) < OLDEST_JAVA:
-        return Check("Java", Verdict.FAILED, f"{java} is Java {version[1]}", _INSTALL_JAVA + then)
-    return Check("Java", Verdict.OK, f"{java} is Java {version[1]}")
+        return Finding("Java", CheckVerdict.FAILED, f"{java} is Java {version[1]}", _INSTALL_JAVA + then)
+    return Finding("Java", CheckVerdict.OK, f"{java} is Java {version[1]}")
 
 
-def check_python() -> Check:
+def check_python() -> Finding:
     """The interpreter that runs this."""
     found = f"{sys.executable} is Python {sys.version_info[0]}.{sys.version_info[1]}"
     if sys.version_info[:2] < OLDEST_PYTHON:
-        return Check("Python", Verdict.FAILED, found, "use Python 3.10 or newer")
-    return Check("Python", Verdict.OK, found)
+        return Finding("Python", CheckVerdict.FAILED, found, "use Python 3.10 or newer")
+    return Finding("Python", CheckVerdict.OK, found)
 
 
-def check_worker_python() -> Check:
+def check_worker_python() -> Finding:
     """PYSPARK_PYTHON, when it is set, must be of the same minor version: functions are sent pickled."""
     name = "Python of the workers"
     own = f"{sys.version_info[0]}.{sys.version_info[1]}"
     worker = os.environ.get("PYSPARK_PYTHON")
     if not worker:
-        return Check(name, Verdict.OK, f"PYSPARK_PYTHON is not set: workers get {sys.executable}")
+        return Finding(name, CheckVerdict.OK, f"PYSPARK_PYTHON is not set: workers get {sys.executable}")
     output = _output(worker, "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
     todo = f"unset PYSPARK_PYTHON, or set it to a Python {own}"
     if _first_line(output) == own:
-        return Check(name, Verdict.OK, f"{worker} is Python {own}")
+        return Finding(name, CheckVerdict.OK, f"{worker} is Python {own}")
     if re.fullmatch(r"\d+\.\d+", _first_line(output)):
-        return Check(name, Verdict.FAILED, f"{worker} is Python {_first_line(output)}, this is {own}", todo)
-    return Check(name, Verdict.FAILED, f"{worker} does not run: {_first_line(output)}", todo)
+        return Finding(
+            name, CheckVerdict.FAILED, f"{worker} is Python {_first_line(output)}, this is {own}", todo
+        )
+    return Finding(name, CheckVerdict.FAILED, f"{worker} does not run: {_first_line(output)}", todo)
 
 
-def check_spark_home() -> Check:
+def check_spark_home() -> Finding:
     """SPARK_HOME, when it is set, must hold the Spark that pyspark is of: it is the one that is started."""
     name = "SPARK_HOME"
     home = os.environ.get("SPARK_HOME")
     if not home:
-        return Check(name, Verdict.OK, "not set: Spark is that of the package pyspark")
+        return Finding(name, CheckVerdict.OK, "not set: Spark is that of the package pyspark")
     todo = "unset SPARK_HOME, or set it to a Spark of the same version as the package pyspark"
     jars = sorted(Path(home, "jars").glob("spark-core_*.jar"))
     if not jars:
-        return Check(name, Verdict.FAILED, f"{home} holds no Spark", todo)
+        return Finding(name, CheckVerdict.FAILED, f"{home} holds no Spark", todo)
     version = jars[-1].stem.rpartition("-")[2]
     try:
         own = metadata.version("pyspark")
     except metadata.PackageNotFoundError:
         own = "not installed"
     if version != own:
-        return Check(name, Verdict.FAILED, f"{home} is Spark {version}, and pyspark is {own}", todo)
-    return Check(name, Verdict.OK, f"{home} is Spark {version}")
+        return Finding(name, CheckVerdict.FAILED, f"{home} is Spark {version}, and pyspark is {own}", todo)
+    return Finding(name, CheckVerdict.OK, f"{home} is Spark {version}")
 
 
-def check_package(needed: _Needed) -> Check:
+def check_package(needed: _Needed) -> Finding:
     """Ask the installed metadata; the package itself is not imported."""
     todo = f"{sys.executable} -m pip install '{needed.requirement}'"
     try:
         version = metadata.version(needed.package)
     except metadata.PackageNotFoundError:
-        return Check(needed.package, Verdict.FAILED, "not installed", todo)
+        return Finding(needed.package, CheckVerdict.FAILED, "not installed", todo)
     parts = tuple(map(int, re.findall(r"\d+", re.split(r"[^\d.]", version)[0])))
     if parts < needed.least or (needed.below and parts >= needed.below):
-        return Check(needed.package, Verdict.FAILED, f"{version}, but {needed.requirement} is needed", todo)
-    return Check(needed.package, Verdict.OK, version)
+        return Finding(
+            needed.package, CheckVerdict.FAILED, f"{version}, but {needed.requirement} is needed", todo
+        )
+    return Finding(needed.package, CheckVerdict.OK, version)
 
 
-def check_storage(dir: str) -> Check:
+def check_storage(dir: str) -> Finding:
     """Do once what the storage does all the time: create, fsync, link, rename, delete."""
     name = "storage"
     if not is_local(dir):
-        return Check(name, Verdict.WARNING, f"{dir} is not on this machine and was not tried")
+        return Finding(name, CheckVerdict.WARNING, f"{dir} is not on this machine and was not tried")
     folder = _existing(dir)
     try:
         _probe(folder)
     except OSError as error:
         todo = f"make {folder} writable on a file system with hard links, or choose another directory"
-        return Check(name, Verdict.FAILED, f"{folder}: {error.strerror or error}", todo)
+        return Finding(name, CheckVerdict.FAILED, f"{folder}: {error.strerror or error}", todo)
     found = str(folder) if folder == Path(local_path(dir)) else f"{folder}, in which {dir} can be created"
-    return Check(name, Verdict.OK, f"{found}, is writable")
+    return Finding(name, CheckVerdict.OK, f"{found}, is writable")
 
 
-def check_disk(dir: str) -> Check:
+def check_disk(dir: str) -> Finding:
     """Room for the live files."""
     name = "free disk"
     if not is_local(dir):
-        return Check(name, Verdict.OK, f"{dir} is not on this machine")
+        return Finding(name, CheckVerdict.OK, f"{dir} is not on this machine")
     folder = _existing(dir)
     try:
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        return Check(name, Verdict.WARNING, f"{folder}: {error.strerror or error}", "look at it with df")
+        return Finding(
+            name, CheckVerdict.WARNING, f"{folder}: {error.strerror or error}", "look at it with df"
+        )
     found = f"{free / (1 << 30):.1f} GiB at {folder}"
     if free >= LITTLE_DISK:
-        return Check(name, Verdict.OK, found)
-    verdict = Verdict.FAILED if free < TOO_LITTLE_DISK else Verdict.WARNING
-    return Check(name, verdict, found, "free some room, or choose another directory")
+        return Finding(name, CheckVerdict.OK, found)
+    verdict = CheckVerdict.FAILED if free < TOO_LITTLE_DISK else CheckVerdict.WARNING
+    return Finding(name, verdict, found, "free some room, or choose another directory")
 
 
-def check_local_dir() -> Check:
+def check_local_dir() -> Finding:
     """Where shuffle files and RocksDB's working copies go: SPARK_LOCAL_DIRS, else the JVM's temp dir."""
     name = "Spark's local directory"
     asked = list(filter(None, os.environ.get("SPARK_LOCAL_DIRS", "").split(",")))
@@ -212,11 +218,13 @@ def check_local_dir() -> Check:
         trouble = _trouble(folder)
         if trouble:
             other = _SHARED_MEMORY if not _trouble(_SHARED_MEMORY) else "a writable directory"
-            return Check(name, Verdict.FAILED, trouble, f"set SPARK_LOCAL_DIRS={other}")
+            return Finding(name, CheckVerdict.FAILED, trouble, f"set SPARK_LOCAL_DIRS={other}")
         if os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):
             todo = "remount it with exec, or set state.backend.type to hashmap"
-            return Check(name, Verdict.WARNING, f"{folder} is mounted noexec: RocksDB may not load", todo)
-    return Check(name, Verdict.OK, ", ".join(folders))
+            return Finding(
+                name, CheckVerdict.WARNING, f"{folder} is mounted noexec: RocksDB may not load", todo
+            )
+    return Finding(name, CheckVerdict.OK, ", ".join(folders))
 
 
 def _trouble(folder: str) -> str:

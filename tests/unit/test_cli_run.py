@@ -170,7 +170,7 @@ def test_without_java_nothing_is_started(weir: Weir, monkeypatch: pytest.MonkeyP
 @pytest.fixture
 def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     written = io.StringIO()
-    monkeypatch.setattr(say, "form", say.Form.PEOPLE)
+    monkeypatch.setattr(say, "form", say.OutputForm.PEOPLE)
     monkeypatch.setattr(say, "err", Console(file=written, force_terminal=True, width=60, soft_wrap=True))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     return written

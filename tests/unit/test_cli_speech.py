@@ -13,7 +13,7 @@ import pytest
 from tests.fake_job import FakeJob, Weir
 from weir.cli import VERBS, say
 from weir.config import describe
-from weir.preflight import Check, Verdict
+from weir.preflight import CheckVerdict, Finding
 
 
 def test_alone_it_shows_its_verbs(weir: Weir) -> None:
@@ -99,11 +99,16 @@ def test_a_directory_that_is_a_file_is_said(weir: Weir, tmp_path: Path) -> None:
     assert answer.code == 3 and "the storage could not list file" in answer.err
 
 
-@pytest.mark.parametrize(("verdict", "code"), [(Verdict.OK, 0), (Verdict.WARNING, 0), (Verdict.FAILED, 1)])
+@pytest.mark.parametrize(
+    ("verdict", "code"), [(CheckVerdict.OK, 0), (CheckVerdict.WARNING, 0), (CheckVerdict.FAILED, 1)]
+)
 def test_doctor_fails_when_a_check_failed(
-    verdict: Verdict, code: int, weir: Weir, monkeypatch: pytest.MonkeyPatch
+    verdict: CheckVerdict, code: int, weir: Weir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checks = [Check("Java", Verdict.OK, "java [17]"), Check("disk", verdict, "10 MiB", "free some room")]
+    checks = [
+        Finding("Java", CheckVerdict.OK, "java [17]"),
+        Finding("disk", verdict, "10 MiB", "free some room"),
+    ]
     monkeypatch.setattr("weir.cli.doctor.run_checks", lambda dir: checks)
     answer = weir("doctor")
     assert answer.code == code
@@ -153,7 +158,7 @@ def test_a_size_is_short(count: int, text: str) -> None:
 
 
 def test_an_error_is_not_taken_for_markup(capsys: pytest.CaptureFixture[str]) -> None:
-    say.speak(say.Form.PEOPLE)
+    say.speak(say.OutputForm.PEOPLE)
     say.say_error("no [bold] here", "because of local[2]", "[red]stop[/]")
     assert capsys.readouterr().err == (
         "error: no [bold] here\n  why: because of local[2]\n  what to do: [red]stop[/]\n"

@@ -14,7 +14,7 @@ from tests.web_site import checkpointed, described, failed
 from weir.cli import main
 from weir.clock import Clock, ManualClock
 from weir.monitor import measures
-from weir.monitor.health import Health, Level, health, judge
+from weir.monitor.health import Health, HealthLevel, health, judge
 from weir.monitor.measures import Query
 from weir.monitor.report import report
 from weir.text import moment_of, seconds_since
@@ -32,21 +32,21 @@ def verdict(job: FakeJob) -> Health:
 
 
 def test_a_job_that_runs_and_completes_its_checkpoints_is_well(job: FakeJob) -> None:
-    assert verdict(job) == Health(Level.OK, "it runs")
-    assert verdict(checkpointed(job, 1, 3)) == Health(Level.OK, "it runs, and its checkpoints complete")
+    assert verdict(job) == Health(HealthLevel.OK, "it runs")
+    assert verdict(checkpointed(job, 1, 3)) == Health(HealthLevel.OK, "it runs, and its checkpoints complete")
 
 
 def test_checkpoints_that_fail_are_said_until_one_completes(job: FakeJob) -> None:
     checkpointed(checkpointed(job, 9, 10), 20, 20)
-    assert verdict(job).level is Level.WARN
+    assert verdict(job).level is HealthLevel.WARN
     assert verdict(job).words == "the last 2 checkpoints were aborted: its files could not be kept"
-    assert verdict(checkpointed(job, 21, 21)).level is Level.OK
+    assert verdict(checkpointed(job, 21, 21)).level is HealthLevel.OK
 
 
 def test_a_checkpoint_that_the_end_of_a_query_aborted_is_no_failure_of_checkpoints(job: FakeJob) -> None:
     body = {"id": 1, "alignment": "", "trigger": "", "seconds": 0.1, "detail": ""}
     job.event("checkpoint aborted", {**body, "reason": "a query failed and was started again"})
-    assert verdict(job).level is Level.OK
+    assert verdict(job).level is HealthLevel.OK
 
 
 def test_a_checkpoint_that_is_overdue_is_said_unless_there_is_no_interval(
@@ -55,19 +55,19 @@ def test_a_checkpoint_that_is_overdue_is_said_unless_there_is_no_interval(
     monkeypatch.setattr("weir.monitor.health._PATIENCE", -30.0)
     assert verdict(job).words.startswith("no checkpoint has completed for ")
     described(job, **{INTERVAL: "off"})
-    assert verdict(job).level is Level.OK
+    assert verdict(job).level is HealthLevel.OK
 
 
 @pytest.mark.parametrize(
     ("state", "level", "word"),
     [
-        ("FAILED", Level.BAD, "boom: too often"),
-        ("RESTARTING", Level.WARN, "down for 0 s: boom; it waits before it restarts"),
-        ("STARTING", Level.WARN, "down for 0 s: boom; attempt 1 is starting"),
-        ("CANCELLING", Level.OVER, "it is ending"),
+        ("FAILED", HealthLevel.BAD, "boom: too often"),
+        ("RESTARTING", HealthLevel.WARN, "down for 0 s: boom; it waits before it restarts"),
+        ("STARTING", HealthLevel.WARN, "down for 0 s: boom; attempt 1 is starting"),
+        ("CANCELLING", HealthLevel.OVER, "it is ending"),
     ],
 )
-def test_the_state_decides_first(state: str, level: Level, word: str, job: FakeJob) -> None:
+def test_the_state_decides_first(state: str, level: HealthLevel, word: str, job: FakeJob) -> None:
     failed(job, "boom").event("gave up", {"reason": "too often"})
     job.state(state)
     assert verdict(job) == Health(level, word)
@@ -75,9 +75,9 @@ def test_the_state_decides_first(state: str, level: Level, word: str, job: FakeJ
 
 def test_a_job_that_starts_for_the_first_time_or_after_an_end_is_not_down(tmp_path: Path) -> None:
     job = described(FakeJob(tmp_path).state("STARTING"))
-    assert verdict(job) == Health(Level.OVER, "it is starting")
+    assert verdict(job) == Health(HealthLevel.OVER, "it is starting")
     job.state("RUNNING").state("CANCELLING").state("CANCELED").state("STARTING")
-    assert verdict(job) == Health(Level.OVER, "it is starting")
+    assert verdict(job) == Health(HealthLevel.OVER, "it is starting")
     assert measures.outages(str(tmp_path), job.name, job.clock) == []
 
 
@@ -97,14 +97,14 @@ def test_an_outage_lasts_from_the_last_sign_of_life_and_until_now_while_it_lasts
 
 def test_a_lost_job_is_bad_and_one_that_ended_is_over(job: FakeJob) -> None:
     job.killed()
-    assert verdict(job).level is Level.BAD and "died before the job ended" in verdict(job).words
+    assert verdict(job).level is HealthLevel.BAD and "died before the job ended" in verdict(job).words
     job.state("FINISHED").end()
-    assert verdict(job) == Health(Level.OVER, "it ended as FINISHED")
+    assert verdict(job) == Health(HealthLevel.OVER, "it ended as FINISHED")
 
 
 def test_many_restarts_are_worth_a_word(job: FakeJob) -> None:
     failed(failed(job, "one"), "two")
-    assert verdict(job).level is Level.OK
+    assert verdict(job).level is HealthLevel.OK
     assert verdict(failed(job, "three")).words == "3 restarts or more within the last hour"
 
 
@@ -139,7 +139,7 @@ def test_a_query_falls_behind_when_its_newest_batches_all_leave_more_over(
     assert query.falling_behind is late
     seen = report(str(job.dir), job.name, Clock())
     found = judge(seen, [], [], "off", Clock().now(), [query] if late else [])
-    assert found.level is (Level.WARN if late else Level.OK)
+    assert found.level is (HealthLevel.WARN if late else HealthLevel.OK)
     if late:
         assert found.words.startswith("counts can't keep up: ") and "records are unread" in found.words
 
@@ -184,8 +184,8 @@ def test_top_shows_health_queries_checkpoints_and_the_recovery(
 def test_a_query_that_failed_for_good_is_bad_and_one_that_starts_again_is_worth_a_word(job: FakeJob) -> None:
     job.queries(what="a row is refused", counts="RUNNING", rows="RESTARTING")
     job.state("RESTARTING")
-    assert verdict(job) == Health(Level.WARN, "query rows is RESTARTING: a row is refused")
+    assert verdict(job) == Health(HealthLevel.WARN, "query rows is RESTARTING: a row is refused")
     job.queries(what="a row is refused", counts="RUNNING", rows="FAILED")
     job.state("DEGRADED")
     words = "query rows has FAILED: a row is refused; the others run, without checkpoints"
-    assert verdict(job) == Health(Level.BAD, words)
+    assert verdict(job) == Health(HealthLevel.BAD, words)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from weir.config import resolve
-from weir.preflight import Verdict
+from weir.preflight import CheckVerdict
 from weir.spark import local_files, session
 
 KEY = "spark.hadoop.fs.file.impl"
@@ -35,7 +35,7 @@ def test_executors_of_their_own_would_not_find_them(jar: Path, master: str) -> N
 
 
 def test_without_the_jar_hadoops_own_are_used_until_it_is_built(jar: Path) -> None:
-    assert local_files.check().verdict is Verdict.OK
+    assert local_files.check().verdict is CheckVerdict.OK
     jar.unlink()
     assert local_files.settings("local") == {}
     assert local_files.environment() == {}

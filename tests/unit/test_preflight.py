@@ -15,7 +15,7 @@ import pytest
 
 from weir import preflight
 from weir.errors import PreflightError
-from weir.preflight import Check, Verdict
+from weir.preflight import CheckVerdict, Finding
 
 OWN = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -44,14 +44,14 @@ def on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("version", "verdict", "major"),
     [
-        ("1.8.0_392", Verdict.FAILED, 8),
-        ("11.0.2", Verdict.FAILED, 11),
-        ("17", Verdict.OK, 17),
-        ("17.0.15", Verdict.OK, 17),
-        ("25-ea", Verdict.OK, 25),
+        ("1.8.0_392", CheckVerdict.FAILED, 8),
+        ("11.0.2", CheckVerdict.FAILED, 11),
+        ("17", CheckVerdict.OK, 17),
+        ("17.0.15", CheckVerdict.OK, 17),
+        ("25-ea", CheckVerdict.OK, 25),
     ],
 )
-def test_java_must_be_17_or_newer(on_path: Path, version: str, verdict: Verdict, major: int) -> None:
+def test_java_must_be_17_or_newer(on_path: Path, version: str, verdict: CheckVerdict, major: int) -> None:
     java(on_path / "java", version)
     check = preflight.check_java()
     assert check.verdict is verdict
@@ -62,7 +62,7 @@ def test_options_that_java_announces_first_do_not_hide_its_version(on_path: Path
     script(
         on_path / "java", """echo 'Picked up JAVA_TOOL_OPTIONS: -Xmx1g' >&2; echo 'java version "21"' >&2"""
     )
-    assert preflight.check_java().verdict is Verdict.OK
+    assert preflight.check_java().verdict is CheckVerdict.OK
 
 
 def test_without_java_the_error_says_how_to_install_it(on_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_java_home_alone_counts_when_it_is_set(
     java(tmp_path / "jdk8" / "bin" / "java", "1.8.0_1")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk8"))
     check = preflight.check_java()
-    assert check.verdict is Verdict.FAILED
+    assert check.verdict is CheckVerdict.FAILED
     assert "JAVA_HOME" in check.todo
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nothing"))
     assert "does not run: No such file" in preflight.check_java().found
@@ -94,7 +94,7 @@ def test_java_home_alone_counts_when_it_is_set(
 @pytest.mark.parametrize("body", ["exit 1", "echo 'Unable to locate a Java Runtime.' >&2; exit 1"])
 def test_a_java_that_does_not_run_is_no_java(on_path: Path, body: str) -> None:
     script(on_path / "java", body)
-    assert preflight.check_java().verdict is Verdict.FAILED
+    assert preflight.check_java().verdict is CheckVerdict.FAILED
 
 
 def test_a_java_that_hangs_is_given_up(on_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,8 +107,11 @@ def test_the_python_of_the_workers_must_be_of_the_same_minor_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
-    assert preflight.check_worker_python().verdict is Verdict.OK
-    expected = {sys.executable: Verdict.OK, str(script(tmp_path / "old", "echo 3.6")): Verdict.FAILED}
+    assert preflight.check_worker_python().verdict is CheckVerdict.OK
+    expected = {
+        sys.executable: CheckVerdict.OK,
+        str(script(tmp_path / "old", "echo 3.6")): CheckVerdict.FAILED,
+    }
     for worker, verdict in expected.items():
         monkeypatch.setenv("PYSPARK_PYTHON", worker)
         assert preflight.check_worker_python().verdict is verdict
@@ -118,34 +121,34 @@ def test_the_python_of_the_workers_must_be_of_the_same_minor_version(
 def test_a_worker_python_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", str(tmp_path / "python"))
     check = preflight.check_worker_python()
-    assert check.verdict is Verdict.FAILED
+    assert check.verdict is CheckVerdict.FAILED
     assert "does not run" in check.found
 
 
 @pytest.mark.parametrize(
     ("package", "version", "verdict"),
     [
-        ("pyspark", "4.1.9", Verdict.FAILED),
-        ("pyspark", "4.2.0", Verdict.OK),
-        ("pyspark", "4.3.0.dev1", Verdict.OK),
-        ("pyspark", "4.4.0", Verdict.FAILED),
-        ("pandas", "2.2", Verdict.OK),
-        ("pandas", "2.10.1", Verdict.OK),
-        ("pandas", "3.0.0rc1", Verdict.FAILED),
-        ("pyarrow", "26.0.1", Verdict.OK),
-        ("protobuf", "6.33.4", Verdict.FAILED),
-        ("protobuf", "7.36.2", Verdict.OK),
+        ("pyspark", "4.1.9", CheckVerdict.FAILED),
+        ("pyspark", "4.2.0", CheckVerdict.OK),
+        ("pyspark", "4.3.0.dev1", CheckVerdict.OK),
+        ("pyspark", "4.4.0", CheckVerdict.FAILED),
+        ("pandas", "2.2", CheckVerdict.OK),
+        ("pandas", "2.10.1", CheckVerdict.OK),
+        ("pandas", "3.0.0rc1", CheckVerdict.FAILED),
+        ("pyarrow", "26.0.1", CheckVerdict.OK),
+        ("protobuf", "6.33.4", CheckVerdict.FAILED),
+        ("protobuf", "7.36.2", CheckVerdict.OK),
     ],
 )
 def test_packages_must_be_there_in_the_right_version(
-    monkeypatch: pytest.MonkeyPatch, package: str, version: str, verdict: Verdict
+    monkeypatch: pytest.MonkeyPatch, package: str, version: str, verdict: CheckVerdict
 ) -> None:
     monkeypatch.setattr(metadata, "version", lambda name: version)
     needed = next(one for one in preflight.NEEDED if one.package == package)
     check = preflight.check_package(needed)
     assert check.verdict is verdict
     assert version in check.found
-    assert bool(check.todo) is (verdict is Verdict.FAILED)
+    assert bool(check.todo) is (verdict is CheckVerdict.FAILED)
 
 
 def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,20 +157,20 @@ def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(metadata, "version", missing)
     check = preflight.check_package(preflight.NEEDED[1])
-    assert check == Check(
-        "pandas", Verdict.FAILED, "not installed", f"{sys.executable} -m pip install 'pandas>=2.2,<3'"
+    assert check == Finding(
+        "pandas", CheckVerdict.FAILED, "not installed", f"{sys.executable} -m pip install 'pandas>=2.2,<3'"
     )
 
 
 def test_storage_is_tried_for_real_and_nothing_is_left_behind(tmp_path: Path) -> None:
-    assert preflight.check_storage(str(tmp_path)).verdict is Verdict.OK
-    assert preflight.check_storage(f"file://{tmp_path}").verdict is Verdict.OK
+    assert preflight.check_storage(str(tmp_path)).verdict is CheckVerdict.OK
+    assert preflight.check_storage(f"file://{tmp_path}").verdict is CheckVerdict.OK
     assert list(tmp_path.iterdir()) == []
 
 
 def test_storage_that_is_not_there_yet_is_not_made(tmp_path: Path) -> None:
     check = preflight.check_storage(str(tmp_path / "a" / "b"))
-    assert check.verdict is Verdict.OK
+    assert check.verdict is CheckVerdict.OK
     assert "can be created" in check.found
     assert list(tmp_path.iterdir()) == []
 
@@ -175,14 +178,14 @@ def test_storage_that_is_not_there_yet_is_not_made(tmp_path: Path) -> None:
 def test_storage_below_a_file_fails(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     check = preflight.check_storage(str(tmp_path / "file" / "data"))
-    assert check.verdict is Verdict.FAILED
+    assert check.verdict is CheckVerdict.FAILED
     assert "Not a directory" in check.found
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_storage_that_is_read_only_fails(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    assert preflight.check_storage(str(tmp_path)).verdict is Verdict.FAILED
+    assert preflight.check_storage(str(tmp_path)).verdict is CheckVerdict.FAILED
 
 
 def test_storage_without_hard_links_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +194,7 @@ def test_storage_without_hard_links_fails(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(os, "link", refuse)
     check = preflight.check_storage(str(tmp_path))
-    assert check.verdict is Verdict.FAILED
+    assert check.verdict is CheckVerdict.FAILED
     assert "Operation not permitted" in check.found
     assert list(tmp_path.iterdir()) == []
 
@@ -202,16 +205,16 @@ def test_storage_whose_links_replace_files_fails(tmp_path: Path, monkeypatch: py
 
 
 def test_storage_elsewhere_is_not_tried() -> None:
-    assert preflight.check_storage("s3://bucket/weir").verdict is Verdict.WARNING
-    assert preflight.check_disk("s3://bucket/weir").verdict is Verdict.OK
+    assert preflight.check_storage("s3://bucket/weir").verdict is CheckVerdict.WARNING
+    assert preflight.check_disk("s3://bucket/weir").verdict is CheckVerdict.OK
 
 
 @pytest.mark.parametrize(
     ("free", "verdict"),
-    [(99 << 20, Verdict.FAILED), (100 << 20, Verdict.WARNING), (1 << 30, Verdict.OK)],
+    [(99 << 20, CheckVerdict.FAILED), (100 << 20, CheckVerdict.WARNING), (1 << 30, CheckVerdict.OK)],
 )
 def test_little_disk_warns_and_too_little_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, verdict: Verdict
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, verdict: CheckVerdict
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
     assert preflight.check_disk(str(tmp_path / "not" / "yet")).verdict is verdict
@@ -223,7 +226,7 @@ def test_sparks_local_directory_must_be_writable(tmp_path: Path, monkeypatch: py
     assert preflight.check_local_dir().found == str(tmp_path)
     monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},{tmp_path}/nothing")
     check = preflight.check_local_dir()
-    assert check.verdict is Verdict.FAILED
+    assert check.verdict is CheckVerdict.FAILED
     assert check.found.startswith(f"{tmp_path}/nothing: ")
     assert "SPARK_LOCAL_DIRS=" in check.todo
 
@@ -232,12 +235,12 @@ def test_a_local_directory_without_exec_warns(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
     monkeypatch.setattr(os, "ST_NOEXEC", 8, raising=False)
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=8))
-    assert preflight.check_local_dir().verdict is Verdict.WARNING
+    assert preflight.check_local_dir().verdict is CheckVerdict.WARNING
 
 
 def test_another_spark_in_spark_home_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_HOME", raising=False)
-    assert preflight.check_spark_home().verdict is Verdict.OK
+    assert preflight.check_spark_home().verdict is CheckVerdict.OK
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     assert "holds no Spark" in preflight.check_spark_home().found
     (tmp_path / "jars").mkdir()
@@ -247,7 +250,7 @@ def test_another_spark_in_spark_home_is_refused(tmp_path: Path, monkeypatch: pyt
         preflight.require_spark()
     assert "is Spark 3.5.1, and pyspark is" in refused.value.what and "SPARK_HOME" in refused.value.hint
     core.rename(core.with_name(f"spark-core_2.13-{metadata.version('pyspark')}.jar"))
-    assert preflight.check_spark_home().verdict is Verdict.OK
+    assert preflight.check_spark_home().verdict is CheckVerdict.OK
 
 
 def test_a_worker_python_that_does_not_run_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,4 +264,4 @@ def test_all_checks_are_made_even_if_every_one_fails(on_path: Path, tmp_path: Pa
     (tmp_path / "file").write_text("")
     checks = preflight.run_checks(str(tmp_path / "file" / "data"))
     assert len({check.name for check in checks}) == len(checks) == 11
-    assert all(check.todo for check in checks if check.verdict is Verdict.FAILED)
+    assert all(check.todo for check in checks if check.verdict is CheckVerdict.FAILED)

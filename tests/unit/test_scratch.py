@@ -19,9 +19,7 @@ from weir.config import resolve
 from weir.spark.session import scratch_environment
 from weir.storage import scratch
 from weir.storage.scratch import Scratch
-from weir.supervisor.child import ask_child
-from weir.supervisor.output import OutputFile
-from weir.supervisor.process import DriverProcess
+from weir.supervisor.process import DriverProcess, OutputFile, ask_child
 
 JOB_FILE = """
 import os, sys

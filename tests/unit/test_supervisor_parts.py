@@ -17,8 +17,7 @@ from weir.storage.local import LocalStore
 from weir.supervisor.history import History
 from weir.supervisor.inbox import Requests
 from weir.supervisor.journal import JobJournal
-from weir.supervisor.output import OutputFile
-from weir.supervisor.process import DriverProcess
+from weir.supervisor.process import DriverProcess, OutputFile
 from weir.supervisor.recovery import PARTS, Recovery, timeline
 
 

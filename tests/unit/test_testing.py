@@ -20,12 +20,12 @@ from weir.testing import (
     folded,
     write_script,
 )
-from weir.testing.script import Position, Step, fire_once, read_script
+from weir.testing.script import ScriptPosition, Step, fire_once, read_script
 
 
-def position(folder: Path, *steps: Step) -> Position:
+def position(folder: Path, *steps: Step) -> ScriptPosition:
     write_script(folder / "script.jsonl", *steps)
-    return Position(folder / "script.jsonl", driver=0)
+    return ScriptPosition(folder / "script.jsonl", driver=0)
 
 
 def test_a_script_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_crash_fires_once_over_all_attempts_and_kills_nobody_else(tmp_path: Pa
     assert at.next(0) == 1
     with pytest.raises(RuntimeError, match="outside of 'weir run'"):
         at.next(1)
-    assert at.next(1) == Position(tmp_path / "script.jsonl", driver=0).next(1) == 3
+    assert at.next(1) == ScriptPosition(tmp_path / "script.jsonl", driver=0).next(1) == 3
 
 
 def test_marks_are_left_once(tmp_path: Path) -> None:

@@ -127,7 +127,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """The entry point: every failure in one form, and an exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     # looked for here, because a command that can't be parsed must be answered in the right form too
-    say.speak(say.Form.JSON if "--json" in takewhile(lambda one: one != "--", given) else say.Form.PEOPLE)
+    json = "--json" in takewhile(lambda one: one != "--", given)
+    say.speak(say.OutputForm.JSON if json else say.OutputForm.PEOPLE)
     try:
         code = app(given, prog_name="weir", standalone_mode=False)
     except WeirError as error:

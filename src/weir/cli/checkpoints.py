@@ -223,13 +223,10 @@ def _table(left: Iterable[str], right: Iterable[str]) -> Table:
 
 
 def _kind(one: Checkpoint) -> str:
-    return ("turned" if _turned(one) else one.alignment or "-") + (", full" if one.full else "")
-
-
-def _turned(one: Checkpoint) -> bool:
-    """Whether it began aligned and was cut unaligned: then not every query was, the roots never."""
     cuts = [bool(query.get("unaligned")) for query in one.queries.values()]
-    return one.alignment == Alignment.UNALIGNED.value and not all(cuts)
+    # of one that began aligned and was cut unaligned not every query was: the roots never are
+    turned = one.alignment == Alignment.UNALIGNED.value and not all(cuts)
+    return ("turned" if turned else one.alignment or "-") + (", full" if one.full else "")
 
 
 def _batch(query: Mapping[str, Any]) -> str:

@@ -10,10 +10,10 @@ import typer
 
 from weir.cli import say
 from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, command, overrides, settings_file
-from weir.client import clean as verbs
+from weir.client import upkeep as verbs
 from weir.client.ask import Caller
 from weir.config import resolve
-from weir.supervisor.leftovers import Leftover
+from weir.supervisor.leftovers import JobLeftover
 
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Delete the files; without it they are only listed.")]
 _KINDS = {
@@ -56,7 +56,10 @@ def clean(
         of_kind = [one for one in found if one.kind == kind]
         if of_kind:
             say.say(f"{len(of_kind):6d}  {_size(of_kind):>8}  {text}")
-            _show(of_kind)
+            for one in of_kind[:3]:
+                say.say(f"                  {one.path}")
+            if len(of_kind) > 3:
+                say.say(f"                  and {len(of_kind) - 3} more (--json shows them all)")
     if not found:
         say.say("there is nothing to delete")
     elif yes:
@@ -65,12 +68,5 @@ def clean(
         say.say(f"nothing is deleted yet: '{command('clean', job, place, ' -y')}' does it")
 
 
-def _show(found: Sequence[Leftover]) -> None:
-    for one in found[:3]:
-        say.say(f"                  {one.path}")
-    if len(found) > 3:
-        say.say(f"                  and {len(found) - 3} more (--json shows them all)")
-
-
-def _size(found: Sequence[Leftover]) -> str:
+def _size(found: Sequence[JobLeftover]) -> str:
     return say.size(sum(one.bytes or 0 for one in found))

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from weir.cli import say
 from weir.cli.options import AsJson, Define, Directory, SettingsFile, overrides, settings_file
-from weir.config import Config, Described, Layer, describe, resolve
+from weir.config import Config, Layer, SettingDescription, describe, resolve
 
 
 def config(
@@ -56,7 +56,7 @@ def _as_json(found: Config, file: str | None) -> dict[str, Any]:
     return {"file": file, "settings": settings, "spark": spark}
 
 
-def _say(found: Config, one: Described) -> None:
+def _say(found: Config, one: SettingDescription) -> None:
     origin = found.origins[one.key]
     style = "dim" if origin is Layer.DEFAULT else "bold"
     say.out.print(f"{one.key} = {found.text(one.key)}", style=style, markup=False, soft_wrap=True, end="")

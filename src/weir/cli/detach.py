@@ -29,7 +29,7 @@ from weir.restore.request import RestoreRequest
 from weir.storage import paths
 from weir.storage.open import beside
 from weir.supervisor.loop import Supervisor
-from weir.supervisor.output import OutputFile
+from weir.supervisor.process import OutputFile
 from weir.supervisor.reports import Watcher
 from weir.supervisor.supervised_job import Inputs
 
@@ -186,7 +186,7 @@ def _died(inputs: Inputs, code: int, words: IO[bytes]) -> SupervisorDiedError:
 def _say_started(end: dict[str, Any]) -> None:
     job, dir = end["job"], end["dir"]
     log = beside(dir, f"{paths.logs(job_name(job))}/supervisor.log")
-    if say.form is say.Form.JSON:
+    if say.form is say.OutputForm.JSON:
         say.say_json({**end, "log": str(log)})
         return
     say.say(f"{job} is {end['state']}: attempt {end['attempt']}, process {end['pid']}")

@@ -7,10 +7,10 @@ from rich.table import Table
 
 from weir.cli import say
 from weir.cli.options import AsJson, Define, Directory, SettingsFile, directory
-from weir.preflight import Check, Verdict, run_checks
+from weir.preflight import CheckVerdict, Finding, run_checks
 from weir.spark import local_files
 
-_STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold red"}
+_STYLES = {CheckVerdict.OK: "green", CheckVerdict.WARNING: "yellow", CheckVerdict.FAILED: "bold red"}
 
 
 def doctor(
@@ -29,7 +29,7 @@ def doctor(
     """
     place = directory(dir, config, define)
     checks = [*run_checks(place), local_files.check()]
-    failed = any(check.verdict is Verdict.FAILED for check in checks)
+    failed = any(check.verdict is CheckVerdict.FAILED for check in checks)
     if json:
         shown = [
             {"name": c.name, "verdict": c.verdict.value, "found": c.found, "todo": c.todo} for c in checks
@@ -41,7 +41,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _table(checks: list[Check]) -> Table:
+def _table(checks: list[Finding]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("check", no_wrap=True)
     table.add_column("", no_wrap=True)

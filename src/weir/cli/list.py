@@ -60,14 +60,10 @@ def ended(job: JobView) -> bool:
     return job.over and job.state in [state.value for state in JobState if state.final]
 
 
-def state_text(job: JobView) -> str:
-    """The state, with a question mark when this machine can't check it."""
-    return job.state + ("?" if job.alive is Alive.UNKNOWN and not ended(job) else "")
-
-
 def state_shown(job: JobView) -> Text:
-    """The state in its colour."""
-    return Text(state_text(job), style=_STYLES.get(job.state, ""))
+    """The state in its colour, with a question mark when this machine can't check it."""
+    doubt = "?" if job.alive is Alive.UNKNOWN and not ended(job) else ""
+    return Text(job.state + doubt, style=_STYLES.get(job.state, ""))
 
 
 def _say(place: str, jobs: list[JobView], hidden: int, clock: Clock) -> None:

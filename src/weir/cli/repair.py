@@ -77,7 +77,7 @@ def repair(
 def _confirm(job: str, dir: str, yes: bool) -> None:
     if yes:
         return
-    if say.form is say.Form.JSON or not say.err.is_terminal:
+    if say.form is say.OutputForm.JSON or not say.err.is_terminal:
         raise NotDoneError(
             what=f"the live files of job {job!r} were not repaired",
             why="there is no terminal on which to ask",

@@ -1,9 +1,8 @@
-"""`weir restore`: take a job back to a checkpoint or savepoint; or take such a wish back."""
+"""`weir restore`: restore a job to a checkpoint or savepoint; or cancel such a restore."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -113,15 +112,12 @@ def restore(
         say.say(f"{job} resumes from checkpoint {done.checkpoint}, as generation {done.generation}")
     else:
         source = f"savepoint {done.savepoint}" if done.savepoint else f"checkpoint {done.checkpoint}"
-        run = " ".join(["weir run", done.file or "FILE", *_shape_options(wanted)])
+        # the next start needs them too, so that its settings are those of the new state
+        given = {"--parallelism": wanted.parallelism, "--state-backend": wanted.backend}
+        options = [f"{option} {value}" for option, value in given.items() if value is not None]
+        run = " ".join(["weir run", done.file or "FILE", *options])
         say.say(f"the next '{run}' resumes from {source}")
         say.note(f"to cancel it: {command('restore', job, place, ' --withdraw')}")
-
-
-def _shape_options(request: RestoreRequest) -> Sequence[str]:
-    """What the next start needs, too, so that its settings are those of the new state."""
-    given = {"--parallelism": request.parallelism, "--state-backend": request.backend}
-    return [f"{option} {value}" for option, value in given.items() if value is not None]
 
 
 def _withdraw(dir: str, job: str, point: str | None, withdraw: bool) -> None:
@@ -130,7 +126,7 @@ def _withdraw(dir: str, job: str, point: str | None, withdraw: bool) -> None:
         reason = "--withdraw takes no point" if withdraw else "name the point to resume from"
         raise BadValueError(key="POINT", value=point or "", origin="the command line", reason=reason)
     done = verbs.withdraw(Caller(dir, job))
-    if say.form is say.Form.JSON:
+    if say.form is say.OutputForm.JSON:
         say.say_json(done.form())
         return
     begun = f"resumes the restore from {done.begun}, which has begun"

@@ -25,7 +25,7 @@ from weir.cli.restore_options import (
     offsets_of,
     shape_of,
 )
-from weir.cli.watch import Terminal, terminal
+from weir.cli.watch import terminal
 from weir.clock import Clock
 from weir.errors import BadOffsetsError, BadValueError, JobFileError, TakeOverError, error_form
 from weir.ids import MAX_ATTEMPT, job_name
@@ -132,6 +132,8 @@ def run(
     if point:
         maps = tuple(map or ())
         wanted = RestoreRequest(point, accept_duplicates, maps, allow_dropped, offsets=offsets, claim=claim)
+    # no other directory's attempts come near those of one that takes over
+    above = 0 if take_over is None else take_over + 1000 + randbelow(9000)
     inputs = Inputs(
         file.absolute(),
         arguments or [],
@@ -140,7 +142,7 @@ def run(
         given,
         wanted,
         job_name(name) if name else "",
-        max(_far_above(take_over), attempt_of(wanted.point) if wanted else 0),
+        max(above, attempt_of(wanted.point) if wanted else 0),
         take_over,
     )
     if ready is not None:
@@ -164,15 +166,15 @@ def _check_no_changes(map: list[str] | None, *, allow_dropped: bool, accept_dupl
             raise BadValueError(key=key, value=value, origin="the command line", reason=reason)
 
 
-def _far_above(attempt: int | None) -> int:
-    """Where attempts begin that take over from another directory: no other directory's come near."""
-    return 0 if attempt is None else attempt + 1000 + randbelow(9000)
-
-
 def _foreground(inputs: Inputs) -> int:
     with terminal() as watcher:
         state, failure = Supervisor(inputs, watcher, Clock()).run()
-    _say_end(watcher, state, failure)
+    body: dict[str, Any] = {"job": watcher.job, "state": state.value}
+    body |= {"attempt": watcher.attempt, "batches": watcher.batches}
+    if failure is not None and state is JobState.FAILED:
+        say.say_error(**error_form(failure), **body)
+    elif say.form is say.OutputForm.JSON:
+        say.say_json(body)
     return exit_code(state, failure)
 
 
@@ -181,12 +183,3 @@ def exit_code(state: JobState, failure: Failure | None) -> int:
     if state is not JobState.FAILED:
         return 0
     return failure.exit_code if failure else 1
-
-
-def _say_end(watcher: Terminal, state: JobState, failure: Failure | None) -> None:
-    body: dict[str, Any] = {"job": watcher.job, "state": state.value}
-    body |= {"attempt": watcher.attempt, "batches": watcher.batches}
-    if failure is not None and state is JobState.FAILED:
-        say.say_error(**error_form(failure), **body)
-    elif say.form is say.Form.JSON:
-        say.say_json(body)

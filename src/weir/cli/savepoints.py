@@ -15,7 +15,7 @@ from weir.monitor import forms
 from weir.monitor.job import look
 from weir.monitor.savepoints import known
 from weir.savepoint.catalogue import CatalogueEntry
-from weir.savepoint.restorable import Restorability, Restorable
+from weir.savepoint.restorable import Restorability
 
 Job = Annotated[str | None, typer.Argument(metavar="JOB", help="List only those of this job.")]
 
@@ -76,11 +76,10 @@ def _say(found: list[CatalogueEntry]) -> None:
         say.out.print(table)
     for one in found:
         say.say(f"{one.place}: {one.trouble}" if one.trouble else one.place)
-        if one.restorable is not None and one.restorable.answer is not Restorability.YES:
-            say.say(f"  {_words(one.place, one.restorable)}")
-
-
-def _words(place: str, restorable: Restorable) -> str:
-    if restorable.answer is Restorability.UNKNOWN:
-        return f"{restorable.why}; to find out: weir plan FILE -s {shlex.quote(place)}"
-    return f"{restorable.answer.value}: {restorable.why}"
+        if one.restorable is None or one.restorable.answer is Restorability.YES:
+            continue
+        if one.restorable.answer is Restorability.UNKNOWN:
+            command = f"weir plan FILE -s {shlex.quote(one.place)}"
+            say.say(f"  {one.restorable.why}; to find out: {command}")
+        else:
+            say.say(f"  {one.restorable.answer.value}: {one.restorable.why}")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bar",
-    "Form",
+    "OutputForm",
     "bar",
     "counted",
     "err",
@@ -63,17 +63,17 @@ err = _Console(stderr=True, highlight=False, soft_wrap=True)
 out = _Console(highlight=False)
 
 
-class Form(Enum):
+class OutputForm(Enum):
     """For whom this command speaks."""
 
     PEOPLE = "lines and tables"
     JSON = "one JSON object"
 
 
-form = Form.PEOPLE
+form = OutputForm.PEOPLE
 
 
-def speak(chosen: Form) -> None:
+def speak(chosen: OutputForm) -> None:
     """From now on, speak in this form."""
     global form
     form = chosen
@@ -81,7 +81,7 @@ def speak(chosen: Form) -> None:
 
 def say_error(what: str, why: str, hint: str, **more: Any) -> None:
     """What happened, why, what to do: a line each, or `{"error": {...}}` with `more` beside it."""
-    if form is Form.JSON:
+    if form is OutputForm.JSON:
         say_json({**more, "error": {"what": what, "why": why, "hint": hint}})
         return
     err.print("[bold red]error[/]:", end=" ")

@@ -95,7 +95,9 @@ def show(
         say.say_json({"path": path, **body})
         return
     _say_table(body)
-    say.say(f"{_counted(body)} of {_name(body)}, batch {body['batch']}")
+    shown, count = len(body["rows"]), body["count"]
+    rows = f"{count} rows" if shown == count else f"{shown} of {count} rows"
+    say.say(f"{rows} of {_name(body)}, batch {body['batch']}")
 
 
 def export(
@@ -243,15 +245,12 @@ def ask(text: str, *parts: Mapping[str, Any]) -> dict[str, Any]:
 
 def _place(path: str, dir: str | None, config: Path | None) -> str:
     """A path as it is; where nothing is there, below the directory of the jobs."""
-    local = Path(path)
-    if not is_local(path) or local.exists() or _is_checkpoint(local):
+    local, folder = Path(path), Path(path).parent
+    # of a job that is there, or its manifest
+    is_checkpoint = folder.name == "checkpoints" or (folder / "checkpoints").is_dir()
+    if not is_local(path) or local.exists() or is_checkpoint:
         return absolute(path)
     return f"{absolute(directory(dir, config))}/{path}"
-
-
-def _is_checkpoint(path: Path) -> bool:
-    """Whether it is in the form of a checkpoint: of a job that is there, or as its manifest."""
-    return path.parent.name == "checkpoints" or (path.parent / "checkpoints").is_dir()
 
 
 def _reading(
@@ -277,11 +276,6 @@ def _text(value: Any) -> str:
         return ", ".join(f"{name}={_text(one)}" for name, one in value.items()) or "()"
     plain = isinstance(value, str) and value.isprintable()
     return escape(value if plain else _json.dumps(value, ensure_ascii=False))
-
-
-def _counted(body: dict[str, Any]) -> str:
-    shown, count = len(body["rows"]), body["count"]
-    return f"{count} rows" if shown == count else f"{shown} of {count} rows"
 
 
 def _name(body: dict[str, Any]) -> str:

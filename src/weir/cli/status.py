@@ -56,7 +56,10 @@ def _say(seen: JobReport, clock: Clock) -> None:
     if job.file:
         say.say(f"  file {job.file}")
     if seen.checkpoint is not None:
-        _say_checkpoint(seen.checkpoint, clock)
+        body = seen.checkpoint.body
+        ago = say.lasting(say.seconds_since(seen.checkpoint.at, now))
+        sizes = f"{say.size(body['new_bytes'])} new of {say.size(body['full_bytes'])}"
+        say.say(f"  last checkpoint {body['id']}, {ago} ago: {say.took(body['seconds'])}, {sizes}")
     if seen.restored is not None:
         body = seen.restored.body
         at = say.when(seen.restored.at, now)
@@ -83,13 +86,6 @@ def _then(query: dict[str, Any]) -> str:
         return "starts again when the machine can start a process in time"
     wait = query["restart_in_seconds"]
     return str(query["state"]) if wait is None else f"starts again in {wait:.0f} s"
-
-
-def _say_checkpoint(event: Event, clock: Clock) -> None:
-    body = event.body
-    ago = say.lasting(say.seconds_since(event.at, clock.now()))
-    sizes = f"{say.size(body['new_bytes'])} new of {say.size(body['full_bytes'])}"
-    say.say(f"  last checkpoint {body['id']}, {ago} ago: {say.took(body['seconds'])}, {sizes}")
 
 
 def _query_table(seen: JobReport, clock: Clock) -> Table:

@@ -17,13 +17,18 @@ from weir.clock import Clock
 from weir.monitor import checkpoints, forms, measures
 from weir.monitor.checkpoints import PHASES, Checkpoint
 from weir.monitor.events import Event, timeline
-from weir.monitor.health import Health, Level, health
+from weir.monitor.health import Health, HealthLevel, health
 from weir.monitor.report import JobReport, report
 
 Every = Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.2, help="How often to refresh.")]
 Once = Annotated[bool, typer.Option("--once", help="Show it once and exit.")]
 
-_STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.BAD: "bold red", Level.OVER: "cyan"}
+_STYLES = {
+    HealthLevel.OK: "green",
+    HealthLevel.WARN: "yellow",
+    HealthLevel.BAD: "bold red",
+    HealthLevel.OVER: "cyan",
+}
 _SHOWN = 6
 """Checkpoints with a line of their own."""
 _BAR = 24

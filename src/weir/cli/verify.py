@@ -51,7 +51,7 @@ def verify(
     \b
     Example: weir verify /backup/savepoints/wordcount-41
     """
-    if _is_place(what):
+    if "/" in what or what in (".", "..") or open_store(what).exists(MANIFEST):  # a path, not a job
         checked = [verbs.of_savepoint(what, say.bar)]
     else:
         asked = Caller(directory(dir, config, define), what)
@@ -76,7 +76,3 @@ def _lines(one: Checked) -> str:
     more = [*one.damage, *(f"not checked: {text}" for text in one.left_out)]
     lines = "".join(f"\n    {text}" for text in more)
     return f"{'damaged' if one.damage else 'intact '}  {one.what} {one.name}{size}{loaded}{lines}"
-
-
-def _is_place(text: str) -> bool:
-    return "/" in text or text in (".", "..") or open_store(text).exists(MANIFEST)

@@ -46,7 +46,7 @@ class Terminal(Watcher):
 
     def state(self, job: str, state: JobState, attempt: int) -> None:
         self.moved_to, self.attempt = state, attempt
-        self.show_move()
+        self.note(f"{self.job}: {self.moved_to.value}, attempt {self.attempt}")
 
     def batch(self, batch: BatchCommitted) -> None:
         self.batches[batch.query] = batch.batch
@@ -59,12 +59,9 @@ class Terminal(Watcher):
         self.note(where(url, link, to_a_person=say.err.is_terminal))
 
     def output(self, data: bytes) -> None:
-        stream = sys.stderr if say.form is say.Form.JSON else sys.stdout
+        stream = sys.stderr if say.form is say.OutputForm.JSON else sys.stdout
         stream.buffer.write(data)
         stream.flush()
-
-    def show_move(self) -> None:
-        self.note(f"{self.job}: {self.moved_to.value}, attempt {self.attempt}")
 
 
 class Screen(Terminal):
@@ -93,7 +90,7 @@ class Screen(Terminal):
 
     def output(self, data: bytes) -> None:
         """Whole lines go above the status; where standard output is no terminal nothing is in the way."""
-        if say.form is say.Form.PEOPLE and not sys.stdout.isatty():
+        if say.form is say.OutputForm.PEOPLE and not sys.stdout.isatty():
             super().output(data)
             return
         with self._lock:

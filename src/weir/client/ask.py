@@ -30,10 +30,6 @@ Progress = Callable[[Mapping[str, Any]], None]
 """Called with `phase`, `done_bytes` and `full_bytes` of what was asked for, when they are known."""
 
 
-def _silent() -> AbstractContextManager[Progress | None]:
-    return nullcontext(None)
-
-
 @dataclass(frozen=True)
 class Caller:
     """The job that is asked, and how whoever asks waits for the answer."""
@@ -42,7 +38,7 @@ class Caller:
     job: str
     timeout: float | None = None
     """Seconds to wait; the request stands when they have passed."""
-    waiting: Callable[[], AbstractContextManager[Progress | None]] = _silent
+    waiting: Callable[[], AbstractContextManager[Progress | None]] = nullcontext
     """Entered while there is something to wait for; what it gives is called with the progress."""
     hint: str = ""
     """What to do when there is no answer; by default, the command that shows the job."""
@@ -57,10 +53,10 @@ class Caller:
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What is asked of a job, and how it is spoken of."""
+class JobVerb:
+    """What can be asked of a job, and how messages describe it."""
 
-    verb: str
+    name: str
     due: str
     """What the job has not done when it takes too long: "ended", "completed a checkpoint"."""
     slow: str
@@ -83,7 +79,7 @@ def refuse_without_supervisor(caller: Caller, job: JobView, verb: str) -> None:
         )
 
 
-def ask(caller: Caller, wish: Wish, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def ask(caller: Caller, verb: JobVerb, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Ask, wait, and return what the job answered when it had done it.
 
     Raises `NoSupervisorError` when nobody can answer, `NoAnswerError` when the answer takes too long,
@@ -91,57 +87,53 @@ def ask(caller: Caller, wish: Wish, arguments: Mapping[str, Any]) -> dict[str, A
     was begun.
     """
     job = caller.look()
-    refuse_without_supervisor(caller, job, wish.verb)
+    refuse_without_supervisor(caller, job, verb.name)
     with caller.waiting() as progress:
-        answer = _answer(caller, job, wish, arguments, progress)
+        answer = _answer(caller, job, verb, arguments, progress)
     if not answer["done"]:
-        raise _not_done(caller, wish, answer)
+        raise _not_done(caller, verb, answer)
     return answer
 
 
 def _answer(
-    caller: Caller, job: JobView, wish: Wish, arguments: Mapping[str, Any], progress: Progress | None
+    caller: Caller, job: JobView, verb: JobVerb, arguments: Mapping[str, Any], progress: Progress | None
 ) -> dict[str, Any]:
     """The answer, whatever it is."""
     clock = Clock()
     requests = Requests(open_store(caller.dir), job_name(job.name))
-    identity = requests.ask(wish.verb, job.owner.session, arguments)
+    identity = requests.ask(verb.name, job.owner.session, arguments)
     asked_at = clock.monotonic()
     limit = _SILENCE if caller.timeout is None and job.alive is Alive.UNKNOWN else caller.timeout
     rest = threading.Event()
     while True:
-        ended = _ended(caller, job)  # looked at before the answer, which is written before the end
+        now = caller.look()  # before the answer is looked for, which is written before the end
+        ended = now.over or now.owner.session != job.owner.session
         answer = requests.answer_to(identity)
         if answer is not None and not answer.get("gone"):
             return answer
         if ended or answer is not None:
             requests.withdraw(identity)
             reason = f"process {job.owner.pid} on {job.owner.host} ended before it could answer"
-            raise NoSupervisorError(job=job.name, verb=wish.verb, reason=reason, todo=caller.todo)
+            raise NoSupervisorError(job=job.name, verb=verb.name, reason=reason, todo=caller.todo)
         if limit is not None and clock.monotonic() - asked_at >= limit:
-            raise _late(caller, job, wish, limit)
+            raise _late(caller, job, verb, limit)
         if progress is not None and (reached := progress_of(caller.dir, job.name, identity)) is not None:
             progress(reached)
         rest.wait(_LOOK)
 
 
-def _ended(caller: Caller, job: JobView) -> bool:
-    now = caller.look()
-    return now.over or now.owner.session != job.owner.session
-
-
-def _late(caller: Caller, job: JobView, wish: Wish, seconds: float) -> NoAnswerError:
-    reason = wish.slow
+def _late(caller: Caller, job: JobView, verb: JobVerb, seconds: float) -> NoAnswerError:
+    reason = verb.slow
     if job.alive is Alive.UNKNOWN:
         reason = f"process {job.owner.pid} on {job.owner.host} has not answered yet; the request stands"
-    return NoAnswerError(job=job.name, due=wish.due, seconds=seconds, reason=reason, todo=caller.todo)
+    return NoAnswerError(job=job.name, due=verb.due, seconds=seconds, reason=reason, todo=caller.todo)
 
 
-def _not_done(caller: Caller, wish: Wish, answer: Mapping[str, Any]) -> NotDoneError:
+def _not_done(caller: Caller, verb: JobVerb, answer: Mapping[str, Any]) -> NotDoneError:
     """The answer of a job that could not do it, as an error."""
     begun = f"checkpoint {answer['id']} of {caller.job} was aborted" if answer.get("id") else ""
     return NotDoneError(
-        what=answer.get("what") or begun or f"job {caller.job!r} has not {wish.due}",
+        what=answer.get("what") or begun or f"job {caller.job!r} has not {verb.due}",
         why=answer.get("why") or answer.get("reason") or "",
         hint=answer.get("hint") or caller.todo,
         id=answer.get("id"),

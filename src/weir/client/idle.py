@@ -32,7 +32,13 @@ class Idle:
         if seen is not None and not seen.owner.session:
             raise _nobody_knows(dir, job, seen)
         if seen is not None and not seen.over:
-            raise _runs(seen)
+            raise JobRunningError(
+                job=seen.name,
+                attempt=seen.attempt,
+                pid=seen.owner.pid,
+                host=seen.owner.host,
+                since=seen.started_at,
+            )
         live = generations.live(open_store(dir), job_name(job))
         return cls(dir, job, seen.attempt if seen else 0, live)
 
@@ -64,14 +70,4 @@ def _nobody_knows(dir: str, job: str, seen: JobView) -> NotDoneError:
         "tell whether the job runs",
         hint="start the job: 'weir run FILE' waits until the job is certain to be silent, takes over, "
         "and, if files are damaged, resumes from the newest intact checkpoint",
-    )
-
-
-def _runs(seen: JobView) -> JobRunningError:
-    return JobRunningError(
-        job=seen.name,
-        attempt=seen.attempt,
-        pid=seen.owner.pid,
-        host=seen.owner.host,
-        since=seen.started_at,
     )

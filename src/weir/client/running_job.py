@@ -10,18 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from weir.client.ask import Caller, Wish, ask
+from weir.client.ask import Caller, JobVerb, ask
 from weir.config import Settings, changed, text
 from weir.restore.request import RestoreRequest
 from weir.storage.process import whoami
 
-CANCEL = Wish("cancel", "ended", "its running batches take longer; it is still ending")
-STOP = Wish("stop", "ended", "its running batches or the savepoint take longer; it is still ending")
-CHECKPOINT = Wish("checkpoint", "completed a checkpoint", "the checkpoint takes longer; it continues")
-SAVEPOINT = Wish("savepoint", "taken a savepoint", "the savepoint takes longer; it continues")
-RESTORE = Wish("restore", "been restored", "its running batches or the restore take longer; it continues")
-PLAN = Wish("plan", "made a plan", "Spark's planner takes longer; it continues")
-CONFIGURE = Wish("configure", "changed its settings", "it applies the change when its driver is ready")
+CANCEL = JobVerb("cancel", "ended", "its running batches take longer; it is still ending")
+STOP = JobVerb("stop", "ended", "its running batches or the savepoint take longer; it is still ending")
+CHECKPOINT = JobVerb("checkpoint", "completed a checkpoint", "the checkpoint takes longer; it continues")
+SAVEPOINT = JobVerb("savepoint", "taken a savepoint", "the savepoint takes longer; it continues")
+RESTORE = JobVerb("restore", "been restored", "its running batches or the restore take longer; it continues")
+PLAN = JobVerb("plan", "made a plan", "Spark's planner takes longer; it continues")
+CONFIGURE = JobVerb("configure", "changed its settings", "it applies the change when its driver is ready")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ Bytes = Callable[[int, int], None]
 """Called with the bytes that are done and those there are, from any thread."""
 
 
-def _silent(_done: int, _total: int) -> None:
+def unseen(_done: int, _total: int) -> None:
     """Nobody looks."""
 
 
@@ -65,7 +65,7 @@ class VerifiedAt:
 
 
 def copy(
-    place: str, target: str, progress: Bytes = _silent, read: Callable[[], None] = lambda: None
+    place: str, target: str, progress: Bytes = unseen, read: Callable[[], None] = lambda: None
 ) -> Copied:
     """Copy a savepoint into a folder of its own below `target`; every file is checked on the way.
 
@@ -89,7 +89,7 @@ def dispose(place: str) -> Disposed:
     return Disposed(gone.place, gone.savepoint.job, gone.savepoint.id, gone.savepoint.bytes)
 
 
-def verify(place: str, progress: Bytes = _silent) -> VerifiedAt:
+def verify(place: str, progress: Bytes = unseen) -> VerifiedAt:
     """Read every file of a savepoint and compare it with the manifest; raises `NotASavepointError`."""
     found = SavepointPlace(place)
     return VerifiedAt(found.url, verify_files(found, Clock(), progress))

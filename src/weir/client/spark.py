@@ -1,4 +1,4 @@
-"""What needs Spark: a process of its own does it, and this one asks (`supervisor/child.py`)."""
+"""What needs Spark: a process of its own does it, and this one asks (`supervisor/process.py`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from weir.client.running_job import PlanMade
 from weir.errors import JobFileError, SparkToolError
 from weir.preflight import require_spark
-from weir.supervisor.child import ask_child
+from weir.supervisor.process import ask_child
 
 STATE = "weir.state"
 PREVIEW = "weir.driver.preview"

@@ -1,15 +1,19 @@
-"""Repair a job whose live files are lost or damaged: look first, then record what its next start uses."""
+"""The files of a job: repair those that are lost or damaged, and delete what nothing needs.
+
+A repair looks first (`examine`), then records what the job's next start uses (`carry_out`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from weir.client.ask import Caller
 from weir.client.idle import Idle
 from weir.clock import Clock
+from weir.config import Settings
 from weir.ids import job_name
 from weir.monitor.savepoints import known
 from weir.restore import repair as repairs
@@ -17,6 +21,8 @@ from weir.restore.repair import Repair
 from weir.storage import generation as generations
 from weir.storage import open_store
 from weir.storage.generation import read_origin
+from weir.supervisor import leftovers
+from weir.supervisor.leftovers import JobLeftover
 
 
 @dataclass(frozen=True)
@@ -91,3 +97,24 @@ def carry_out(examined: Examined, *, accept_duplicates: bool) -> int:
         clock=Clock(),
         still=idle.check,
     )
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """What was left; `deleted` when it no longer is."""
+
+    job: str
+    deleted: bool
+    leftovers: tuple[JobLeftover, ...]
+
+    def form(self) -> dict[str, Any]:
+        return {"job": self.job, "deleted": self.deleted, "leftovers": list(map(asdict, self.leftovers))}
+
+
+def clean(caller: Caller, settings: Settings, *, delete: bool) -> Cleaned:
+    """What `settings` do not keep of a job; deleted only with `delete`. Raises `NoSuchJobError`."""
+    caller.look()
+    rest = leftovers.leftovers(caller.dir, job_name(caller.job), settings, Clock())
+    if delete:
+        leftovers.delete(caller.dir, rest)
+    return Cleaned(caller.job, delete, tuple(rest))

@@ -13,7 +13,7 @@ from typing import Any
 
 from weir.checkpoint import manifest as mf
 from weir.client.ask import Caller
-from weir.client.savepoints import Bytes
+from weir.client.savepoints import Bytes, unseen
 from weir.client.savepoints import verify as verify_savepoint
 from weir.client.spark import ask_state
 from weir.clock import Clock
@@ -36,12 +36,8 @@ Show = Callable[[str], AbstractContextManager[Bytes]]
 """Called with what is checked next; what it gives is called with how far that is."""
 
 
-def _unseen(_done: int, _total: int) -> None:
-    """Nobody looks."""
-
-
 def _silent(_text: str) -> AbstractContextManager[Bytes]:
-    return nullcontext(_unseen)
+    return nullcontext(unseen)
 
 
 @dataclass(frozen=True)
@@ -113,14 +109,18 @@ def load(
     request = {"do": "load", "paths": places, "rows": {path: _known_rows(path) for path in places}, **spark}
     answers = ask_state(request, waiting)["loaded"]
     found = {one.place: answer for one, answer in zip(wanted, answers, strict=True)}
-    for one in wanted:
-        _leave(one, found[one.place])
-    return [_with(one, found[one.place]) if one in wanted else one for one in checked]
-
-
-def _with(one: Checked, answer: Mapping[str, Any]) -> Checked:
-    damaged, left_out = tuple(answer["damage"]), tuple(answer["left_out"])
-    return replace(one, rows=answer["rows"], damage=damaged, left_out=left_out)
+    loaded = []
+    for one in checked:
+        if one not in wanted:
+            loaded.append(one)
+            continue
+        answer = found[one.place]
+        rows, damaged = answer["rows"], tuple(answer["damage"])
+        if one.what == _SAVEPOINT:  # the catalogue keeps when it was verified
+            facts = (Clock().now().isoformat(), one.files or 0, one.bytes or 0, damaged)
+            leave(SavepointPlace(one.place), Verified(*facts, rows=rows))
+        loaded.append(replace(one, rows=rows, damage=damaged, left_out=tuple(answer["left_out"])))
+    return loaded
 
 
 def _known_rows(path: str) -> dict[str, dict[int, int]]:
@@ -132,13 +132,6 @@ def _known_rows(path: str) -> dict[str, dict[int, int]]:
             for name, query in queries.items()
         }
     return {}
-
-
-def _leave(one: Checked, answer: Mapping[str, Any]) -> None:
-    """Let the catalogue know."""
-    if one.what == _SAVEPOINT:
-        facts = (Clock().now().isoformat(), one.files or 0, one.bytes or 0, tuple(answer["damage"]))
-        leave(SavepointPlace(one.place), Verified(*facts, rows=answer["rows"]))
 
 
 def _reached(path: str, show: Show) -> Checked:

@@ -1,6 +1,6 @@
 """The settings: what there is, and which layer gave each value.
 
-values.py     the kinds of values: how each is read, written and called
+values.py     the kinds of values: how each is read, written and named
 settings.py   every key with its type, default and one-line meaning
 layers.py     defaults, weir.yaml, the job file, the environment, the command line: merged and checked
 """
@@ -8,8 +8,8 @@ layers.py     defaults, weir.yaml, the job file, the environment, the command li
 from weir.config.layers import (
     OWN_VARIABLES,
     Config,
-    Described,
     Layer,
+    SettingDescription,
     changed,
     describe,
     is_loopback,
@@ -37,13 +37,13 @@ __all__ = [
     "CheckpointStorage",
     "CheckpointingMode",
     "Config",
-    "Described",
     "DirAccess",
     "Keep",
     "Layer",
     "Ports",
     "RestartStrategyType",
     "Retention",
+    "SettingDescription",
     "Settings",
     "SinkCommit",
     "StateBackend",

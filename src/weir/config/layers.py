@@ -29,7 +29,7 @@ from weir.config.settings import (
     Settings,
     SinkCommit,
 )
-from weir.config.values import Words
+from weir.config.values import TypeName
 from weir.errors import BadValueError, SettingsFileError, UnknownKeyError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ OWN_VARIABLES = ("WEIR_LINK_FD", "WEIR_READY_FD", "WEIR_SCRATCH", "WEIR_FAULTS",
 
 _PREFIX = "WEIR_"
 _SHORT_NAMES = {"WEIR_DIR": "execution.checkpointing.dir"}
-"""Variables that are called otherwise than their setting."""
+"""Variables that have another name than their setting."""
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _INTERVAL = "execution.checkpointing.interval"
 _NEAR = 0.55
@@ -121,9 +121,9 @@ def changed(settings: Settings, texts: Mapping[str, str]) -> Settings:
     given = [_Given(key, value, Layer.REQUEST, key, value) for key, value in texts.items()]
     for one in given:
         if one.key not in _SPELLINGS:
-            raise UnknownKeyError(
-                key=one.key, origin=_place(one.layer), advice=_did_you_mean(one.key, RUNTIME_KEYS)
-            )
+            near = difflib.get_close_matches(one.key, RUNTIME_KEYS, n=1, cutoff=_NEAR)
+            advice = f"did you mean {near[0]!r}? " if near else ""
+            raise UnknownKeyError(key=one.key, origin=_place(one.layer), advice=advice)
         if one.key not in RUNTIME_KEYS:
             raise one.bad(f"on a running job only {', '.join(RUNTIME_KEYS)} can be changed")
     fresh = _settings(given)
@@ -146,7 +146,7 @@ def _plain(value: object) -> str:
 
 
 @dataclass(frozen=True)
-class Described:
+class SettingDescription:
     """One line of 'weir config'."""
 
     key: str
@@ -156,26 +156,23 @@ class Described:
     older: tuple[str, ...]
 
 
-def describe() -> list[Described]:
+def describe() -> list[SettingDescription]:
     """Every setting with its type in words, default, meaning and older spellings, in a fixed order."""
     return [_described(key, name) for key, name in _FIELDS.items()]
 
 
-def _described(key: str, name: str) -> Described:
+def _described(key: str, name: str) -> SettingDescription:
     info = Settings.model_fields[name]
-    words = next((note.text for note in info.metadata if isinstance(note, Words)), None)
+    words = next((note.text for note in info.metadata if isinstance(note, TypeName)), None)
     older = tuple(old for old, spelling in OLDER_SPELLINGS.items() if spelling.key == key)
-    return Described(
+    kind: Any = info.annotation
+    return SettingDescription(
         key=key,
-        type=words or _choices(info.annotation),
+        type=words or ", ".join(member.value for member in kind),
         default=text(Settings(), key),
         meaning=str(info.description),
         older=older,
     )
-
-
-def _choices(kind: Any) -> str:
-    return ", ".join(member.value for member in kind)
 
 
 @dataclass(frozen=True)
@@ -206,10 +203,15 @@ def resolve(
     layer, and for a file that is not a mapping in YAML. `spark.*` comes out in `Config.spark` as text.
     """
     merged: dict[str, _Given] = {}
+    variables = {
+        name: value
+        for name, value in environ.items()
+        if name.startswith(_PREFIX) and name not in OWN_VARIABLES
+    }
     for layer, pairs in (
         (Layer.FILE, _from_file(file) if file else ()),
         (Layer.JOB, _flat(job_options)),
-        (Layer.ENVIRONMENT, _from_environment(environ)),
+        (Layer.ENVIRONMENT, variables.items()),
         (Layer.COMMAND_LINE, overrides.items()),
     ):
         merged.update(_layer(layer, pairs))
@@ -273,12 +275,6 @@ def _known(layer: Layer, spelled: str) -> str:
     if layer in (Layer.JOB, Layer.ENVIRONMENT) and _underscored(body) in _BY_UNDERSCORES:
         return _BY_UNDERSCORES[_underscored(body)]
     raise UnknownKeyError(key=spelled, origin=_place(layer), advice=_nearest(layer, spelled))
-
-
-def _did_you_mean(spelled: str, known: Iterable[str]) -> str:
-    """Advice that names the key that looks like it; "" when none does."""
-    near = difflib.get_close_matches(spelled, known, n=1, cutoff=_NEAR)
-    return f"did you mean {near[0]!r}? " if near else ""
 
 
 def _nearest(layer: Layer, spelled: str) -> str:
@@ -376,12 +372,6 @@ def _flat(mapping: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, object]]:
-    for name, value in environ.items():
-        if name.startswith(_PREFIX) and name not in OWN_VARIABLES:
-            yield name, value
 
 
 def _from_file(file: Path) -> list[tuple[str, object]]:

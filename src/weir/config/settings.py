@@ -384,7 +384,7 @@ class Settings(BaseModel):
 
 @dataclass(frozen=True)
 class OlderSpelling:
-    """A key of former days: what it is called now, and what its former values are called."""
+    """A key of earlier versions of Flink: its name now, and the names of its values now."""
 
     key: str
     values: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The kinds of values that a setting can have: how each is read, written and called.
+"""The kinds of values that a setting can have: how each is read, written and named.
 
 Values come as text (weir.yaml, environment, command line) or as Python's own types (the job file).
 What does not fit raises `ValueError` with words; what was written is read back exactly.
@@ -108,14 +108,14 @@ def _positive(duration: timedelta) -> timedelta:
 
 
 @dataclass(frozen=True)
-class Words:
-    """How a type is called in 'weir config'."""
+class TypeName:
+    """The name of a type in 'weir config'."""
 
     text: str
 
 
 def _absent(word: str) -> BeforeValidator:
-    """Read a word as None, so that a stronger layer can take a value back."""
+    """Read a word as None, so that a stronger layer can unset a value."""
     return BeforeValidator(lambda value: None if value == word else _no_boolean(value))
 
 
@@ -137,7 +137,7 @@ class Keep:
     age: timedelta | None = None
 
     def covers(self, newer: int, old: timedelta) -> bool:
-        """Whether one stays that has so many newer ones, and is so old."""
+        """Whether one stays that has this many newer ones and this age."""
         few = self.count is None or newer < self.count
         return few and (self.age is None or old <= self.age)
 
@@ -203,59 +203,59 @@ def _present(word: str) -> PlainSerializer:
 
 
 _AS_TEXT = PlainSerializer(format_duration, when_used="json")
-Duration = Annotated[timedelta, BeforeValidator(parse_duration), _AS_TEXT, Words("duration")]
+Duration = Annotated[timedelta, BeforeValidator(parse_duration), _AS_TEXT, TypeName("duration")]
 PositiveDuration = Annotated[
     timedelta,
     AfterValidator(_positive),
     BeforeValidator(parse_duration),
     _AS_TEXT,
-    Words("duration above 0"),
+    TypeName("duration above 0"),
 ]
 DurationOrOff = Annotated[
     timedelta | None,
     BeforeValidator(_duration_or_off),
     PlainSerializer(lambda value: "off" if value is None else format_duration(value), when_used="json"),
-    Words("duration above 0, or off"),
+    TypeName("duration above 0, or off"),
 ]
 KeepOrAll = Annotated[
     Keep,
     BeforeValidator(_keep),
     PlainSerializer(str, when_used="json"),
-    Words("number, duration, both, or all"),
+    TypeName("number, duration, both, or all"),
 ]
 PortsOrOff = Annotated[
     Ports | None,
     BeforeValidator(_ports_or_off),
     PlainSerializer(lambda value: "off" if value is None else str(value), when_used="json"),
-    Words("port, range of ports, 0 for any free one, or off"),
+    TypeName("port, range of ports, 0 for any free one, or off"),
 ]
 InlineSize = Annotated[
     int,
     BeforeValidator(_inline_size),
     PlainSerializer(_format_size, when_used="json"),
-    Words("size, at most 1 mb"),
+    TypeName("size, at most 1 mb"),
 ]
-Boolean = Annotated[bool, BeforeValidator(_boolean), Words("true or false")]
-Text = Annotated[str, Field(min_length=1), Words("text")]
+Boolean = Annotated[bool, BeforeValidator(_boolean), TypeName("true or false")]
+Text = Annotated[str, Field(min_length=1), TypeName("text")]
 _SomeText = Annotated[str, Field(min_length=1)]
-TextOrUnset = Annotated[_SomeText | None, _absent("unset"), _present("unset"), Words("text, or unset")]
-Factor = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False), Words("number")]
-CountOrZero = Annotated[int, BeforeValidator(_number), Field(ge=0), Words("whole number, 0 or more")]
-Count = Annotated[int, BeforeValidator(_number), Field(ge=1), Words("whole number, 1 or more")]
+TextOrUnset = Annotated[_SomeText | None, _absent("unset"), _present("unset"), TypeName("text, or unset")]
+Factor = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False), TypeName("number")]
+CountOrZero = Annotated[int, BeforeValidator(_number), Field(ge=0), TypeName("whole number, 0 or more")]
+Count = Annotated[int, BeforeValidator(_number), Field(ge=1), TypeName("whole number, 1 or more")]
 _OneOrMore = Annotated[int, Field(ge=1)]
 CountOrUnset = Annotated[
-    _OneOrMore | None, _absent("unset"), _present("unset"), Words("whole number, 1 or more, or unset")
+    _OneOrMore | None, _absent("unset"), _present("unset"), TypeName("whole number, 1 or more, or unset")
 ]
 _ZeroOrMore = Annotated[int, Field(ge=0)]
 CountOrZeroOrInfinite = Annotated[
     _ZeroOrMore | None,
     _absent("infinite"),
     _present("infinite"),
-    Words("whole number, 0 or more, or infinite"),
+    TypeName("whole number, 0 or more, or infinite"),
 ]
 CountOrInfinite = Annotated[
     _OneOrMore | None,
     _absent("infinite"),
     _present("infinite"),
-    Words("whole number, 1 or more, or infinite"),
+    TypeName("whole number, 1 or more, or infinite"),
 ]

@@ -1,8 +1,8 @@
 """What runs the queries of a job in one session: started, restarted one by one, ended together.
 
 The same engine serves the supervised driver and a notebook; what differs is who holds the lease
-and who is told. It is made by `start.py`, complete, with the coordinator and the savepoints that
-work beside the queries.
+and who gets the reports. It is made by `start.py`, complete, with the coordinator and the savepoints
+that work beside the queries.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Engine:
         self._again = True
         old = run = self._queries.run(name)
         if not self._may_start(old, again=True):
-            return  # it was told to end
+            return  # it was asked to end
         try:
             old.close()
             run = self._factory.make(name, Run(old.token.run + 1))

@@ -102,7 +102,10 @@ class _Driver:
         context = JobContext(
             job, spark, config, store, grant.lease, clock, report, Queries(), JobEnd(), supervised=True
         )
-        self._serve(start(context, _from(grant.wanted, job.name, called), again=grant.again))
+        wanted = grant.wanted
+        if wanted is not None and job.name != called:  # it is a fork of the job that has its file's name
+            wanted = replace(wanted, forked_from=called)
+        self._serve(start(context, wanted, again=grant.again))
 
     def _serve(self, engine: Engine) -> None:
         cancelled = False
@@ -182,13 +185,6 @@ class _Driver:
         while (left := lease.left) > 0:
             rest.wait(min(left, 1.0))  # a wait does not count the time for which the machine was suspended
         _end(FencedError.exit_code, "the lease has expired, so this driver ends")
-
-
-def _from(wanted: RestoreRequest | None, name: str, called: str) -> RestoreRequest | None:
-    """Where to resume; under another name than its file's, a job is a fork of the one that has it."""
-    if wanted is None or name == called:
-        return wanted
-    return replace(wanted, forked_from=called)
 
 
 def _probe_jvm() -> None:

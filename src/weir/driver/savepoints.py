@@ -168,7 +168,8 @@ class Savepoints:
             waiting, self._wanted = list(self._wanted), deque()
             self._changed.notify_all()
         for wanted in waiting:
-            self._refuse(wanted, _ENDED)
+            self._host.report(m.SavepointFailed(wanted.path, wanted.trigger, wanted.by, 0.0, _ENDED))
+            self._answer(wanted, False, {"reason": _ENDED})
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -280,10 +281,6 @@ class Savepoints:
         todo = "take it again when the job runs" if ended else "the job continues; take it again"
         return NoSavepointError(job=self._job, reason=reason, todo=todo)
 
-    def _refuse(self, wanted: WantedSavepoint, reason: str) -> None:
-        self._host.report(m.SavepointFailed(wanted.path, wanted.trigger, wanted.by, 0.0, reason))
-        self._answer(wanted, False, {"reason": reason})
-
     def _answer(self, wanted: WantedSavepoint, done: bool, body: dict[str, Any]) -> None:
         if wanted.request:
             self._host.report(m.Answered(wanted.request, done, body))
@@ -308,15 +305,12 @@ class _CopyProgress:
         self._savepoints.progress(self._request, "copy", done, full)
 
 
-def _reason(error: WeirError) -> str:
-    """Why no savepoint was taken, in one sentence: the message names the place, the cause alone does not."""
-    if isinstance(error, NoSavepointError):
-        return error.why
-    return f"{error.what}: {error.why}" if error.why else error.what
-
-
 def failed_answer(error: Exception) -> dict[str, Any]:
-    """The answer to a request that failed."""
-    if isinstance(error, WeirError):
-        return {"reason": _reason(error), **error_form(error)}
-    return {"reason": without_secrets(f"{type(error).__name__}: {error}")}
+    """The answer to a request that failed; its `reason` is one sentence."""
+    if not isinstance(error, WeirError):
+        return {"reason": without_secrets(f"{type(error).__name__}: {error}")}
+    if isinstance(error, NoSavepointError):
+        reason = error.why
+    else:  # the message names the place, the cause alone does not
+        reason = f"{error.what}: {error.why}" if error.why else error.what
+    return {"reason": reason, **error_form(error)}

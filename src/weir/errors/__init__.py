@@ -168,8 +168,10 @@ from weir.errors.job import (
     UserStateError,
 )
 from weir.errors.process import (
+    BadRequestError,
     DriverDiedError,
     FencedError,
+    ForeignRequestError,
     IllegalMoveError,
     JobRunningError,
     JvmDiedError,
@@ -180,21 +182,17 @@ from weir.errors.process import (
     NoOutputError,
     NoProcessError,
     NoSuchJobError,
+    NoSuchOperationError,
     NoSupervisorError,
     NotDoneError,
     NoThreadError,
+    NoTokenError,
     OutcomeUnknownError,
+    PortTakenError,
     PreflightError,
     SparkToolError,
     StorageError,
     SupervisorDiedError,
-)
-from weir.errors.rest import (
-    BadRequestError,
-    ForeignRequestError,
-    NoSuchOperationError,
-    NoTokenError,
-    PortTakenError,
     TokenFileError,
 )
 from weir.errors.restore import (

@@ -1,8 +1,8 @@
-"""The checkpoints of a job, seen from outside: what its journal says, checked against the storage.
+"""The checkpoints of a job, seen from outside: what its journal has, checked against the storage.
 
 The journal has the history: times, sizes, reasons. The storage decides: a checkpoint is completed
 as long as its manifest is there, and one that the journal has not seen to its end (its driver was
-killed, or ran in a notebook) is what the storage says. Nothing here writes.
+killed, or ran in a notebook) stands as the storage has it. Nothing here writes.
 
 Orphans are what the next sweep would delete. While the job runs only its own driver knows which files a
 checkpoint under way is just keeping. So from here no file that is kept is called an orphan while one is
@@ -59,7 +59,7 @@ MEANINGS = {
     "deleted",
 }
 """What the words of tables of checkpoints mean, as the glossary has them."""
-_Ids = Mapping[str, set[CheckpointId]]
+
 _UNFINISHED = "its driver ended before it completed"
 
 
@@ -92,9 +92,9 @@ def newest(dir: str, name: str, clock: Clock, limit: int, before: int | None = N
     standing = look(dir, name, clock)
     store, job = open_store(dir), job_name(name)
     with history_of(dir, job) as history:
-        told = folded(history.checkpoints(limit, before) if history else [])
+        recorded = folded(history.checkpoints(limit, before) if history else [])
     live = None if standing.over else standing.attempt
-    return _settled(store, job, told, live, before)[-limit:]
+    return _settled(store, job, recorded, live, before)[-limit:]
 
 
 def one(dir: str, name: str, clock: Clock, id: int) -> Checkpoint:
@@ -118,7 +118,7 @@ def lengths(phases: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def folded(events: Iterable[Event]) -> dict[int, Checkpoint]:
-    """What the journal says of each checkpoint; the events come oldest first."""
+    """What the journal has of each checkpoint; the events come oldest first."""
     found: dict[int, Checkpoint] = {}
     for event in events:
         id = int(event.body["id"])
@@ -162,18 +162,18 @@ def _after(before: Checkpoint | None, id: int, event: Event) -> Checkpoint:
 
 
 def _settled(
-    store: Store, job: JobName, told: dict[int, Checkpoint], live: int | None, before: int | None
+    store: Store, job: JobName, recorded: dict[int, Checkpoint], live: int | None, before: int | None
 ) -> list[Checkpoint]:
-    """What the journal says, corrected by what is stored; `live` is the attempt that still works."""
+    """What the journal has, corrected by what is stored; `live` is the attempt that still works."""
     kept = {id for id in mf.completed(store, job) if before is None or id < before}
-    found = dict(told)
-    for id, one in told.items():
+    found = dict(recorded)
+    for id, one in recorded.items():
         if one.status is CheckpointState.COMPLETED and id not in kept:
             found[id] = replace(one, status=CheckpointState.SUBSUMED)
         elif one.status is CheckpointState.PENDING and one.attempt != live and id not in kept:
             found[id] = replace(one, status=CheckpointState.ABORTED, reason=_abort_reason(store, job, id))
     for id in kept:
-        if id not in told or told[id].status is CheckpointState.PENDING:
+        if id not in recorded or recorded[id].status is CheckpointState.PENDING:
             with suppress(ValueError):  # a damaged manifest is no checkpoint
                 stored = mf.read(store, job, id)
                 found |= {int(id): _of(stored)} if stored else {}
@@ -247,17 +247,14 @@ def orphans(dir: str, name: str, clock: Clock) -> Orphans:
     before = mf.ids(store, job)
     unfinished = before["begun"] - before["chk"] - before["aborted"]
     keys = sweep(store, job, (), void=unfinished if over else (), dry_run=True)
-    under_way = set() if over else unfinished | _moved(before, mf.ids(store, job))
+    after = mf.ids(store, job)
+    moved = {id for kind in before for id in before[kind] ^ after[kind]}  # begun, ended or gone meanwhile
+    under_way = set() if over else unfinished | moved
     if under_way:
         keys = [key for key in keys if "/pins/" not in key]
     top = files.folder_of(store)
     found = [_orphan(top, key) for key in keys]
     return Orphans([one for one in found if one is not None], sorted(under_way))
-
-
-def _moved(before: _Ids, after: _Ids) -> set[CheckpointId]:
-    """The checkpoints that have begun, ended or gone in between."""
-    return {id for kind in before for id in before[kind] ^ after[kind]}
 
 
 def _orphan(top: Path, key: str) -> Orphan | None:

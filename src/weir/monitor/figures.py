@@ -113,13 +113,9 @@ def figures(dir: str, job: str, clock: Clock) -> Iterator[Figure]:
             yield from _checkpoint(history)
             yield from _queries(history, clock.now())
             for name, kind in HISTOGRAMS.items():
-                for labels, durations in _durations(history, kind):
+                for query, durations in history.histograms(kind).items():
+                    labels = {"query": query} if kind == BATCHES else {}
                     yield from _flat(name, labels, durations)
-
-
-def _durations(history: History, kind: str) -> Iterator[tuple[dict[str, str], Histogram]]:
-    for query, one in history.histograms(kind).items():
-        yield {"query": query} if kind == BATCHES else {}, one
 
 
 def _flat(name: str, labels: Mapping[str, str], one: Histogram) -> Iterator[Figure]:

@@ -22,7 +22,6 @@ _LOGS = re.compile(r"('weir logs [\w.-]+)'")
 if TYPE_CHECKING:
     from weir.monitor.checkpoints import Checkpoint
     from weir.savepoint.catalogue import CatalogueEntry
-    from weir.savepoint.restorable import Restorable
     from weir.savepoint.verify import Verified
 
 
@@ -66,7 +65,7 @@ def report(dir: str, seen: JobReport, now: datetime) -> dict[str, Any]:
 
 
 def happened(event: Event) -> dict[str, Any]:
-    """An event whose body says it all."""
+    """An event whose body has all there is to show."""
     return {"at": event.at, "attempt": event.attempt, **event.body}
 
 
@@ -86,19 +85,15 @@ def checkpoint(one: Checkpoint) -> dict[str, Any]:
 def savepoint(entry: CatalogueEntry) -> dict[str, Any]:
     """A savepoint in the catalogue."""
     keys = ("job", "id", "taken_at", "taken_by", "trigger", "job_file", "job_version", "bytes")
-    saved = entry.savepoint
+    saved, restorable = entry.savepoint, entry.restorable
     return {
         "path": entry.place,
         "trouble": entry.trouble or None,
         **{key: getattr(saved, key) if saved else None for key in keys},
         "queries": list(saved.queries) if saved else [],
         "verified": verified(entry.verified),
-        "restorable": _restorable(entry.restorable),
+        "restorable": {"answer": restorable.answer.value, "why": restorable.why} if restorable else None,
     }
-
-
-def _restorable(found: Restorable | None) -> dict[str, str] | None:
-    return {"answer": found.answer.value, "why": found.why} if found else None
 
 
 def verified(found: Verified | None) -> dict[str, Any] | None:

@@ -36,7 +36,7 @@ _PATIENCE = 30.0
 """A checkpoint is overdue this many seconds after three intervals."""
 
 
-class Level(str, Enum):
+class HealthLevel(str, Enum):
     """How it stands, from the best to the worst."""
 
     OK = "ok"
@@ -47,7 +47,7 @@ class Level(str, Enum):
 
 @dataclass(frozen=True)
 class Health:
-    level: Level
+    level: HealthLevel
     words: str
 
 
@@ -79,43 +79,43 @@ def judge(
     """
     job, failure = seen.job, seen.failure
     if job.state == LOST:
-        return Health(Level.BAD, job.advice)
+        return Health(HealthLevel.BAD, job.advice)
     if job.state in (JobState.FAILED.value, JobState.FAILING.value):
         why = f": {seen.gave_up}" if seen.gave_up else ""
-        return Health(Level.BAD, (str(failure.body["what"]) if failure else "it failed") + why)
+        return Health(HealthLevel.BAD, (str(failure.body["what"]) if failure else "it failed") + why)
     if job.over:
-        return Health(Level.OVER, f"it ended as {job.state}")
+        return Health(HealthLevel.OVER, f"it ended as {job.state}")
     if failed := [name for name, one in job.queries.items() if one.state == QueryState.FAILED.value]:
-        return Health(Level.BAD, _failed_words(failed[0], job.queries[failed[0]].failure, len(job.queries)))
+        rest = "; the others run, without checkpoints" if len(job.queries) > 1 else ""
+        return Health(
+            HealthLevel.BAD, f"query {failed[0]} has FAILED: {job.queries[failed[0]].failure}{rest}"
+        )
     if down_since and measures.down(job):
         what = failure.body["what"] if failure else "as asked"
         coming = _COMING_BACK[job.state].format(attempt=job.attempt)
-        return Health(Level.WARN, f"down for {lasting(seconds_since(down_since, now))}: {what}; {coming}")
+        return Health(
+            HealthLevel.WARN, f"down for {lasting(seconds_since(down_since, now))}: {what}; {coming}"
+        )
     if job.state == JobState.RESTARTING.value:
-        return Health(Level.WARN, _restarting(job.queries, failure))
+        return Health(HealthLevel.WARN, _restarting(job.queries, failure))
     if job.state != JobState.RUNNING.value:
-        return Health(Level.OVER, "it is starting" if job.state != "CANCELLING" else "it is ending")
+        return Health(HealthLevel.OVER, "it is starting" if job.state != "CANCELLING" else "it is ending")
     aborted = _aborted_in_a_row(ended)
     if aborted:
         count = len(aborted)
         which = "the last checkpoint was" if count == 1 else f"the last {count} checkpoints were"
-        return Health(Level.WARN, f"{which} aborted: {aborted[-1]['reason']}")
+        return Health(HealthLevel.WARN, f"{which} aborted: {aborted[-1]['reason']}")
     if overdue := _overdue(seen, interval, now):
-        return Health(Level.WARN, f"no checkpoint has completed for {overdue}")
+        return Health(HealthLevel.WARN, f"no checkpoint has completed for {overdue}")
     recent = [one for one in restarts if now - moment_of(one.at) < _HOUR]
     if len(recent) >= _OFTEN:
-        return Health(Level.WARN, f"{len(recent)} restarts or more within the last hour")
+        return Health(HealthLevel.WARN, f"{len(recent)} restarts or more within the last hour")
     if late and (behind := late[0].behind):
         waiting = f"{number(behind['count'])} {behind['unit']} are unread, the most in its last batches"
-        return Health(Level.WARN, f"{late[0].name} can't keep up: {waiting}")
+        return Health(HealthLevel.WARN, f"{late[0].name} can't keep up: {waiting}")
     if job.advice:
-        return Health(Level.WARN, job.advice)
-    return Health(Level.OK, "it runs, and its checkpoints complete" if seen.checkpoint else "it runs")
-
-
-def _failed_words(name: str, what: str, queries: int) -> str:
-    rest = "; the others run, without checkpoints" if queries > 1 else ""
-    return f"query {name} has FAILED: {what}{rest}"
+        return Health(HealthLevel.WARN, job.advice)
+    return Health(HealthLevel.OK, "it runs, and its checkpoints complete" if seen.checkpoint else "it runs")
 
 
 def _restarting(queries: Mapping[str, QueryView], failure: Event | None) -> str:

@@ -69,7 +69,7 @@ def _inode(file: Path) -> int:
 
 
 @dataclass(frozen=True)
-class Tail:
+class LogTail:
     """The last lines that the driver of one attempt printed."""
 
     attempt: int | None
@@ -81,19 +81,19 @@ class Tail:
     """Whether there are earlier lines."""
 
 
-def tail(dir: str, job: str, attempt: int | None, lines: int) -> Tail:
+def tail(dir: str, job: str, attempt: int | None, lines: int) -> LogTail:
     """The end of the output of an attempt (None: of the newest), without what only a terminal understands."""
     folder = beside(dir, paths.logs(job_name(job)))
     attempts = Chain.attempts(folder)[::-1]
     shown = attempt if attempt is not None else next(iter(attempts), None)
     if shown not in attempts:
-        return Tail(attempt, attempts, [], False)
+        return LogTail(attempt, attempts, [], False)
     files = Chain(folder, f"driver-{shown:06d}.log", shown).files()
     data, cut = _end(files, _MOST)
     found = without_escapes(data.decode(errors="replace")).splitlines()
     if cut:
         found = found[1:]  # its beginning was not read
-    return Tail(shown, attempts, found[-lines:], cut or len(found) > lines)
+    return LogTail(shown, attempts, found[-lines:], cut or len(found) > lines)
 
 
 def _end(files: list[Path], most: int) -> tuple[bytes, bool]:

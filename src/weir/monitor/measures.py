@@ -1,4 +1,4 @@
-"""What the journal's figures say: percentiles, rates, growth, lag, and the graph with all of them.
+"""What follows from the journal's figures: percentiles, rates, growth, lag, and the graph with all of them.
 
 Facts in, plain values out; what is not known is None. Nothing here writes.
 """
@@ -115,7 +115,7 @@ class Query:
 
     @property
     def behind(self) -> dict[str, Any] | None:
-        """What the sources of the last batch held beyond it, when any of them tells."""
+        """What the sources of the last batch held beyond it, when any of them reports it."""
         left = _left(self.last) if self.last else None
         if self.last is None or left is None:
             return None
@@ -141,10 +141,10 @@ class Query:
     def falling_behind(self) -> bool:
         """Whether more is left over at each of its newest batches than at any of as many before them."""
         newest = self.batches[-2 * _HALF :]
-        told = [left for left in map(_left, newest) if left is not None]
-        if len(told) < 2 * _HALF or self.now - moment_of(newest[0]["at"]) < _WINDOW:
+        unread = [left for left in map(_left, newest) if left is not None]
+        if len(unread) < 2 * _HALF or self.now - moment_of(newest[0]["at"]) < _WINDOW:
             return False
-        return min(told[_HALF:]) > max(told[:_HALF])
+        return min(unread[_HALF:]) > max(unread[:_HALF])
 
     def form(self) -> dict[str, Any]:
         last = self.last or {}
@@ -166,9 +166,9 @@ class Query:
 
 
 def _left(batch: Mapping[str, Any]) -> int | None:
-    """What the sources held beyond a batch, when any of them tells."""
-    told = [int(one["behind"]) for one in batch["sources"] if one["behind"] is not None]
-    return sum(told) if told else None
+    """What the sources held beyond a batch, when any of them reports it."""
+    unread = [int(one["behind"]) for one in batch["sources"] if one["behind"] is not None]
+    return sum(unread) if unread else None
 
 
 def _operators_of(batch: Mapping[str, Any]) -> list[str]:
@@ -247,11 +247,11 @@ def outages(dir: str, name: str, clock: Clock) -> list[tuple[str, str, str]]:
         recoveries = history.events("recovery", limit=_OUTAGES)
         states = history.events("state", limit=_OUTAGES)
         failure = history.last("failure")
-    past = [
-        (_before(one.at, one.body["seconds"]), one.at, str(one.body["cause"]))
-        for one in recoveries
-        if not one.body.get("query")  # the others ran
-    ]
+    past = []
+    for one in recoveries:
+        if not one.body.get("query"):  # else the other queries ran
+            began = moment_of(one.at) - timedelta(seconds=one.body["seconds"])
+            past.append((began.isoformat(), one.at, str(one.body["cause"])))
     since = down_since(states, failure)
     why = str(failure.body["what"]) if failure else ""
     now_down = since and down(look(dir, name, clock))
@@ -262,10 +262,6 @@ def down(job: JobView) -> bool:
     """Whether somebody works on the job, and none of its queries runs."""
     running = any(one.state == QueryState.RUNNING.value for one in job.queries.values())
     return not job.over and job.state in _DOWN and not running
-
-
-def _before(moment: str, seconds: float) -> str:
-    return (moment_of(moment) - timedelta(seconds=seconds)).isoformat()
 
 
 def down_since(states: Sequence[Event], failure: Event | None) -> str:

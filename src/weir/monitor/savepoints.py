@@ -19,7 +19,7 @@ from weir.ids import JobName, job_name
 from weir.monitor.job import job_names, look
 from weir.savepoint import about
 from weir.savepoint.catalogue import CatalogueEntry, entries, recorded
-from weir.savepoint.manifest import Savepoint, facts
+from weir.savepoint.manifest import facts
 from weir.savepoint.restorable import Present, Restorability, Restorable, judge
 from weir.spark.checkpoint_files import QueryFiles
 from weir.storage import Store, open_store, paths
@@ -60,7 +60,7 @@ def _of(entry: CatalogueEntry, job: str) -> bool:
 
 
 class Judges:
-    """Tells of savepoints whether the present code takes them; looks at each job once."""
+    """Decides of savepoints whether the present code takes them; looks at each job once."""
 
     def __init__(self, dir: str) -> None:
         self._dir = dir
@@ -80,13 +80,10 @@ class Judges:
         code = self._known[job]
         if code is None:
             return Restorable(Restorability.UNKNOWN, f"no job {job!r} has ever run here")
-        return self._behind(job, saved) or judge(saved, code)
-
-    def _behind(self, job: JobName, saved: Savepoint) -> Restorable | None:
-        if not is_left_behind(self._store, job, facts(saved)):
-            return None
-        why = "the job was rewound past it, and what it had delivered by then is gone"
-        return Restorable(Restorability.NO, why)
+        if is_left_behind(self._store, job, facts(saved)):
+            why = "the job was rewound past it, and what it had delivered by then is gone"
+            return Restorable(Restorability.NO, why)
+        return judge(saved, code)
 
 
 def present(dir: str, store: Store, job: JobName) -> Present | None:

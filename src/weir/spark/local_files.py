@@ -20,7 +20,7 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from weir.preflight import Check, Verdict, find_java
+from weir.preflight import CheckVerdict, Finding, find_java
 from weir.spark import janino
 
 SOURCE = Path(__file__).parent / "jvm" / "LocalFiles.java"
@@ -69,12 +69,12 @@ def environment() -> dict[str, str]:
     return {CLASS_PATH: os.pathsep.join([*known, str(found)])}
 
 
-def check() -> Check:
+def check() -> Finding:
     """Whether the jar is there; for `weir doctor`."""
     name = "local files"
     if jar() is not None:
-        return Check(name, Verdict.OK, "written by Spark without a process for each")
-    return Check(name, Verdict.OK, f"{JAR.name} is not there yet: the first session builds it")
+        return Finding(name, CheckVerdict.OK, "written by Spark without a process for each")
+    return Finding(name, CheckVerdict.OK, f"{JAR.name} is not there yet: the first session builds it")
 
 
 def build(target: Path = JAR) -> Path:

@@ -116,7 +116,7 @@ class DriverMessages:
         job = self._job
         if isinstance(message, m.SavepointProgress) and job.stopping is not None:
             job.stopping.hear(message)
-        job.reports.tell(message)
+        job.reports.report(message)
         if isinstance(message, m.GraphLearnt):
             job.queries.learn([str(one["name"]) for one in message.queries])
         elif isinstance(message, m.QueryEnded):

@@ -139,7 +139,7 @@ class FailureHandler:
         job.recoveries.add("detect", now - heard_at, name)
         job.move(JobEvent.RESTART)
         if whole:
-            job.schedule.forget_queries()
+            job.schedule.restarts.clear()  # all queries start again, none by itself
             job.schedule.deploy(now, delay, when_able=when_able)
         else:
             job.schedule.restarts.add(name, now + delay, when_able=when_able)

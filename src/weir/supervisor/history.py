@@ -112,23 +112,22 @@ class History:
         """For each query its newest batch, and the rows of all its batches, while any is kept."""
         totals = {(one["kind"], one["query"]): one for one in self.totals()}
         names = [query for kind, query in totals if kind == BATCHES]
+        if not names:  # a journal that an earlier weir has written
+            rows = self._select("select distinct query from batches order by query")
+            names = [row["query"] for row in rows]
         newest = []
-        for name in names or self._names():
+        for name in names:
             kept = self._select("select * from batches where query = ? order by id desc limit 1", name)
             if not kept:  # long ago: its batches have made room for those of others
                 continue
-            rows, batches = totals.get((ROWS, name)), totals.get((BATCHES, name))
+            read, batches = totals.get((ROWS, name)), totals.get((BATCHES, name))
             total = {
-                "total_rows": int(rows["total"]) if rows else 0,
+                "total_rows": int(read["total"]) if read else 0,
                 "batches": batches["count"] if batches else 0,
                 "total_seconds": batches["total"] if batches else 0.0,
             }
             newest.append(_batch(kept[0]) | total)
         return newest
-
-    def _names(self) -> list[str]:
-        """The queries of a journal that an earlier weir has written."""
-        return [row["query"] for row in self._select("select distinct query from batches order by query")]
 
     def totals(self) -> list[dict[str, Any]]:
         """How often each kind of event was kept since the journal began, and the sum of its seconds."""
@@ -197,7 +196,7 @@ def _event(row: Mapping[str, Any]) -> Event:
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """What a column of JSON says; nothing when the disk has changed it."""
+    """What a column of JSON holds; nothing when the disk has changed it."""
     try:
         value = json.loads(text)
     except (ValueError, TypeError):

@@ -23,7 +23,7 @@ from weir.storage.open import beside
 from weir.supervisor import leftovers
 from weir.supervisor.inbox import Desk, Requests
 from weir.supervisor.journal import JobJournal
-from weir.supervisor.output import OutputFile
+from weir.supervisor.process import OutputFile
 
 
 class Home:

@@ -105,7 +105,7 @@ class JobJournal:
                 attempt,
                 kind,
                 query,
-                json.dumps(body_without_secrets(body), default=_text),
+                json.dumps(body_without_secrets(body), default=lambda value: without_secrets(str(value))),
             ),
         )
         if alone:  # after the insert: the newest number is never free, so that none is given twice
@@ -255,7 +255,3 @@ def _move_aside(path: Path, clock: Clock) -> Path:
 
 def _number(value: object) -> float:
     return float(value) if isinstance(value, (int, float)) else 0.0
-
-
-def _text(value: object) -> str:
-    return without_secrets(str(value))

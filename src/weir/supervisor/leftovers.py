@@ -30,15 +30,15 @@ from weir.storage import generation as generations
 from weir.storage.open import beside, is_local
 
 _SHAPES_KEPT = 20
-"""The shapes of so many starts stay in any case."""
+"""The shapes of this many starts stay in any case."""
 _ANSWER_SECONDS = 86400.0
-"""So old is an answer that nobody has fetched when nobody will."""
+"""After this time nobody will fetch an answer any more."""
 _ATTEMPT = re.compile(r"(\d+)\.(?:json|beat)", re.ASCII)
 _LOG = re.compile(r"driver-(\d+)\.log(?:\.\d+)?")
 
 
 @dataclass(frozen=True)
-class Leftover:
+class JobLeftover:
     """Something that may go."""
 
     kind: str
@@ -50,7 +50,7 @@ class Leftover:
     """Its key in the store; "" for a file or folder beside it."""
 
 
-def leftovers(dir: str, job: JobName, settings: Settings, clock: Clock) -> list[Leftover]:
+def leftovers(dir: str, job: JobName, settings: Settings, clock: Clock) -> list[JobLeftover]:
     """What would go now; nothing is touched. Also the scratch directories of drivers that have ended."""
     store = open_store(dir)
     found = [
@@ -63,10 +63,10 @@ def leftovers(dir: str, job: JobName, settings: Settings, clock: Clock) -> list[
         if manifests is not None:
             found += _shapes(store, job, manifests)
             found += _generations(store, job, manifests, settings.history_retain_generations)
-    return [*found, *(Leftover("scratch", str(one.path), one.bytes) for one in scratch.leftovers())]
+    return [*found, *(JobLeftover("scratch", str(one.path), one.bytes) for one in scratch.leftovers())]
 
 
-def delete(dir: str, found: Iterable[Leftover]) -> None:
+def delete(dir: str, found: Iterable[JobLeftover]) -> None:
     """Delete them. Safe to repeat, and to be killed in."""
     store = open_store(dir)
     for one in found:
@@ -91,7 +91,7 @@ def delete_beside(dir: str, job: JobName, settings: Settings, clock: Clock) -> N
     threading.Thread(target=work, name="weir-leftovers", daemon=True).start()
 
 
-def _logs(folder: Path, settings: Settings, clock: Clock) -> Iterator[Leftover]:
+def _logs(folder: Path, settings: Settings, clock: Clock) -> Iterator[JobLeftover]:
     """The output of old attempts, with its older parts."""
     parts: dict[int, list[Path]] = {}
     with suppress(FileNotFoundError):
@@ -103,10 +103,10 @@ def _logs(folder: Path, settings: Settings, clock: Clock) -> Iterator[Leftover]:
         ages = [now - about.st_mtime for about in map(_stat, parts[number]) if about]
         old = timedelta(seconds=max(0.0, min(ages, default=0.0)))
         if newer and not settings.history_retain_logs.covers(newer, old):
-            yield from (Leftover("log", str(file), _bytes(file)) for file in sorted(parts[number]))
+            yield from (JobLeftover("log", str(file), _bytes(file)) for file in sorted(parts[number]))
 
 
-def _attempts(store: Store, job: JobName, kept: int) -> Iterator[Leftover]:
+def _attempts(store: Store, job: JobName, kept: int) -> Iterator[JobLeftover]:
     """Records and beats of old attempts, the oldest first: see `AttemptLock.beat`."""
     keys: dict[int, list[str]] = {}
     for key in store.list(paths.attempts(job)):
@@ -114,16 +114,16 @@ def _attempts(store: Store, job: JobName, kept: int) -> Iterator[Leftover]:
             keys.setdefault(int(match[1]), []).append(key)
     for number in sorted(keys)[:-kept]:
         # the beat first: a record without a beat is of somebody who never wrote one
-        yield from (Leftover("attempt", key, None, key) for key in sorted(keys[number]))
+        yield from (JobLeftover("attempt", key, None, key) for key in sorted(keys[number]))
 
 
-def _answers(folder: Path) -> Iterator[Leftover]:
+def _answers(folder: Path) -> Iterator[JobLeftover]:
     """Answers that nobody has fetched."""
     now = time.time()
     for file in sorted(folder.glob("*.answer")):
         about = _stat(file)
         if about and now - about.st_mtime > _ANSWER_SECONDS:
-            yield Leftover("answer", str(file), about.st_size)
+            yield JobLeftover("answer", str(file), about.st_size)
 
 
 def _manifests(store: Store, job: JobName) -> list[Manifest] | None:
@@ -137,7 +137,7 @@ def _manifests(store: Store, job: JobName) -> list[Manifest] | None:
     return found
 
 
-def _shapes(store: Store, job: JobName, manifests: list[Manifest]) -> Iterator[Leftover]:
+def _shapes(store: Store, job: JobName, manifests: list[Manifest]) -> Iterator[JobLeftover]:
     """Shapes of starts that no checkpoint is of, and that are not the last of any query."""
     root = files.folder_of(store)
     for generation in generations.numbers(store, job):
@@ -150,12 +150,12 @@ def _shapes(store: Store, job: JobName, manifests: list[Manifest]) -> Iterator[L
             start = folder / f"{number:06d}"
             names = set(_names(start))
             if number < first and names <= seen:
-                yield Leftover("shape", str(start), sum(_bytes(start / name) or 0 for name in names))
+                yield JobLeftover("shape", str(start), sum(_bytes(start / name) or 0 for name in names))
             seen |= names
 
 
-def _generations(store: Store, job: JobName, manifests: list[Manifest], kept: int) -> Iterator[Leftover]:
-    """The files of generations below the live one that no checkpoint is of; what tells of them stays."""
+def _generations(store: Store, job: JobName, manifests: list[Manifest], kept: int) -> Iterator[JobLeftover]:
+    """The files of generations below the live one that no checkpoint is of; their records stay."""
     root, live = files.folder_of(store), generations.live(store, job)
     needed = {Generation(one.generation) for one in manifests}
     if generations.opening(store, job) is not None:
@@ -166,7 +166,7 @@ def _generations(store: Store, job: JobName, manifests: list[Manifest], kept: in
             folder = root / paths.generation(job, number) / name
             if number not in needed and folder.is_dir():
                 size = sum(_bytes(folder / inner) or 0 for inner in files.below(folder))
-                yield Leftover("generation", str(folder), size)
+                yield JobLeftover("generation", str(folder), size)
 
 
 def _names(folder: Path) -> list[str]:

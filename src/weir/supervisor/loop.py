@@ -135,9 +135,9 @@ class Supervisor:
             self._requests.take()
             job.home.journal.flush()
         if driver is not None:
-            self._look_after(driver, now)
+            self._check_driver(driver, now)
 
-    def _look_after(self, driver: RunningDriver, now: float) -> None:
+    def _check_driver(self, driver: RunningDriver, now: float) -> None:
         job = self._job
         silent = now - driver.heard_at
         timeout = job.settings.heartbeat_timeout.total_seconds() if job.config else 0.0

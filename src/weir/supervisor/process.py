@@ -1,30 +1,36 @@
-"""The driver as a process: started in a group of its own, its output kept, ended as a whole.
+"""The processes with Spark that a supervisor or a command starts.
 
-The JVM is a child of the driver. A driver that is killed leaves it running for moments in which it
-could still commit; so the whole group is killed, and seen dead, before another driver starts.
+The driver of a job is started in a process group of its own, its output is kept, and the group is ended
+as one. The JVM is a child of the driver: a driver that is killed leaves it running for moments in which
+it could still commit. So the whole group is killed, and seen dead, before another driver starts.
+
+A child is asked one question: a JSON object goes in, one comes out.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from weir.link import Link
 from weir.protocol.messages import Message
+from weir.storage.files import write_all
 from weir.storage.scratch import Scratch
-from weir.supervisor.output import OutputFile
 from weir.text import Scrubber
 
 JOB_NAME = "WEIR_JOB_NAME"
-"""Tells a driver that its job is called otherwise than in its file."""
+"""Gives a driver another name for its job than the one in its file."""
 
 Heard = Callable[["Message | None"], None]
 """Called for each message, and once with None when the driver's end of the link is closed."""
@@ -126,6 +132,87 @@ class DriverProcess:
             self._output.write(data)
         elif data and sum(map(len, self._early)) < 2**20:
             self._early.append(data)
+
+
+class OutputFile:
+    """What the driver prints, without secrets, in files of bounded size: the newest, and a few older ones.
+
+    Nothing here raises for a file system that refuses (a full disk): what can't be kept is left out, and
+    the file says so once there is room again. Whoever prints must not wait, and no supervisor end, for that.
+    """
+
+    def __init__(self, path: Path, limit: int = 16 * 2**20, keep: int = 3) -> None:
+        self._path, self._limit, self._keep = path, limit, keep
+        self._lock = threading.Lock()
+        self._file: FileIO | None = None
+        self._left_out = 0
+        self.write(b"")  # so that the file is there, also for a driver that prints nothing
+
+    def write(self, data: bytes) -> None:
+        with self._lock:
+            try:
+                file = self._with_room_for(data)
+                if self._left_out:
+                    gap = f"weir: {self._left_out} bytes could not be kept here\n"
+                    write_all(file.fileno(), gap.encode())
+                    self._left_out = 0
+                write_all(file.fileno(), data)
+            except OSError:
+                self._left_out += len(data)
+
+    def close(self) -> None:
+        with self._lock, suppress(OSError):
+            if self._file is not None:
+                self._file.close()
+
+    def _with_room_for(self, data: bytes) -> FileIO:
+        if self._file is not None and self._file.tell() + len(data) > self._limit:
+            self._file.close()
+            self._file = None
+            for number in reversed(range(1, self._keep)):
+                with suppress(FileNotFoundError):
+                    os.replace(f"{self._path}.{number}", f"{self._path}.{number + 1}")
+            os.replace(self._path, f"{self._path}.1")
+        if self._file is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = FileIO(self._path, "a")
+        return self._file
+
+
+def ask_child(module: str, request: Mapping[str, Any], *arguments: str) -> tuple[dict[str, Any], str]:
+    """What `python -m MODULE RESULT ARGUMENTS` answers, `error` when it failed; and what it printed.
+
+    The request goes through standard input, where no list of processes shows what is in it, and the answer
+    comes in a file, because what Spark and its JVM print must not come in between. An error has `what`,
+    `why`, `hint`, `exit_code`, and `log` when what was printed should be shown.
+    """
+    with tempfile.TemporaryDirectory(prefix="weir-") as folder:
+        result, log = Path(folder) / "result.json", Path(folder) / "log"
+        command = [sys.executable, "-m", module, str(result), *arguments]
+        environment = os.environ | {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
+        scratch = Scratch.make()
+        given = json.dumps(request).encode()
+        try:
+            with log.open("wb") as output:
+                done = subprocess.run(
+                    command,
+                    input=given,
+                    stdout=output,
+                    stderr=output,
+                    env=environment | scratch.environment(),
+                    pass_fds=(scratch.handle,),
+                    check=False,
+                )
+        finally:
+            scratch.delete()
+        body: dict[str, Any] = json.loads(result.read_text()) if result.exists() else {}
+        printed = log.read_text(errors="replace")
+    if not body:
+        what = f"the process with Spark ended with exit code {done.returncode}"
+        body = {
+            "error": {"what": what, "why": "", "hint": "its output is above", "exit_code": 4, "log": True}
+        }
+    return body, printed
 
 
 def _members(group: int) -> bool:

@@ -1,7 +1,7 @@
 """How the queries of a job stand, as its supervisor knows: what the driver reported, and what was decided.
 
 Kept in the journal at every move, so that whoever looks sees it. A new driver begins with all of them as
-CREATED, those that had failed for good too.
+CREATED, also those that had failed for good.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class QueryStanding:
 
 
 class QueryStandings:
-    """The queries of a job by name. Called from one thread; `changed` is told after each move."""
+    """The queries of a job by name. Called from one thread; calls `changed` after each move."""
 
     def __init__(self, clock: Clock, changed: Callable[[Mapping[str, Any]], None]) -> None:
         self._clock = clock
@@ -59,12 +59,12 @@ class QueryStandings:
     def learn(self, names: Iterable[str]) -> None:
         """The graph is known: a new driver is about to start these."""
         self._found = {name: self._found.get(name) or self._fresh() for name in names}
-        self._tell()
+        self._report()
 
     def reset(self) -> None:
         """Their driver is gone."""
         self._found = {name: self._fresh() for name in self._found}
-        self._tell()
+        self._report()
 
     def moved(self, name: str, state: QueryState, run: int) -> None:
         """The driver is about to start a query, or lets it wait for its streams."""
@@ -87,7 +87,7 @@ class QueryStandings:
             self._move(name, QueryEvent.FAIL, failure=failure)
 
     def restarts(self, name: str, seconds: float) -> None:
-        """It starts again after so many seconds."""
+        """It starts again after this many seconds."""
         at = self._clock.now() + timedelta(seconds=seconds)
         self._keep(name, restart_at=at.isoformat())
 
@@ -101,7 +101,7 @@ class QueryStandings:
             self._move(name, QueryEvent.GIVE_UP, reason=reason)
 
     def event(self) -> JobEvent | None:
-        """What they say of the job together."""
+        """What follows for the job from all of them."""
         return job_event([one.state for one in self._found.values()])
 
     def same_cause(self, name: str, failure: Failure) -> bool:
@@ -131,11 +131,11 @@ class QueryStandings:
         after = move(f"query {name}", QUERY, before.state, event)
         kept = failure or (before.failure if event is QueryEvent.GIVE_UP else None)
         self._found[name] = QueryStanding(after, self._now(), run or before.run, failure=kept, reason=reason)
-        self._tell()
+        self._report()
 
     def _keep(self, name: str, *, restart_at: str = "", waits_for: str = "") -> None:
         self._found[name] = replace(self._found[name], restart_at=restart_at, waits_for=waits_for)
-        self._tell()
+        self._report()
 
     def _fresh(self) -> QueryStanding:
         return QueryStanding(QueryState.CREATED, self._now())
@@ -143,5 +143,5 @@ class QueryStandings:
     def _now(self) -> str:
         return self._clock.now().isoformat()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         self._changed({name: one.form() for name, one in self._found.items()})

@@ -2,7 +2,7 @@
 
 It begins with the last sign of life before a failure and ends with the first batch that commits
 after it. The parts are measured where they happen: the supervisor sees the failure and waits, the
-driver times its steps, Spark tells how long the first batch took to find its offsets and to load
+driver times its steps, Spark reports how long the first batch took to find its offsets and to load
 its state. What is left of the first batch is its own work: "first commit".
 """
 
@@ -84,7 +84,7 @@ class Recoveries:
         self._found: dict[str, Recovery] = {}
 
     def begin(self, query: str, cause: str, began_at: float) -> None:
-        """One of a driver takes the place of all; one of a query that is under way goes on."""
+        """One of a driver replaces all; one of a query that is under way continues."""
         if not query:
             self.clear()
         self._found.setdefault(query, Recovery(query, cause, began_at))

@@ -1,6 +1,6 @@
-"""What the supervisor tells: to the journal, and to whoever watches.
+"""What the supervisor reports: to the journal, and to whoever watches.
 
-Some of what a driver reports asks for no decision, only to be kept and shown: `tell` does that. A
+Some of what a driver reports asks for no decision, only to be kept and shown: `report` does that. A
 checkpoint that completed is no news for a terminal, where one a second would fill it; an abort is,
 unless the job is ended.
 """
@@ -70,7 +70,7 @@ class Reports:
         self.event("note", {"text": text})
         self.watcher.note(text)
 
-    def tell(self, message: m.Message) -> None:
+    def report(self, message: m.Message) -> None:
         """Keep and show a report that asks for no decision."""
         if isinstance(message, m.CheckpointBegun):
             self.event("checkpoint begun", asdict(message))

@@ -11,8 +11,8 @@ from weir.config import changed
 from weir.errors import WeirError, error_form
 from weir.protocol import messages as m
 from weir.protocol.decide import refusal
-from weir.supervisor.child import ask_child
 from weir.supervisor.inbox import Request
+from weir.supervisor.process import ask_child
 from weir.supervisor.restore import RestoreHandler
 from weir.supervisor.running_driver import RunningDriver
 from weir.supervisor.stop import begin_stop, cancel, take_stop_answer

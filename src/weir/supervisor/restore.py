@@ -44,11 +44,6 @@ class Restore:
     def wanted(self) -> RestoreRequest:
         return RestoreRequest.from_wire(self.request.arguments)
 
-    @property
-    def settings(self) -> dict[str, str]:
-        """The settings that the next driver must have, for state of the shape that was asked for."""
-        return self.wanted.settings
-
 
 @dataclass(frozen=True)
 class Intended:
@@ -89,12 +84,18 @@ def write_intention(
 ) -> None:
     """Step 1; returns at once, and calls `done` once, from another thread, whatever happens there."""
 
+    wanted = restore.wanted
+
     def work() -> None:
         try:
             generation = intend(
                 home.store,
                 home.job,
-                _completed(restore.wanted, settings),
+                # as a start with -s has it: state gets the shape that the job's settings ask for
+                wanted.shaped(
+                    wanted.parallelism or settings.parallelism_default,
+                    wanted.backend or settings.state_backend_type.value,
+                ),
                 clock=clock,
                 why=WHY,
                 savepoint_dir=settings.execution_checkpointing_savepoint_dir or "",
@@ -105,14 +106,6 @@ def write_intention(
             done(Intended(restore, generation))
 
     threading.Thread(target=work, name="weir-restore", daemon=True).start()
-
-
-def _completed(request: RestoreRequest, settings: Settings) -> RestoreRequest:
-    """As a start with -s has it: state gets the shape that the job's settings ask for."""
-    return request.shaped(
-        request.parallelism or settings.parallelism_default,
-        request.backend or settings.state_backend_type.value,
-    )
 
 
 class RestoreHandler:
@@ -150,7 +143,8 @@ class RestoreHandler:
         intended.restore.intended = True
         if job.state.ending:
             return
-        point, settings = intended.restore.wanted.point, intended.restore.settings
+        wanted = intended.restore.wanted
+        point, settings = wanted.point, wanted.settings  # those that state of the new shape needs
         before = self._underway.before if self._underway else job.inputs
         self._underway = RestoreUnderway(intended.outcome, before)
         job.inputs = replace(job.inputs, overrides={**job.inputs.overrides, **settings}, wanted=None)
@@ -158,7 +152,7 @@ class RestoreHandler:
         job.note(f"restore: the running batches finish and commit, then the job resumes from {point}")
         self._restarts.clear()
         job.recoveries.clear()
-        job.schedule.forget_queries()
+        job.schedule.restarts.clear()
         job.move(JobEvent.RESTORE)
         job.schedule.grant_at = now = job.clock.monotonic()
         if job.driver is not None and not job.driver.granted and settings:  # it was made ready without them

@@ -90,10 +90,6 @@ class Schedule:
         self._deploy_at = now + (delay if when_able else max(0.0, delay - _WARM_UP))
         self._when_able = when_able
 
-    def forget_queries(self) -> None:
-        """No query is started again by itself: all of them are, or none."""
-        self.restarts.clear()
-
     def cancel(self) -> None:
         """Nothing is started any more."""
         self._deploy_at = None

@@ -44,7 +44,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Crash:
-    """SIGKILL of the driver when the source is asked for what comes behind this; once over all attempts.
+    """SIGKILL of the driver when the source is asked for what comes after this; once over all attempts.
 
     Every batch before it has been committed by Spark by then. Only a driver of `weir run` is
     killed; in a notebook or a test of one process the query fails instead.
@@ -53,7 +53,7 @@ class Crash:
 
 @dataclass(frozen=True)
 class Pause:
-    """Nothing comes for so many seconds, or until a file exists; an attempt that dies starts it again."""
+    """Nothing comes for this many seconds, or until a file exists; an attempt that dies starts it again."""
 
     seconds: float = 0.0
     until: str = ""
@@ -61,11 +61,11 @@ class Pause:
 
 @dataclass(frozen=True)
 class EndOfInput:
-    """Nothing comes any more, whatever stands behind it.
+    """Nothing comes any more, whatever follows it in the script.
 
     A query with the trigger `{"availableNow": True}` ends here by itself, with everything before
     it committed; when all queries have ended the job is FINISHED. A query with another trigger
-    goes on and waits.
+    keeps waiting.
     """
 
 
@@ -114,7 +114,7 @@ class ScriptedSource:
 
 
 def write_script(path: str | Path, *steps: Step) -> None:
-    """Add steps to a script file; a job that reads it sees them at once, each of them whole."""
+    """Add steps to a script file; a job that reads it sees them at once, each of them complete."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = "".join(_line(step) for step in steps)
@@ -125,12 +125,13 @@ def write_script(path: str | Path, *steps: Step) -> None:
 def read_script(path: str | Path) -> list[Step]:
     """The steps of a script file, without a last line that is still being written."""
     with suppress(FileNotFoundError):
-        whole = Path(path).read_text(encoding="utf-8").rpartition("\n")[0]
-        return [_step(line) for line in whole.splitlines() if line]
+        complete = Path(path).read_text(encoding="utf-8").rpartition("\n")[0]
+        steps = [json.loads(line) for line in complete.splitlines() if line]
+        return [_KINDS[kind](**fields) for kind, fields in steps]
     return []
 
 
-class Position:
+class ScriptPosition:
     """Where a reader of a script stands, and what it does about the steps between batches."""
 
     def __init__(self, path: Path, driver: int) -> None:
@@ -142,7 +143,7 @@ class Position:
         """The query ends with the input: wait out the pauses, instead of coming back later."""
 
     def next(self, start: int) -> int:
-        """The number of steps that are used up behind the next batch, or `start` when there is none."""
+        """How many steps are used up after the next batch, or `start` when there is none."""
         while True:
             steps = read_script(self._path)
             for number in range(start, len(steps)):
@@ -211,11 +212,6 @@ def _line(step: Step) -> str:
     return json.dumps([type(step).__name__, asdict(step)], default=_plain) + "\n"
 
 
-def _step(line: str) -> Step:
-    kind, fields = json.loads(line)
-    return _KINDS[kind](**fields)
-
-
 def _plain(value: object) -> str:
     if isinstance(value, date | datetime):
         return value.isoformat()
@@ -232,7 +228,7 @@ class ScriptDataSource(DataSource):
         return FORMAT
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        position = Position(Path(self.options["path"]), int(self.options["driver"]))
+        position = ScriptPosition(Path(self.options["path"]), int(self.options["driver"]))
         return ScriptReader(position, schema, int(self.options["partitions"]))
 
 
@@ -250,7 +246,7 @@ class ScriptReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     `Rows`, whatever limit Spark gives.
     """
 
-    def __init__(self, position: Position, schema: StructType, partitions: int) -> None:
+    def __init__(self, position: ScriptPosition, schema: StructType, partitions: int) -> None:
         self._position = position
         self._columns = [_reading(field.dataType) for field in schema.fields]
         self._partitions = partitions

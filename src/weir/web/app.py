@@ -46,9 +46,9 @@ def application(site: Site, over: Callable[[], bool] = lambda: False) -> FastAPI
         app.include_router(routes, prefix=API)
 
     @app.get(f"{API}/version", responses=envelope.FAILURES)
-    def version() -> envelope.Answer[dict[str, str]]:
+    def version() -> envelope.DataAnswer[dict[str, str]]:
         """The versions of weir, Spark and Python that serve."""
-        return envelope.Answer(data=versions())
+        return envelope.DataAnswer(data=versions())
 
     @app.get(FIGURES, response_class=Response, include_in_schema=False)
     def prometheus() -> Response:

@@ -16,7 +16,7 @@ from weir.errors import BadRequestError, ExternalError, UserError, WeirError, er
 Data = TypeVar("Data")
 
 
-class Answer(BaseModel, Generic[Data]):
+class DataAnswer(BaseModel, Generic[Data]):
     """What was asked for."""
 
     data: Data
@@ -37,7 +37,7 @@ class Paged(BaseModel):
     page: Page
 
 
-class Words(BaseModel):
+class ErrorBody(BaseModel):
     """What happened, why, and what to do about it."""
 
     model_config = ConfigDict(json_schema_extra={"required": ["what", "why", "hint"]})
@@ -47,10 +47,10 @@ class Words(BaseModel):
     hint: str = ""
 
 
-class Failed(BaseModel):
+class ErrorAnswer(BaseModel):
     """What was asked for was not done."""
 
-    error: Words
+    error: ErrorBody
 
 
 _STATUS: tuple[tuple[type[WeirError], int], ...] = (
@@ -69,7 +69,7 @@ _STATUS: tuple[tuple[type[WeirError], int], ...] = (
     (ExternalError, 503),
 )
 FAILURES: dict[int | str, dict[str, Any]] = {
-    code: {"model": Failed} for code in (400, 401, 403, 404, 405, 409, 422, 503, 504)
+    code: {"model": ErrorAnswer} for code in (400, 401, 403, 404, 405, 409, 422, 503, 504)
 }
 """How every endpoint may fail; for its description."""
 
@@ -78,14 +78,14 @@ def status_of(error: WeirError) -> int:
     return next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
 
 
-def words(error: WeirError) -> Words:
+def words(error: WeirError) -> ErrorBody:
     """What is shown of an error; what was sent or printed may be in it, so without secrets."""
-    return Words(**error_form(error))
+    return ErrorBody(**error_form(error))
 
 
 def failed(error: WeirError, status: int | None = None) -> Response:
     """An error as an answer."""
-    body = Failed(error=words(error)).model_dump()
+    body = ErrorAnswer(error=words(error)).model_dump()
     headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, errors.NoTokenError) else None
     return JSONResponse(body, status or status_of(error), headers)
 

@@ -26,7 +26,7 @@ from weir.errors import BadRequestError, NoSupervisorError
 from weir.ids import query_name
 from weir.protocol.offsets import check_form
 from weir.restore.request import RestoreRequest, may_be_claimed
-from weir.web.envelope import FAILURES, Answer, failed
+from weir.web.envelope import FAILURES, DataAnswer, failed
 from weir.web.operations import FAILED, RUNNING, Operation
 from weir.web.rest_read import Job, Object, Objects
 from weir.web.sample import sample_of
@@ -227,11 +227,13 @@ def routes(site: Site) -> APIRouter:
         point = _point(want.point)
 
         def work(operation: Operation) -> Mapping[str, Any]:
-            _refuse_plan_of_a_file(site, job, point)
+            standing = site.look(job)
+            if standing.over:  # nobody is there to make it
+                todo = f"'weir plan {standing.file or 'FILE'} -s {point}' makes it"
+                raise NoSupervisorError(job=job, verb="plan", reason="it is not running", todo=todo)
             asked = caller(site, operation)
-            return running_job.plan(
-                asked, point=point, maps=want.maps, allow_dropped=want.allow_dropped
-            ).form()
+            made = running_job.plan(asked, point=point, maps=want.maps, allow_dropped=want.allow_dropped)
+            return made.form()
 
         return await begin(job, "plan", {**want.model_dump(), "point": point}, work, wait)
 
@@ -270,13 +272,13 @@ def routes(site: Site) -> APIRouter:
         """An operation: `status` is running, done or failed; then with `result` or `error`."""
         found = site.operations.get(id)
         await _waited(found, wait)
-        return JSONResponse(Answer(data=found.form()).model_dump())
+        return JSONResponse(DataAnswer(data=found.form()).model_dump())
 
     @api.get("/jobs/{job}/operations")
     def operations(job: Job) -> Objects:
         """The operations of this server, newest first."""
         site.look(job)
-        return Answer(data=[one.form() for one in reversed(site.operations.of(job))])
+        return DataAnswer(data=[one.form() for one in reversed(site.operations.of(job))])
 
     return api
 
@@ -290,14 +292,6 @@ def caller(site: Site, operation: Operation) -> Caller:
     return Caller(site.dir, operation.job, waiting=lambda: nullcontext(progress))
 
 
-def _refuse_plan_of_a_file(site: Site, job: str, point: str) -> None:
-    """Where nobody runs the job, `weir plan` makes the plan; raises `NoSupervisorError`."""
-    standing = site.look(job)
-    if standing.over:
-        todo = f"'weir plan {standing.file or 'FILE'} -s {point}' makes it"
-        raise NoSupervisorError(job=job, verb="plan", reason="it is not running", todo=todo)
-
-
 async def _waited(operation: Operation, seconds: float) -> None:
     """Wait for its end, for at most this long; other calls are answered meanwhile."""
     until = time.monotonic() + seconds
@@ -309,7 +303,7 @@ def _answer(operation: Operation) -> Response:
     if operation.status == FAILED and operation.error is not None:
         return failed(operation.error)
     return JSONResponse(
-        Answer(data=operation.form()).model_dump(), 202 if operation.status == RUNNING else 200
+        DataAnswer(data=operation.form()).model_dump(), 202 if operation.status == RUNNING else 200
     )
 
 
