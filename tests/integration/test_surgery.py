@@ -20,7 +20,8 @@ from tests.stateful import KINDS
 from weir.errors import SurgeryError
 from weir.ids import BatchId
 from weir.protocol.restore_plan import Overall, QueryPlan, RestorePlan
-from weir.savepoint.verdicts import Before, Options, plan
+from weir.savepoint.query_change import Before, Options
+from weir.savepoint.verdicts import plan
 from weir.spark import cut
 from weir.spark.defaults import Backend, state_defaults
 from weir.spark.frame_plan import planned

@@ -18,7 +18,7 @@ from weir.restore import plan as replan
 from weir.restore.plan import Shapes
 from weir.savepoint import about
 from weir.savepoint.about import JobSource, source_of
-from weir.savepoint.verdicts import Before
+from weir.savepoint.query_change import Before
 from weir.spark.checkpoint_files import QueryFiles
 
 SMALL, LARGE = ("where (v < 8)", "reads json /in"), ("where (v >= 8)", "reads json /in")

@@ -14,7 +14,8 @@ from weir.errors import BadMapError, BadOffsetsError
 from weir.protocol.offsets import FIRST, SourcePosition
 from weir.protocol.restore_plan import Overall, PartVerdict, PlanPart, RefusedSink, RestorePlan, text
 from weir.protocol.shape import Computed, PlannedSource, Shape
-from weir.savepoint.verdicts import Before, Options, plan
+from weir.savepoint.query_change import Before, Options
+from weir.savepoint.verdicts import plan
 
 SMALL, LARGE = ("where (v < 8)", "reads json /in"), ("where (v >= 8)", "reads json /in")
 HASHMAP = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"

@@ -23,7 +23,7 @@ class PartVerdict(str, Enum):
 
     KEPT = "kept"
     SET = "set"
-    """A source that goes on where the user says."""
+    """A source that resumes where the user says."""
     MOVED = "moved"
     RESCALED = "rescaled"
     CONVERTED = "converted"
@@ -54,8 +54,8 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class PlanPart(_Frozen):
-    """One piece of state, or a place for one."""
+class Piece(_Frozen):
+    """One piece of state, or a place for one, and where it is on both sides."""
 
     what: Literal["source", "operator", "sink"]
     old: int | None = None
@@ -64,6 +64,19 @@ class PlanPart(_Frozen):
     """Its number in the changed query; None where it is not there."""
     name: str = ""
     """For people."""
+    was: str = ""
+    """What a source was called, where it has another name now."""
+    of: str = ""
+    """The query of the savepoint that it comes from, where that is another one; `old` is its number there."""
+    folder: int | None = None
+    """The number of a source's folder `sources/N` in the changed query; None when not known."""
+    was_folder: int | None = None
+    """The same in the savepoint."""
+
+
+class PlanPart(Piece):
+    """A piece of state, and what becomes of it."""
+
     verdicts: tuple[PartVerdict, ...]
     why: str = ""
     todo: str = ""
@@ -72,21 +85,17 @@ class PlanPart(_Frozen):
     lost: tuple[str, ...] = ()
     """What of the state is given up."""
     end: str = ""
-    """Where a source goes on instead of its old position, as Spark writes it."""
-    was: str = ""
-    """What a source was called, where it has another name now."""
+    """Where a source resumes instead of its old position, as Spark writes it."""
     reshape: Reshape | None = None
     """What becomes of its values, where an aggregation keeps other columns."""
     rekey: Rekey | None = None
     """What becomes of its keys, where they have another order or other types."""
-    of: str = ""
-    """The query of the savepoint that it comes from, where that is another one; `old` is its number there."""
-    folder: int | None = None
-    """The number of a source's folder `sources/N` in the changed query; None when not known."""
-    was_folder: int | None = None
-    """The same in the savepoint."""
     certain: bool = False
     """Whether this is so whatever the texts say: Spark would take one thing for another, or refuse it."""
+
+    def refused(self, why: str, todo: str) -> PlanPart:
+        """The same part, which does not fit."""
+        return self.model_copy(update={"verdicts": (PartVerdict.INCOMPATIBLE,), "why": why, "todo": todo})
 
     @property
     def surely_changed(self) -> bool:
@@ -210,7 +219,7 @@ class QueryPlan(_Frozen):
 
 @dataclass(frozen=True)
 class RefusedSink:
-    """Why a sink can't go on, and what would help."""
+    """Why a sink can't continue, and what would help."""
 
     why: str
     todo: str
@@ -244,13 +253,12 @@ class RestorePlan(_Frozen):
         return EXIT_CODES[self.overall]
 
     def refusing(self, sinks: Mapping[str, RefusedSink]) -> RestorePlan:
-        """The same, where the sinks of these queries can't go on."""
+        """The same, where the sinks of these queries can't continue."""
 
         def judged(name: str, part: PlanPart) -> PlanPart:
             if part.what != "sink" or part.new is None or name not in sinks:
                 return part
-            why, todo = sinks[name].why, sinks[name].todo
-            return part.model_copy(update={"verdicts": (PartVerdict.INCOMPATIBLE,), "why": why, "todo": todo})
+            return part.refused(sinks[name].why, sinks[name].todo)
 
         return self.model_copy(
             update={

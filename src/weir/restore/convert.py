@@ -19,7 +19,7 @@ from weir.job.spec import QuerySpec
 from weir.protocol.offsets import SourcePosition
 from weir.protocol.restore_plan import PlanPart, QueryPlan, RestorePlan
 from weir.protocol.shape import Shape
-from weir.savepoint.verdicts import Before
+from weir.savepoint.query_change import Before
 from weir.spark.frame_plan import Planned
 from weir.spark.logs import PARTITIONS
 from weir.spark.planner import output_mode_of, refusal

@@ -28,7 +28,8 @@ from weir.restore.point import Point
 from weir.restore.request import RestoreRequest
 from weir.savepoint import about
 from weir.savepoint.about import JobSource, delivers, saved_sink
-from weir.savepoint.verdicts import Before, Options, plan
+from weir.savepoint.query_change import Before, Options
+from weir.savepoint.verdicts import plan
 from weir.sinks.function import FunctionSink
 from weir.sinks.kafka import KafkaSink
 from weir.spark import cut

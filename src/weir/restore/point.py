@@ -33,8 +33,8 @@ from weir.savepoint.catalogue import below as savepoints_below
 from weir.savepoint.catalogue import out_of_reach, recorded
 from weir.savepoint.manifest import MANIFEST, facts
 from weir.savepoint.place import SavepointPlace, lacks
+from weir.savepoint.query_change import Before
 from weir.savepoint.take import saved_queries
-from weir.savepoint.verdicts import Before
 from weir.storage import Store, files, open_store
 from weir.storage.generation import Origin
 from weir.storage.manifest import NEWER, NewerManifestError

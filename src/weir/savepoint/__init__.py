@@ -2,5 +2,6 @@
 
 `manifest.py` says what a savepoint consists of; `take.py` makes one, `write.py` and `object_store.py`
 write and delete one, `place.py` reads one wherever it is, `verify.py` compares all its files with the
-manifest, `catalogue.py` finds them. `verdicts.py` says what becomes of its state in a changed job.
+manifest, `catalogue.py` finds them. `verdicts.py` says what becomes of its state in a changed job,
+with `source_verdicts.py` and `operator_verdicts.py`.
 """

@@ -22,7 +22,7 @@ from weir.job.graph import Graph
 from weir.job.spec import QuerySpec
 from weir.protocol.shape import PlannedSource, Shape
 from weir.savepoint.manifest import SavedQuery, SavedSink, SavedSource
-from weir.savepoint.verdicts import Before
+from weir.savepoint.query_change import Before
 from weir.sinks import StagingSink
 from weir.sinks.user_state import UserStateSink
 from weir.spark.file_sink import described, log_of

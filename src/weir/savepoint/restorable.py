@@ -17,7 +17,8 @@ from weir.protocol.restore_plan import Overall, PartVerdict
 from weir.protocol.shape import Shape
 from weir.savepoint.about import before
 from weir.savepoint.manifest import Savepoint
-from weir.savepoint.verdicts import Options, plan
+from weir.savepoint.query_change import Options
+from weir.savepoint.verdicts import plan
 from weir.spark.logs import PARTITIONS, PROVIDER
 
 
