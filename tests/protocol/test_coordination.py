@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from weir.checkpoint.complete import manifest_of
-from weir.checkpoint.manifest import QueryCut
+from weir.checkpoint.manifest import Provenance, QueryCut
 from weir.errors import IllegalMoveError
 from weir.ids import BatchId, CheckpointId, QueryName
 from weir.protocol import checkpoint_facts as f
@@ -19,16 +19,16 @@ from weir.protocol.states import CheckpointState
 
 ROOT, READER = QueryName("root"), QueryName("reader")
 ONE = CheckpointId(1)
-ABOUT = {
-    "job": "job",
-    "weir": "0",
-    "spark": "4",
-    "lineage": "l",
-    "backend": "hashmap",
-    "generation": 1,
-    "attempt": 1,
-    "parallelism": 2,
-}
+MADE_BY = Provenance(
+    job="job",
+    weir="0",
+    spark="4",
+    lineage="l",
+    backend="hashmap",
+    generation=1,
+    attempt=1,
+    parallelism=2,
+)
 FLOW = Flow({ROOT: (), READER: (ROOT,)}, frozenset({ROOT}))
 
 
@@ -158,5 +158,5 @@ def test_a_query_that_reads_a_channel_twice_has_a_limit_for_its_faster_reader(al
     )
     assert underway.resumes(READER, ROOT) == slower
     cuts = {READER: QueryCut(batch=3, positions={ROOT: slower})}
-    made = manifest_of(underway, FLOW, cuts, {}, ABOUT, "later", 1.0)
+    made = manifest_of(underway, FLOW, cuts, {}, MADE_BY, "", "later", 1.0)
     assert made.queries[READER].set_back == wanted

@@ -6,7 +6,7 @@ are taken, and files deleted, by the threads of `Workers`; what they do for one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from weir import faults
 from weir.checkpoint.complete import completed, manifest_of
-from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
+from weir.checkpoint.manifest import ChannelCut, Manifest, Provenance, QueryCut
 from weir.checkpoint.records import Records
 from weir.checkpoint.retention import Retained
 from weir.checkpoint.snapshots import Snapshots
@@ -139,7 +139,7 @@ class Actions:
         workers: Workers,
         lease: Lease,
         outside: Outside,
-        about: Mapping[str, Any],
+        provenance: Provenance,
         clock: Clock,
     ) -> None:
         self.cuts = cuts
@@ -153,8 +153,7 @@ class Actions:
         """What is being kept, for each pending checkpoint and those that it has outlived."""
         self.holders: dict[int, Held] = {}
         """Who holds a checkpoint that is wished for, by number."""
-        self._about = about
-        """What every manifest of the job says."""
+        self._provenance = provenance
         self._clock = clock
 
     def carry_out(self, action: Action, state: CoordinationState) -> Iterable[Fact]:
@@ -288,7 +287,10 @@ class Actions:
         channels = {name: future.result() for name, future in work.channels.items()}
         seconds = one.since(self._clock.monotonic())
         at = self._clock.now().isoformat()
-        work.manifest = manifest_of(one, state.flow, queries, channels, self._about, at, seconds)
+        copied_to = self.snapshots.copied_to
+        work.manifest = manifest_of(
+            one, state.flow, queries, channels, self._provenance, copied_to, at, seconds
+        )
         return [f.Assembled(one.id, seconds, work.manifest.inconsistencies())]
 
     def _export(self, action: f.Export) -> Iterable[Fact]:

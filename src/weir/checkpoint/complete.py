@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
+from weir.checkpoint.manifest import ChannelCut, Manifest, Provenance, QueryCut
 from weir.ids import CheckpointId, QueryName
 from weir.protocol.checkpoint_state import Flow, Underway
 from weir.protocol.messages import CheckpointCompleted
@@ -16,13 +15,14 @@ def manifest_of(
     flow: Flow,
     queries: Mapping[QueryName, QueryCut],
     channels: Mapping[QueryName, ChannelCut],
-    about: Mapping[str, Any],
+    provenance: Provenance,
+    copied_to: str,
     completed_at: str,
     seconds: float,
 ) -> Manifest:
-    """The manifest of what was kept; `about` is what every manifest of the job says."""
+    """The manifest of what was kept; and copied `copied_to` some place besides."""
     return Manifest(
-        **about,
+        **provenance.common,
         id=one.id,
         alignment=one.alignment,
         full=one.full,
@@ -30,6 +30,7 @@ def manifest_of(
         begun_at=one.begun_at,
         completed_at=completed_at,
         seconds=seconds,
+        copied_to=copied_to,
         queries={name: _query_cut(one, flow, name, cut, channels.get(name)) for name, cut in queries.items()},
         channels=dict(channels),
     )

@@ -11,9 +11,8 @@ import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from weir.checkpoint import manifest as mf
 from weir.checkpoint.actions import LEFT_BEHIND, Actions, Held, Outside, Workers
-from weir.checkpoint.manifest import Manifest
+from weir.checkpoint.manifest import Manifest, Provenance
 from weir.checkpoint.records import Records
 from weir.checkpoint.retention import Retained
 from weir.checkpoint.snapshots import Snapshots
@@ -72,7 +71,7 @@ class Coordinator:
             Workers(len(vertices), self._wake),
             lease,
             outside,
-            mf.about(live.job, live.generation, lease.attempt, origin, spark, snapshots.copied_to),
+            Provenance.of(live.job, live.generation, lease.attempt, origin, spark),
             clock,
         )
         self._state = CoordinationState(cuts.flow, rules_of(settings), Triggers(clock.monotonic()))

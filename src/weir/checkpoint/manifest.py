@@ -89,33 +89,62 @@ class ChannelCut(_Part):
     """Seconds: pinning, copying. They are among those of the query that writes it, too."""
 
 
-class Manifest(manifest.Stored, _Frozen):
+class Provenance(_Frozen):
+    """Whose state a checkpoint or savepoint holds, and what has made it: the same for all of one attempt."""
+
+    job: manifest.Job
+    generation: _Number
+    attempt: Annotated[int, Field(ge=0, le=MAX_ATTEMPT)]
+    """What resumes from it must have a higher one, or channels and journals refuse it."""
+    lineage: str
+    backend: str
+    parallelism: int
+    spark: str
+    weir: str
+    owners: dict[str, str] = {}
+    """Queries that their sinks know by another name (`Origin.owners`)."""
+
+    @classmethod
+    def of(
+        cls, job: JobName, generation: Generation, attempt: Attempt, origin: Origin, spark: str
+    ) -> Provenance:
+        return cls(
+            job=job,
+            generation=generation,
+            attempt=attempt,
+            lineage=origin.lineage,
+            backend=origin.backend,
+            parallelism=origin.parallelism,
+            spark=spark,
+            weir=version("weir"),
+            owners=dict(origin.owners),
+        )
+
+    @property
+    def common(self) -> dict[str, Any]:
+        """These fields alone, for a manifest made of this one."""
+        return {name: getattr(self, name) for name in Provenance.model_fields}
+
+
+class Manifest(Provenance, manifest.Stored):  # the fields of the last base come first in the file
     """A completed checkpoint."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Annotated[int, Field(ge=1)] = manifest.FORMAT
     """1 for what an earlier weir wrote, which says nothing of it and has no checksum."""
     id: _Number
-    job: manifest.Job
-    generation: _Number
-    attempt: Annotated[int, Field(ge=0, le=MAX_ATTEMPT)]
     alignment: Alignment
     full: bool = False
     trigger: str
     begun_at: str
     completed_at: str
     seconds: float
-    lineage: str
-    backend: str
-    parallelism: int
-    spark: str
-    weir: str
     copied_to: str = ""
     """Where its files were copied to, besides the pins; a restore can come from there alone."""
     queries: dict[manifest.Query, QueryCut] = {}
     channels: dict[manifest.Query, ChannelCut] = {}
     """By the writing query."""
-    owners: dict[str, str] = {}
-    """See `Origin.owners`."""
 
     @model_validator(mode="after")
     def _names_its_own_files(self) -> Manifest:
@@ -155,24 +184,6 @@ class Manifest(manifest.Stored, _Frozen):
     def kept(self) -> Iterator[str]:
         """Where all its files are kept; nowhere those that are in the manifest itself."""
         return (self.kept_at(file) for file in self.files() if not file.within)
-
-
-def about(
-    job: JobName, generation: Generation, attempt: Attempt, origin: Origin, spark: str, copied_to: str
-) -> dict[str, Any]:
-    """What all manifests of one attempt say."""
-    return {
-        "job": job,
-        "generation": generation,
-        "attempt": attempt,
-        "lineage": origin.lineage,
-        "backend": origin.backend,
-        "parallelism": origin.parallelism,
-        "spark": spark,
-        "weir": version("weir"),
-        "copied_to": copied_to,
-        "owners": dict(origin.owners),
-    }
 
 
 def kept_at(path: str, id: CheckpointId, *, full: bool) -> str:

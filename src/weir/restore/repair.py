@@ -18,14 +18,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
 
 from weir.checkpoint import manifest as mf
-from weir.checkpoint.manifest import Manifest, QueryCut
+from weir.checkpoint.manifest import Manifest, Provenance, QueryCut
 from weir.checkpoint.pins import Pins
 from weir.clock import Clock
 from weir.errors import DamagedError, DamagedSavepointError, ExternalError, NotASavepointError
-from weir.ids import NO_BATCH, BatchId, CheckpointId, Generation, JobName, QueryName
+from weir.ids import NO_BATCH, Attempt, BatchId, CheckpointId, Generation, JobName, QueryName
 from weir.protocol.checkpoint import Alignment, last_id
 from weir.restore import damage
 from weir.restore.intent import intend
@@ -232,22 +231,16 @@ class _Live:
         retained = list(_retained(self._store, self._job))
         pins = Pins(self._store, self._job, self.generation, clock=clock)
         pins.seed(retained)
+        attempt = Attempt(max(numbers(self._store, paths.attempts(self._job)), default=0))
+        made = Provenance.of(self._job, self.generation, attempt, origin, origin.spark)
         manifest = Manifest(
+            **made.common,
             id=id,
-            job=self._job,
-            generation=self.generation,
-            attempt=self._attempt(),
             alignment=Alignment.ALIGNED,
             trigger=TRIGGER,
             begun_at=begun_at,
             completed_at=clock.now().isoformat(),
             seconds=0.0,
-            lineage=origin.lineage,
-            backend=origin.backend,
-            parallelism=origin.parallelism,
-            spark=origin.spark,
-            weir=version("weir"),
-            owners=dict(origin.owners),
             queries={name: self._cut(name, batch, id, pins, retained) for name, batch in whole.items()},
         )
         still()
@@ -288,9 +281,6 @@ class _Live:
     def _receives(self, name: str, batch: BatchId) -> bool:
         """Whether it reads a journal of weir's own, which keeps little of what was committed."""
         return batch == NO_BATCH or any('"source"' in line for line in self.offsets(name, batch))
-
-    def _attempt(self) -> int:
-        return max(numbers(self._store, paths.attempts(self._job)), default=0)
 
 
 def _retained(store: Store, job: JobName) -> Iterator[Manifest]:

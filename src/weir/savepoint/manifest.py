@@ -16,9 +16,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
+from weir.checkpoint.manifest import ChannelCut, Manifest, Provenance, QueryCut
 from weir.errors import NotASavepointError
-from weir.ids import MAX_ATTEMPT
 from weir.protocol.checkpoint import Alignment
 from weir.protocol.operators import Operator
 from weir.protocol.shape import Shape
@@ -108,10 +107,11 @@ class SavedChannel(_Frozen):
     """The writer's cut."""
 
 
-class Savepoint(manifest.Stored, _Frozen):
-    """A savepoint, whole."""
+class Savepoint(Provenance, manifest.Stored):
+    """A complete savepoint."""
 
-    job: manifest.Job
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
     id: int
     """The checkpoint that it is a copy of."""
     taken_at: str
@@ -124,20 +124,10 @@ class Savepoint(manifest.Stored, _Frozen):
     job_file: str
     job_version: str
     """The beginning of the SHA-256 of the job file; "" for a job without one."""
-    weir: str
-    spark: str
-    backend: str
-    parallelism: int
     alignment: str
-    lineage: str
-    generation: Annotated[int, Field(ge=0)]
-    attempt: Annotated[int, Field(ge=0, le=MAX_ATTEMPT)]
-    """Which took it: what goes on from it must have a higher one, or channels and journals refuse it."""
     queries: dict[manifest.Query, SavedQuery]
     channels: dict[manifest.Query, SavedChannel]
     files: tuple[SavedFile, ...]
-    owners: dict[str, str] = {}
-    """Queries that their sinks know by another name (`Origin.owners`)."""
 
     @model_validator(mode="after")
     def _names_its_own_files(self) -> Savepoint:
@@ -190,22 +180,15 @@ def decode(data: bytes, place: str) -> Savepoint:
 def facts(savepoint: Savepoint) -> Manifest:
     """What it consists of, as a checkpoint says it; its files are not among it."""
     return Manifest(
+        **savepoint.common,
+        format=savepoint.format,
         id=savepoint.id,
-        job=savepoint.job,
-        generation=savepoint.generation,
-        attempt=savepoint.attempt,
         alignment=Alignment(savepoint.alignment),
         full=True,
         trigger=savepoint.trigger,
         begun_at=savepoint.taken_at,
         completed_at=savepoint.taken_at,
         seconds=savepoint.seconds,
-        lineage=savepoint.lineage,
-        owners=savepoint.owners,
-        backend=savepoint.backend,
-        parallelism=savepoint.parallelism,
-        spark=savepoint.spark,
-        weir=savepoint.weir,
         queries={name: _cut(query) for name, query in savepoint.queries.items()},
         channels={
             name: ChannelCut(first=one.first, behind=one.behind, batch=one.batch)

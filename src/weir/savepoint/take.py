@@ -260,8 +260,8 @@ def _savepoint(
     store: Store, manifest: Manifest, facts: SavepointFacts, copied: tuple[SavedFile, ...], clock: Clock
 ) -> Savepoint:
     return Savepoint(
+        **manifest.common,
         format=FORMAT,
-        job=manifest.job,
         id=manifest.id,
         taken_at=manifest.completed_at,
         seconds=round(clock.monotonic() - facts.since, 3),
@@ -269,15 +269,7 @@ def _savepoint(
         trigger=facts.trigger,
         job_file=facts.job_file,
         job_version=facts.job_version,
-        weir=manifest.weir,
-        spark=manifest.spark,
-        backend=manifest.backend,
-        parallelism=manifest.parallelism,
         alignment=manifest.alignment.value,
-        lineage=manifest.lineage,
-        owners=manifest.owners,
-        generation=manifest.generation,
-        attempt=manifest.attempt,
         queries=saved_queries(store, manifest, facts.queries),
         channels={
             name: SavedChannel(first=cut.first, behind=cut.behind, batch=cut.batch)

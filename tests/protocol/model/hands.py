@@ -20,7 +20,7 @@ from weir.channel import log as channel_log
 from weir.channel.position import Mode, Status
 from weir.checkpoint import records, retention
 from weir.checkpoint.complete import manifest_of
-from weir.checkpoint.manifest import ChannelCut, File, Manifest, QueryCut
+from weir.checkpoint.manifest import ChannelCut, File, Manifest, Provenance, QueryCut
 from weir.checkpoint.trigger import Cuts
 from weir.checkpoint.vertex import Vertex, words_of
 from weir.clock import ManualClock
@@ -352,9 +352,18 @@ class Hands:
     def _assemble(self, one: Underway) -> Fact:
         self.driver.check()
         kept = self.kept[one.id]
-        about = {"job": JOB, "generation": 1, "attempt": self.driver.attempt, "lineage": "lineage"}
-        about |= {"backend": "rocksdb", "parallelism": 1, "spark": "4.3.0", "weir": "1"}
-        kept.manifest = manifest_of(one, self.state.flow, kept.queries, kept.channels, about, "", 0.0)
+        made_by = Provenance(
+            job=JOB,
+            generation=1,
+            attempt=self.driver.attempt,
+            lineage="lineage",
+            backend="rocksdb",
+            parallelism=1,
+            spark="4.3.0",
+            weir="1",
+        )
+        flow = self.state.flow
+        kept.manifest = manifest_of(one, flow, kept.queries, kept.channels, made_by, "", "", 0.0)
         return f.Assembled(one.id, 0.0, kept.manifest.inconsistencies())
 
     def _write_manifest(self, id: CheckpointId) -> Outcome:
