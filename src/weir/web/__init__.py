@@ -1,7 +1,7 @@
 """REST and pages over a storage: what its jobs do, have done, and can be asked for.
 
 envelope.py    the one form of an answer and the one form of an error
-guard.py       who may ask: token, host, same origin;  token.py  the token itself
+guard.py       who may ask: token, host, same origin;  token.py  the token itself;  login.py  its page
 site.py        what is served: the storage, the clock, the operations
 rest_read.py   REST, what can be seen;  rest_write.py  what can be asked for
 operations.py  what became of what was asked for

@@ -12,7 +12,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from weir.web import envelope, pages, stream
+from weir.web import envelope, login, pages, stream
 from weir.web import rest_read as reading
 from weir.web import rest_write as acting
 from weir.web.guard import FIGURES, Guard, Sessions
@@ -25,7 +25,7 @@ _THREADS = 8
 
 
 def application(site: Site, over: Callable[[], bool] = lambda: False) -> FastAPI:
-    """What is served, without the guard in front of it; `over` tells that the server is ending."""
+    """What is served, without the guard in front of it; `over`: whether the server is ending."""
 
     @asynccontextmanager
     async def bounded(_app: FastAPI) -> AsyncIterator[None]:
@@ -60,5 +60,5 @@ def application(site: Site, over: Callable[[], bool] = lambda: False) -> FastAPI
 
 def guarded(app: FastAPI, sessions: Sessions | None, address: str, open_figures: bool = False) -> ASGIApp:
     """The application with the guard in front of it; without sessions no token is asked for."""
-    pages.install_login(app, sessions)
+    login.install(app, sessions)
     return Guard(app, sessions, address, open_figures)

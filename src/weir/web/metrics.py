@@ -34,16 +34,12 @@ class _Collected(Collector):
             try:
                 for one in figures(self._site.dir, job, self._site.clock):
                     labelled = Figure(one.name, one.value, {JOB: job, **one.labels})
-                    samples[_figure_of(one.name)].append(labelled)
+                    figure, _, end = one.name.rpartition("_")  # a histogram has several samples
+                    part = figure in HISTOGRAMS and end in ("bucket", "sum", "count")
+                    samples[figure if part else one.name].append(labelled)
             except WeirError:
                 continue  # one that can't be read is left out, and not all of them
         return [_family(name, values) for name, values in samples.items() if values]
-
-
-def _figure_of(name: str) -> str:
-    """The figure that a sample belongs to: that of a histogram has several."""
-    figure, _, end = name.rpartition("_")
-    return figure if figure in HISTOGRAMS and end in ("bucket", "sum", "count") else name
 
 
 def _family(name: str, values: list[Figure]) -> Metric:

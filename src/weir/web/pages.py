@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2s
 from importlib.resources import files
 from typing import Annotated, Any
-from urllib.parse import parse_qs, quote
+from urllib.parse import quote
 
-from fastapi import FastAPI, Query, Request
+from fastapi import FastAPI, Query
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from weir.errors import WeirError
@@ -32,7 +32,6 @@ from weir.savepoint.catalogue import CatalogueEntry
 from weir.text import counted, lasting, number, seconds_since, size, took, when
 from weir.web import svg as drawing
 from weir.web.envelope import status_of, words
-from weir.web.guard import LOGIN, LOGOUT, SESSION_SECONDS, Sessions, cookie_name, cookie_of
 from weir.web.site import Site, versions
 
 TABS = ("overview", "checkpoints", "savepoints", "recoveries", "failures", "state", "log", "history")
@@ -42,10 +41,6 @@ HISTORY = (
 )
 """The kinds of events on the page of history; batches and checkpoints have their own."""
 _UNKNOWN = "-"
-_OWN_PAGE = re.compile(r"/(?!/)[\w./-]*", re.ASCII)
-"""Where a login may lead: never to another site ("//")."""
-_LONGEST = 4096
-"""How many bytes a form with a token may have."""
 _PAGE = 25
 _IN_PLACE = ("plan", "sample")
 """What these come to is shown where they were asked for."""
@@ -113,62 +108,6 @@ def install(app: FastAPI, site: Site) -> None:
         return pages.of(job, "history", lambda seen: pages.history(seen, before))
 
 
-def install_login(app: FastAPI, sessions: Sessions | None) -> None:
-    """The page that asks a browser for the token, and the way out; without a token there is none."""
-    if sessions is None:
-        return
-    app.state.guarded = True
-    environment = _environment()
-
-    def asked(reason: str = "") -> Response:
-        text = environment.get_template("login.html").render(reason=reason, guarded=False)
-        return HTMLResponse(text, 401 if reason else 200)
-
-    def entered(request: Request, page: str) -> Response:
-        answer = RedirectResponse(page, 303)
-        answer.set_cookie(
-            cookie_name(request.headers),
-            sessions.begin(),
-            httponly=True,
-            samesite="strict",
-            max_age=SESSION_SECONDS,
-        )
-        return answer
-
-    @app.get(LOGIN, response_class=HTMLResponse, include_in_schema=False)
-    def login(request: Request, code: str = "", page: str = "/") -> Response:
-        if not code:
-            return asked()
-        page = page if _OWN_PAGE.fullmatch(page) else "/"
-        if sessions.redeem(code):
-            return entered(request, page)
-        if sessions.knows(cookie_of(request.headers)):  # the link was opened again
-            return RedirectResponse(page, 303)
-        return asked("This link has been used or is too old.")
-
-    @app.post(LOGIN, response_class=HTMLResponse, include_in_schema=False)
-    async def enter(request: Request) -> Response:
-        given = (parse_qs(await _form(request)).get("token") or [""])[0].strip()
-        return entered(request, "/") if sessions.is_token(given) else asked("This is not the token.")
-
-    @app.post(LOGOUT, include_in_schema=False)
-    def leave(request: Request) -> Response:
-        sessions.end(cookie_of(request.headers))
-        answer = RedirectResponse(LOGIN, 303)
-        answer.delete_cookie(cookie_name(request.headers), httponly=True, samesite="strict")
-        return answer
-
-
-async def _form(request: Request) -> str:
-    """What a form sends; nothing when it is too long: who sends it is not known yet, and is kept nowhere."""
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > _LONGEST:
-            return ""
-    return body.decode("utf-8", "replace")
-
-
 class Pages:
     """The pages of a site. Its methods are called from any thread."""
 
@@ -176,7 +115,7 @@ class Pages:
         """`guarded`: whether there is a session that one could log out of."""
         self._site = site
         self._guarded = guarded
-        self._environment = _environment()
+        self._environment = templates()
 
     def jobs(self) -> Response:
         """Every job of the storage: those that somebody works on first."""
@@ -188,7 +127,12 @@ class Pages:
         """A page about one job, or the page that says why there is none."""
         try:
             seen = report(self._site.dir, job, self._site.clock, recoveries=1)
-            about = {**self._row(seen), **self._header(seen.job.name)}
+            name = seen.job.name
+            about = {
+                **self._row(seen),
+                "savepoint_dir": self._site.savepoint_dir(name) or "",
+                "operations": self._operations(name),
+            }
             return self._page(f"{template or tab}.html", tab=tab, tabs=TABS, **about, **content(seen))
         except WeirError as error:
             return self._page("error.html", status_of(error), error=words(error))
@@ -199,6 +143,8 @@ class Pages:
         queries = measures.queries(dir, name, clock, _POINTS)
         newest = checkpoints.newest(dir, name, clock, 3)
         down = seen.job.state == LOST or measures.down(seen.job)
+        author = {one["query"]: one["reads"][0] for one in found if len(one["reads"]) == 1}
+        unread = measures.unread(queries, author)
         return {
             "drawing": drawing.graph(found, down=down),
             "down": down,
@@ -208,7 +154,9 @@ class Pages:
             "state_bytes": sum(one["state_bytes"] or 0 for one in found),
             "batch_chart": _batch_chart(queries, "seconds", "s") | self._events(seen),
             "rows_chart": _batch_chart(queries, "rows", "rows") | self._events(seen),
-            "lag_charts": self._lag_charts(seen, found, queries),
+            "lag_charts": [
+                (unit, _chart(lines, "rows") | self._events(seen)) for unit, lines in unread.items()
+            ],
             "pending": [one for one in newest if one.status is CheckpointState.PENDING],
             "notes": self._kept(name, "note", "state", limit=12)[::-1],
         }
@@ -220,7 +168,10 @@ class Pages:
         longest = max((one.seconds or 0 for one in shown), default=0) or 1.0
         summary = measures.checkpoints(self._site.dir, name)
         return {
-            "rows": [_timeline(one, longest) for one in reversed(shown)],
+            "rows": [
+                {**vars(one), "status": one.status.value, "lanes": _lanes(one, longest)}
+                for one in reversed(shown)
+            ],
             "before": before,
             "older": shown[0].id if len(found) > _PAGE else None,
             "total": events.begun(self._site.dir, name),
@@ -245,6 +196,8 @@ class Pages:
     def checkpoint(self, seen: JobReport, id: int) -> dict[str, Any]:
         name = seen.job.name
         one = checkpoints.one(self._site.dir, name, self._site.clock, id)
+        queries = measures.graph(self._site.dir, name, self._site.clock)["queries"]
+        delivering = [query["sink"] for query in queries if query["sink"] and not query["channel"]]
         return {
             "one": forms.checkpoint(one),
             "status": one.status.value,
@@ -253,7 +206,7 @@ class Pages:
             "lanes": _lanes(one, max((_length(body) for body in one.queries.values()), default=0)),
             "phases": PHASES,
             "now_at": _now_at(seen),
-            "rewindable": self._rewindable(name),
+            "rewindable": all(sink.get("rewindable") for sink in delivering),
         }
 
     def savepoints(self, seen: JobReport) -> dict[str, Any]:
@@ -316,13 +269,8 @@ class Pages:
         found = self._kept(seen.job.name, *kinds, limit=limit + 1, before=before)[::-1]
         return found[:limit], found[limit - 1].id if len(found) > limit else None
 
-    def _rewindable(self, job: str) -> bool:
-        """Whether all that the job delivers can be rewound."""
-        found = measures.graph(self._site.dir, job, self._site.clock)["queries"]
-        return all(one["sink"].get("rewindable") for one in found if one["sink"] and not one["channel"])
-
     def _row(self, seen: JobReport) -> dict[str, Any]:
-        """What every page says of a job."""
+        """What every page shows of a job."""
         dir, clock, name = self._site.dir, self._site.clock, seen.job.name
         queries = [one for one in measures.queries(dir, name, clock, _SPARK) if one.last]
         slowest = max(queries, key=lambda one: float(one.batches[-1]["seconds"]), default=None)
@@ -333,18 +281,6 @@ class Pages:
             "spark": drawing.sparkline(course, _seconds),
             "lag": _lag(queries),
         }
-
-    def _header(self, job: str) -> dict[str, Any]:
-        """What the header of each page of a job needs for its actions."""
-        return {"savepoint_dir": self._site.savepoint_dir(job) or "", "operations": self._operations(job)}
-
-    def _lag_charts(
-        self, seen: JobReport, graph: Sequence[Mapping[str, Any]], queries: Sequence[measures.Query]
-    ) -> list[tuple[str, dict[str, Any]]]:
-        """A chart of unread input for each unit; none while no source reports any."""
-        author = {one["query"]: one["reads"][0] for one in graph if len(one["reads"]) == 1}
-        lines = measures.unread(queries, author)
-        return [(unit, _chart(of, "rows") | self._events(seen)) for unit, of in lines.items()]
 
     def _events(self, seen: JobReport) -> dict[str, Any]:
         """What a chart shows beside its lines: when the job was down, and checkpoints that were aborted."""
@@ -391,7 +327,7 @@ def _said(verb: str, result: Mapping[str, Any]) -> str:
 
 
 def _lag(queries: Sequence[measures.Query]) -> str:
-    """The worst of all queries, in words; nothing when none tells."""
+    """The worst of all queries, in words; nothing when none reports it."""
     behind = [one.behind for one in queries if one.behind is not None and one.behind["count"]]
     marks = [one.watermark_lag for one in queries if one.watermark_lag is not None]
     if behind:
@@ -408,10 +344,6 @@ def _spreads(summary: Mapping[str, Any]) -> list[tuple[str, str, dict[str, float
         for phase in PHASES
         if all.get(phase) and all[phase]["max"] >= _NOTHING
     ]
-
-
-def _timeline(one: checkpoints.Checkpoint, longest: float) -> dict[str, Any]:
-    return {**vars(one), "status": one.status.value, "lanes": _lanes(one, longest)}
 
 
 def _lanes(one: checkpoints.Checkpoint, total: float) -> list[dict[str, Any]]:
@@ -468,7 +400,8 @@ def _seconds(value: float | None) -> str:
     return _UNKNOWN if value is None else took(value)
 
 
-def _environment() -> Environment:
+def templates() -> Environment:
+    """The templates of all pages, with the forms that numbers and times have in them."""
     environment = Environment(
         loader=PackageLoader("weir.web"),
         autoescape=True,

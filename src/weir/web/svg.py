@@ -184,9 +184,9 @@ def _box(node: Node) -> Markup:
     )
     for row, line in enumerate(node.lines):
         place = 42 + 18 * row if query else 40
-        text += Markup('<text class="line" x="{}" y="{}">{}</text>').format(
-            _PAD, place, (_short_front if node.kind == "sink" else _short)(line, room / _LINE)
-        )
+        # of a sink's path the end is kept: the folder's name
+        shown = _short(line[::-1], room / _LINE)[::-1] if node.kind == "sink" else _short(line, room / _LINE)
+        text += Markup('<text class="line" x="{}" y="{}">{}</text>').format(_PAD, place, shown)
     whole = "\n".join([node.title, *node.lines])
     return Markup(
         '<g class="node {}" transform="translate({} {})"><title>{}</title>'
@@ -215,11 +215,6 @@ def _short(text: str, room: float) -> str:
     return shown.rstrip() + "…"
 
 
-def _short_front(text: str, room: float) -> str:
-    """The same, but its end is kept: of a path, the folder's name."""
-    return _short(text[::-1], room)[::-1]
-
-
 def _width(letter: str) -> float:
     """Of a letter, in its height."""
     if letter in _THIN:
@@ -228,7 +223,7 @@ def _width(letter: str) -> float:
 
 
 def bars(parts: Sequence[tuple[str, float]], total: float | None = None, kind: str = "phase") -> Markup:
-    """Parts one behind the other on one line; `total` is the whole width, by default all of them."""
+    """Parts one after the other on one line; `total` is the full width, by default all of them."""
     whole = total or sum(seconds for _, seconds in parts) or 1.0
     drawn, x = [], 0.0
     for name, seconds in parts:
@@ -259,7 +254,7 @@ def steps(parts: Sequence[tuple[str, float]]) -> list[tuple[str, float, Markup]]
 
 
 def sparkline(values: Sequence[float], words: Callable[[float], str]) -> Markup:
-    """A line without axes; its title says the last and the highest value."""
+    """A line without axes; its title has the last and the highest value."""
     if len(values) < 2:
         return Markup("")
     top = max(values) or 1.0
