@@ -86,9 +86,6 @@ class DriverProcess:
             output.write(data)
         self._early.clear()
 
-    def last_words(self) -> str:
-        """What was printed before there was a place to keep it."""
-        return b"".join(self._early).decode(errors="replace")
 
     def wait(self, seconds: float) -> int | None:
         """The exit code, or None when it still runs after that."""

@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -27,7 +27,7 @@ from weir.ids import query_name
 from weir.protocol.offsets import check_form
 from weir.restore.request import RestoreRequest, may_be_claimed
 from weir.web.envelope import FAILURES, DataAnswer, failed
-from weir.web.operations import FAILED, RUNNING, Operation
+from weir.web.operations import FAILED, RUNNING, Operation, Work
 from weir.web.rest_read import Job, Object, Objects
 from weir.web.sample import sample_of
 from weir.web.site import Site
@@ -113,7 +113,12 @@ class OneSavepoint(_Wish):
     path: str = Field(max_length=4096, description="its path, as the catalogue has it")
 
 
-Doing = Callable[[Operation], Mapping[str, Any]]
+class Shown(Protocol):
+    """A result of a verb."""
+
+    def form(self) -> dict[str, Any]: ...
+
+
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     **FAILURES,
     202: {"model": Object, "description": "under way"},
@@ -128,7 +133,7 @@ def routes(site: Site) -> APIRouter:
         job: str,
         verb: str,
         arguments: Mapping[str, Any],
-        work: Doing,
+        work: Work,
         wait: float,
         check: Callable[[], object] = lambda: None,
     ) -> Response:
@@ -141,41 +146,46 @@ def routes(site: Site) -> APIRouter:
         await _waited(operation, wait)
         return _answer(operation)
 
+    async def ask(
+        job: str, verb: str, arguments: Mapping[str, Any], asked: Callable[[Caller], Shown], wait: float
+    ) -> Response:
+        """Begin one that asks the job."""
+        return await begin(job, verb, arguments, lambda one: asked(caller(site, one)).form(), wait)
+
     @api.post("/jobs/{job}/checkpoints", response_model=Object)
     async def checkpoint(job: Job, want: WantCheckpoint, wait: Wait = 0) -> Response:
         """Take a checkpoint now; the job keeps running. An abort is a failure, with its reason."""
-
-        def work(operation: Operation) -> Mapping[str, Any]:
-            return running_job.checkpoint(caller(site, operation), full=want.full).form()
-
-        return await begin(job, "checkpoint", want.model_dump(), work, wait)
+        return await ask(
+            job,
+            "checkpoint",
+            want.model_dump(),
+            lambda asked: running_job.checkpoint(asked, full=want.full),
+            wait,
+        )
 
     @api.patch("/jobs/{job}/checkpoints/config", response_model=Object)
     async def configure(job: Job, want: WantSettings, wait: Wait = 30) -> Response:
         """Change settings of the running job; they hold until its supervisor ends."""
         changed(Settings(), want.settings)
-
-        def work(operation: Operation) -> Mapping[str, Any]:
-            return running_job.configure(caller(site, operation), want.settings).form()
-
-        return await begin(job, "configure", want.model_dump(), work, wait)
+        return await ask(
+            job,
+            "configure",
+            want.model_dump(),
+            lambda asked: running_job.configure(asked, want.settings),
+            wait,
+        )
 
     @api.post("/jobs/{job}/savepoints", response_model=Object)
     async def savepoint(job: Job, want: WantSavepoint, wait: Wait = 0) -> Response:
         """Take a savepoint; the job keeps running."""
         path = _place(want.path)
-
-        def work(operation: Operation) -> Mapping[str, Any]:
-            return running_job.savepoint(caller(site, operation), path=path).form()
-
-        return await begin(job, "savepoint", {"path": path}, work, wait)
+        return await ask(
+            job, "savepoint", {"path": path}, lambda asked: running_job.savepoint(asked, path=path), wait
+        )
 
     @api.post("/jobs/{job}/savepoints/verify", response_model=Object)
     async def verify(job: Job, which: OneSavepoint, wait: Wait = 0) -> Response:
         """Check every file of a savepoint against its manifest; the result is in `whole` and `damage`."""
-
-        def known() -> object:
-            return site.savepoint(job, which.path)
 
         def work(operation: Operation) -> Mapping[str, Any]:
             def progress(done: int, total: int) -> None:
@@ -183,19 +193,21 @@ def routes(site: Site) -> APIRouter:
 
             return savepoints.verify(site.savepoint(job, which.path).place, progress).form()
 
-        return await begin(job, "verify", which.model_dump(), work, wait, known)
+        return await begin(
+            job, "verify", which.model_dump(), work, wait, lambda: site.savepoint(job, which.path)
+        )
 
     @api.post("/jobs/{job}/savepoints/dispose", response_model=Object)
     async def dispose(job: Job, which: OneSavepoint, wait: Wait = 30) -> Response:
         """Delete a savepoint, intact or damaged."""
-
-        def known() -> object:
-            return site.savepoint(job, which.path)
-
-        def work(_operation: Operation) -> Mapping[str, Any]:
-            return savepoints.dispose(site.savepoint(job, which.path).place).form()
-
-        return await begin(job, "dispose", which.model_dump(), work, wait, known)
+        return await begin(
+            job,
+            "dispose",
+            which.model_dump(),
+            lambda _: savepoints.dispose(site.savepoint(job, which.path).place).form(),
+            wait,
+            lambda: site.savepoint(job, which.path),
+        )
 
     @api.post("/jobs/{job}/restore", response_model=Object)
     async def restore(job: Job, want: WantRestore, wait: Wait = 0) -> Response:
@@ -214,58 +226,56 @@ def routes(site: Site) -> APIRouter:
             offsets=want.offsets,
             claim=want.claim,
         )
-
-        def work(operation: Operation) -> Mapping[str, Any]:
-            place = site.savepoint_dir(job) or ""
-            return restores.restore(caller(site, operation), wanted, savepoint_dir=place).form()
-
-        return await begin(job, "restore", wanted.to_wire(), work, wait)
+        return await ask(
+            job,
+            "restore",
+            wanted.to_wire(),
+            lambda asked: restores.restore(asked, wanted, savepoint_dir=site.savepoint_dir(job) or ""),
+            wait,
+        )
 
     @api.post("/jobs/{job}/plan", response_model=Object)
     async def plan(job: Job, want: WantPlan, wait: Wait = 0) -> Response:
         """What would become of each source, operator and sink; changes nothing. `code` 0: it fits."""
         point = _point(want.point)
 
-        def work(operation: Operation) -> Mapping[str, Any]:
+        def work(asked: Caller) -> Shown:
             standing = site.look(job)
             if standing.over:  # nobody is there to make it
                 todo = f"'weir plan {standing.file or 'FILE'} -s {point}' makes it"
                 raise NoSupervisorError(job=job, verb="plan", reason="it is not running", todo=todo)
-            asked = caller(site, operation)
-            made = running_job.plan(asked, point=point, maps=want.maps, allow_dropped=want.allow_dropped)
-            return made.form()
+            return running_job.plan(asked, point=point, maps=want.maps, allow_dropped=want.allow_dropped)
 
-        return await begin(job, "plan", {**want.model_dump(), "point": point}, work, wait)
+        return await ask(job, "plan", {**want.model_dump(), "point": point}, work, wait)
 
     @api.post("/jobs/{job}/state/sample", response_model=Object)
     async def sample(job: Job, want: WantSample, wait: Wait = 0) -> Response:
         """Some rows of an operator's state, as `weir state show` prints them; starts Spark to read them."""
         query_name(want.query)
-
-        def work(_operation: Operation) -> Mapping[str, Any]:
-            return sample_of(site.dir, job, want.query, want.operator, want.limit)
-
-        return await begin(job, "sample", want.model_dump(), work, wait)
+        return await begin(
+            job,
+            "sample",
+            want.model_dump(),
+            lambda _: sample_of(site.dir, job, want.query, want.operator, want.limit),
+            wait,
+        )
 
     @api.post("/jobs/{job}/stop", response_model=Object)
     async def stop(job: Job, want: WantStop, wait: Wait = 0) -> Response:
         """End the job for good, with a savepoint; when that fails, the job continues."""
         path = _place(want.path)
-
-        def work(operation: Operation) -> Mapping[str, Any]:
-            asked = caller(site, operation)
-            return running_job.stop(asked, savepoint=want.savepoint, path=path, drain=want.drain).form()
-
-        return await begin(job, "stop", {**want.model_dump(), "path": path}, work, wait)
+        return await ask(
+            job,
+            "stop",
+            {**want.model_dump(), "path": path},
+            lambda asked: running_job.stop(asked, savepoint=want.savepoint, path=path, drain=want.drain),
+            wait,
+        )
 
     @api.post("/jobs/{job}/cancel", response_model=Object)
     async def cancel(job: Job, wait: Wait = 0) -> Response:
         """End the job: the running batches finish and commit, and no new batch starts."""
-
-        def work(operation: Operation) -> Mapping[str, Any]:
-            return running_job.cancel(caller(site, operation)).form()
-
-        return await begin(job, "cancel", {}, work, wait)
+        return await ask(job, "cancel", {}, running_job.cancel, wait)
 
     @api.get("/operations/{id}", response_model=Object)
     async def operation(id: OperationId, wait: Wait = 0) -> Response:
