@@ -138,9 +138,10 @@ def _linked(verb: str) -> str:
 def _verb(verb: str) -> Iterator[str]:
     command = load(verb)
     text, _, example = command.help.replace("\b\n", "").partition("Example: ")
+    example = "\n".join(line.strip() for line in example.strip().splitlines())
     yield f"\n## weir {verb}\n"
     yield text.strip() + "\n"
-    yield f"```sh\n{example.strip()}\n```\n"
+    yield f"```sh\n{example}\n```\n"
     yield from _table(["", "meaning"], [_parameter(one) for one in command.params if one.name != "help"])
     yield f"\nWith `--json`: {JSON_FORMS[verb]}."
 

@@ -15,16 +15,16 @@
     |   |-- SinkMismatchError       output of another job, or ahead of this job's live files
     |   |-- SinkTakenError          output that the same job has written from another directory
     |   |-- TakeOverError           a take-over from another directory without a point to rewind to
-    |   |-- TopicError              a topic of Kafka's that a job can't use as it is
+    |   |-- TopicError              a Kafka topic that a job can't use as it is
     |   |-- RecordRefusedError      a record that Kafka does not take
     |   |-- FilesNotReadableError   a folder that holds no output of a files sink, or not for this reader
     |   |-- ChannelSchemaError      a stream whose channel holds rows of another schema
-    |   |-- CheckpointTooLargeError more than the checkpoint storage `memory` takes
+    |   |-- CheckpointTooLargeError a checkpoint larger than the storage `memory` takes
     |   |-- CopiesMismatchError     a copy-dir that holds the checkpoints of another life of the job
     |   |-- NoSuchCheckpointError   a checkpoint that is not there
     |   |   |-- LeftBehindError     a checkpoint or savepoint that the job was rewound past
     |   |   `-- NotListedError      one that was only to be looked at
-    |   |-- NotRewindableError      a restore needs output rewound that can't be
+    |   |-- NotRewindableError      a restore would have to rewind output that can't be rewound
     |   |-- RewindBegunError        a restore to a newer point than sinks are being rewound to
     |   |-- OtherInputError         a restore would read other lines in place of those that a savepoint holds
     |   |-- InputGoneError          a restore would need lines that a source's journal no longer has
@@ -93,7 +93,7 @@
         |-- LostStagingError        Spark committed a batch whose staged output is gone or damaged
         |-- LostSegmentError        a file of a channel is gone or damaged that a reader still needs
         |-- LostInputError          a source's journal is gone, or older than what a query has read
-        `-- LostRecordsError        a topic of Kafka's no longer has what a query resumes with
+        `-- LostRecordsError        a Kafka topic no longer has what a query resumes with
 
 Every error has fields, from which `what`, `why` and `hint` are made; the supervisor decides from
 `domain` and `retry`, never from a text. `hint` carries the exact command where there is one. The texts

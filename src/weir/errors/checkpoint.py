@@ -6,7 +6,7 @@ from weir.errors.base import ExternalError, InternalError, UserError
 
 
 class CheckpointTooLargeError(UserError):
-    """More than the checkpoint storage `memory` takes."""
+    """A checkpoint that is larger than the checkpoint storage `memory` takes."""
 
     what_form = "the checkpoint has at least {bytes} bytes, and storage 'memory' takes {limit} at most"
     why_form = "it keeps the content of every file in the manifest; it is meant for tests"

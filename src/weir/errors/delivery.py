@@ -29,7 +29,7 @@ class SinkTakenError(UserError):
 
 
 class TopicError(UserError):
-    """A topic of Kafka's that a job can't use as it is."""
+    """A Kafka topic that a job can't use as it is."""
 
     what_form = "topic {topic!r} can't be used"
     why_form = "{reason}"
@@ -63,7 +63,9 @@ class ChannelSchemaError(UserError):
 class InputGoneError(UserError):
     """A restore would need lines that the journal of a source no longer has; nothing was changed."""
 
-    what_form = "job {job!r} can't be restored from {point}: source {source!r} has lost the lines that follow"
+    what_form = (
+        "job {job!r} can't be restored from {point}: source {source!r} no longer has the lines that follow it"
+    )
     why_form = (
         "query {query!r} resumes with entry {entry}, and the journal {has}: it keeps only what "
         "the live files and the retained checkpoints need"
@@ -78,8 +80,12 @@ class InputGoneError(UserError):
 class InputFilesGoneError(UserError):
     """A restore would read files again that were deleted or moved away; nothing was changed."""
 
-    what_form = "job {job!r} can't be restored from {point}: {count} of the files that follow it are gone"
-    why_form = "query {query!r} has read {file} since then, and its rows would be rewound and could not be read again"
+    what_form = (
+        "job {job!r} can't be restored from {point}: {count} of the files that were read after it are gone"
+    )
+    why_form = (
+        "query {query!r} has read {file} since then, so its rows would be rewound and could not be read again"
+    )
     hint_form = (
         "put the files back where they were; or restore a newer point: 'weir checkpoints {job}' lists them;"
         " to lose their rows: weir restore {job} {point} --allow-non-restored-state"
@@ -181,7 +187,7 @@ class LostStagingError(InternalError):
     what_form = (
         "batch {batch} of query {query!r} was committed by Spark, but its staged output is gone from {path}"
     )
-    why_form = "somebody deleted or changed files of the sink, the disk lost them, or the ledger and the live files are not of one job"
+    why_form = "somebody deleted or changed files of the sink, the disk lost them, or the ledger and the live files belong to different jobs"
     hint_form = "restore the folder from a backup; weir stops rather than skip data"
 
 
@@ -217,14 +223,14 @@ class LostInputError(InternalError):
     """The journal of a source does not hold what a query resumes with."""
 
     what_form = "query {query!r} resumes with entry {entry} of source {source!r}, and {path} does not have it"
-    why_form = "somebody deleted files there, or the query was taken out of the job for a while: weir deletes only what every query of the job has read"
+    why_form = "somebody deleted files there, or the query was removed from the job for a while: weir deletes only what every query of the job has read"
     hint_form = "restore the folder, or give the query a new name to start with what is there; weir stops rather than skip data"
 
 
 class LostRecordsError(InternalError):
-    """A topic of Kafka's no longer has what a query resumes with."""
+    """A Kafka topic no longer has the records that a query resumes with."""
 
-    what_form = "a topic of Kafka's has lost records that the query resumes with"
+    what_form = "a Kafka topic no longer has the records that the query resumes with"
     why_form = "{reason}"
     hint_form = (
         "restore the records, or skip what is missing and continue: weir.sources.kafka(..., lost_data='skip')"

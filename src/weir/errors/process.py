@@ -1,4 +1,4 @@
-"""The processes of a job, what is asked of them, also by REST and the pages, and the storage under them."""
+"""The processes of a job and the storage under them, and what can be asked of them, by command or REST."""
 
 from __future__ import annotations
 

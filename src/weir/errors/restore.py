@@ -29,7 +29,7 @@ class TakeOverError(UserError):
 
 
 class NotRewindableError(UserError):
-    """A restore needs output rewound that can't be."""
+    """A restore would have to rewind output that can't be rewound."""
 
     what_form = "job {job!r} can't go back to {point}: query {query!r} has delivered more since"
     why_form = "its sink can't be rewound, so what follows the checkpoint would be delivered twice"
@@ -109,7 +109,7 @@ class StateRewriteError(InternalError):
 
     what_form = "the state of query {query!r} could not be rewritten"
     why_form = "{reason}"
-    hint_form = "nothing is lost: the state that it is made from is unchanged"
+    hint_form = "nothing is lost: the original state is unchanged"
 
 
 class SurgeryError(InternalError):
@@ -127,4 +127,4 @@ class StateDiffersError(InternalError):
         "the new state of operator {operator} of query {query!r}, store {store!r}, is not what it should be"
     )
     why_form = "{reason}"
-    hint_form = "nothing is lost: the state that it is made from is unchanged; please report this"
+    hint_form = "nothing is lost: the original state is unchanged; please report this"
