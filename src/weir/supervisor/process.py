@@ -86,7 +86,6 @@ class DriverProcess:
             output.write(data)
         self._early.clear()
 
-
     def wait(self, seconds: float) -> int | None:
         """The exit code, or None when it still runs after that."""
         try:
