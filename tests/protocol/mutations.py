@@ -500,8 +500,10 @@ def seconds_until_found(name: str, number: int, examples: int) -> float | None:
             machine.test_nobody_waits_for_a_checkpoint_whose_beginning_had_no_answer("two roots")
             for happens in (False, True):
                 machine.test_an_abort_without_an_answer_is_written_until_there_is_one(happens)
-            for graph in ("twice", "chain"):
-                machine.test_a_newer_checkpoint_that_completes_first_leaves_the_older_one_what_it_needs(graph)
+            for graph, slow in product(("twice", "chain"), (False, True)):
+                machine.test_a_newer_checkpoint_that_completes_first_leaves_the_older_one_what_it_needs(
+                    graph, slow
+                )
             for graph, aborted in product(("chain", "two roots", "deep"), ("", "expire newest")):
                 machine.test_a_barrier_that_two_checkpoints_share_holds_for_each_of_them(graph, aborted)
             for graph in ("chain", "two roots"):
@@ -518,8 +520,14 @@ def seconds_until_found(name: str, number: int, examples: int) -> float | None:
                 machine.test_a_reader_whose_other_channel_is_slow_is_cut_and_restored_at_the_barrier(
                     "L", mode, kept
                 )
-            for slow in ("L", "R"):
-                machine.test_a_channel_is_trimmed_to_where_its_slowest_reader_stands(slow)
+            for graph, mode in product(("chain", "two roots"), (Mode.ALIGNED, Mode.AT_LEAST_ONCE)):
+                machine.test_a_query_that_ends_right_after_it_was_looked_at_is_cut_at_the_barrier(graph, mode)
+            for graph in ("diamond", "deep"):
+                machine.test_an_unaligned_checkpoint_is_a_cut_while_everybody_works(graph)
+            for happens in (False, True):
+                machine.test_a_barrier_that_was_not_written_behind_its_segment_is_written_after_it(happens)
+            for reader in ("L", "R"):
+                machine.test_a_channel_is_trimmed_to_where_its_slowest_reader_stands(reader)
             for name in ("S", "M"):
                 machine.test_a_batch_that_a_sleeper_decides_while_its_successor_starts_comes_through_once(
                     name

@@ -122,9 +122,11 @@ class Checkpoints(RuleBasedStateMachine):
     @rule(
         turns=st.lists(st.integers(0, 4), min_size=2, max_size=6),
         fails=st.none() | st.tuples(slots, st.integers(0, 3)),
+        slow=st.booleans(),
     )
-    def two_in_flight(self, turns: list[int], fails: tuple[int, int] | None) -> None:
-        """Two checkpoints begin, one soon after the other."""
+    def two_in_flight(self, turns: list[int], fails: tuple[int, int] | None, slow: bool) -> None:
+        """Two checkpoints begin, one soon after the other; the second one may be kept first."""
+        self.world.slow = slow
         for _ in range(2):
             self.driver.ask("trigger")
             self.driver.coordinate(5)
@@ -135,6 +137,7 @@ class Checkpoints(RuleBasedStateMachine):
         for steps in turns:
             self.everybody("")
             self.driver.coordinate(steps)
+        self.world.slow = False
 
     @rule(
         busy=st.sets(slots, min_size=1),
@@ -587,13 +590,17 @@ def test_an_abort_without_an_answer_is_written_until_there_is_one(happens: bool)
     check_the_end(world, driver)
 
 
+@pytest.mark.parametrize("slow", [False, True])
 @pytest.mark.parametrize("graph", ["twice", "chain"])
-def test_a_newer_checkpoint_that_completes_first_leaves_the_older_one_what_it_needs(graph: str) -> None:
+def test_a_newer_checkpoint_that_completes_first_leaves_the_older_one_what_it_needs(
+    graph: str, slow: bool
+) -> None:
     """Whatever the coordinator looks at next when everybody has got to the barriers of both."""
     for steps in range(2, 24):
         world = World(GRAPHS[graph], Mode.ALIGNED)
         driver = Driver(world)
         driver.go_on(100)
+        world.slow = slow
         for step in range(steps):
             if step < 2:
                 driver.ask("trigger")
@@ -602,6 +609,9 @@ def test_a_newer_checkpoint_that_completes_first_leaves_the_older_one_what_it_ne
                 world.rows[root] += 1
                 driver.whole_batch(root)
         everybody_gets_ahead(world, driver, 3)
+        if slow and steps >= 12:
+            driver.coordinate(30)
+            assert world.completed() == [2] and driver.coordinator.state.pending.keys() == {1}
         check_the_end(world, driver)
 
 
@@ -796,6 +806,55 @@ def test_a_channel_is_trimmed_to_where_its_slowest_reader_stands(slow: str) -> N
         driver.ask("trigger")
         driver.coordinate(40)
     assert world.completed() == [6]
+    check_the_end(world, driver)
+
+
+@pytest.mark.parametrize("mode", [Mode.ALIGNED, Mode.AT_LEAST_ONCE])
+@pytest.mark.parametrize("graph", ["chain", "two roots"])
+def test_a_query_that_ends_right_after_it_was_looked_at_is_cut_at_the_barrier(graph: str, mode: Mode) -> None:
+    """It has passed the barrier by then."""
+    for steps in range(1, 7):
+        world = World(GRAPHS[graph], mode)
+        driver = Driver(world)
+        driver.go_on(100)
+        rows_for_everybody(world, driver, 1)
+        driver.ask("trigger")
+        driver.coordinate(6)
+        driver.ask("stands J")
+        driver.coordinate(steps)
+        rows_for_everybody(world, driver, 2)
+        settle(world, driver)
+        assert world.completed() == [1]
+        check_the_end(world, driver)
+
+
+@pytest.mark.parametrize("graph", ["diamond", "deep"])
+def test_an_unaligned_checkpoint_is_a_cut_while_everybody_works(graph: str) -> None:
+    world = World(GRAPHS[graph], Mode.UNALIGNED)
+    driver = Driver(world)
+    driver.go_on(100)
+    for _ in range(24):
+        driver.ask("trigger")
+        driver.coordinate(1)
+        rows_for_everybody(world, driver, 1)
+    assert world.completed()
+    check_the_end(world, driver)
+
+
+@pytest.mark.parametrize("happens", [False, True])
+def test_a_barrier_that_was_not_written_behind_its_segment_is_written_after_it(happens: bool) -> None:
+    """The commit of a query in the middle fails between the two, and is tried again."""
+    world = World(GRAPHS["chain"], Mode.ALIGNED)
+    driver = Driver(world)
+    driver.go_on(100)
+    rows_for_everybody(world, driver, 1)
+    driver.ask("trigger")
+    driver.coordinate(6)
+    (world.silences if happens else world.failures)["M"] = 1
+    rows_for_everybody(world, driver, 1)
+    assert not world.silences and not world.failures
+    settle(world, driver)
+    assert world.completed() == [1]
     check_the_end(world, driver)
 
 

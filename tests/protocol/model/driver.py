@@ -138,6 +138,7 @@ def quiet(world: World, driver: Driver | None = None) -> Driver:
     world.declines.clear()
     world.busy.clear()
     world.interrupt = world.meanwhile = None
+    world.slow = False
     driver = driver or Driver(world)
     driver.go_on(1000)
     if not driver.running:

@@ -125,6 +125,8 @@ class Hands:
         self.kept: dict[CheckpointId, Kept] = {}
         self.taken: list[Fact] = []
         """What was kept and is not reported yet."""
+        self.slow: list[f.TakeSnapshot | f.KeepChannel] = []
+        """What somebody is still about to keep."""
         self.late: list[f.SnapshotTaken] = []
         """Acks of snapshots that were still under way when their checkpoint ended."""
         self.steps = self._work()
@@ -227,18 +229,20 @@ class Hands:
                 entered = () if action.query in self.world.busy else [f.SegmentEntered(action.query, RUNNING)]
                 return [f.BatchPlanned(action.id, action.query, RUNNING), *entered]
             case f.SendBarrier() | f.CutHere() | f.CutAtBarrierOrHere():
+                if isinstance(action, f.CutAtBarrierOrHere):
+                    yield  # the query gets to the barrier, and past it, after the look
                 found = self._cut(action)
                 yield
                 return [found]
             case f.Look():
                 return (yield from self._look(action))
-            case f.TakeSnapshot():
-                self.taken.append(self._take_snapshot(action))
-                yield
-            case f.KeepChannel():
-                self.taken.append(self._keep_channel(action))
+            case f.TakeSnapshot() | f.KeepChannel():
+                self._keep(action)
                 yield
             case f.CollectSnapshots():
+                slow, self.slow = self.slow, []
+                for one in slow:
+                    self._keep(one)
                 taken, self.taken = self.taken, []
                 return taken
             case f.Assemble():
@@ -305,6 +309,17 @@ class Hands:
             yield
         return facts
 
+    def _keep(self, action: f.TakeSnapshot | f.KeepChannel) -> None:
+        """At once, or later where the storage is slow: a newer checkpoint may complete before."""
+        if action.id not in self.state.pending:
+            return
+        if self.world.slow and action.id == min(self.state.pending):
+            self.slow.append(action)
+        elif isinstance(action, f.KeepChannel):
+            self.taken.append(self._keep_channel(action))
+        else:
+            self.taken.append(self._take_snapshot(action))
+
     def _take_snapshot(self, action: f.TakeSnapshot) -> Fact:
         name, found = action.query, action.found
         try:
@@ -364,7 +379,9 @@ class Hands:
         )
         flow = self.state.flow
         kept.manifest = manifest_of(one, flow, kept.queries, kept.channels, made_by, "", "", 0.0)
-        return f.Assembled(one.id, 0.0, kept.manifest.inconsistencies())
+        wrong = kept.manifest.inconsistencies()
+        assert not wrong, f"checkpoint {one.id} is found inconsistent, and was made so: {wrong}"
+        return f.Assembled(one.id, 0.0, wrong)
 
     def _write_manifest(self, id: CheckpointId) -> Outcome:
         self.driver.check()

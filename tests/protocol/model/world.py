@@ -136,6 +136,8 @@ class World:
         """Queries that can't take their next cut."""
         self.busy: set[str] = set()
         """Roots that are in a batch, behind which their barriers come."""
+        self.slow = False
+        """What is kept for the oldest pending checkpoint takes until this is over."""
         self.interrupt: Callable[[], None] | None = None
         self.countdown = 0
         self.meanwhile: Callable[[], None] | None = None
