@@ -32,7 +32,7 @@ from weir.ids import Attempt, BatchId, Run, Token
 from weir.protocol.ledger import Staged
 from weir.sinks.kafka import KafkaSink
 from weir.sinks.kafka_broker import PRODUCER, KafkaBroker
-from weir.sinks.kafka_records import Columns
+from weir.sinks.kafka_records import KafkaColumns
 from weir.sinks.staging import folder_of
 from weir.storage.local import LocalStore
 
@@ -74,7 +74,7 @@ class Bench:
         topic = self.topic()
         folder = self.folder / topic
         broker = KafkaBroker(self.server.bootstrap, topic, f"{topic}.ledger", {})
-        sink = KafkaSink(topic, Columns("key", "value", None), broker, LocalStore(folder))
+        sink = KafkaSink(topic, KafkaColumns("key", "value", None), broker, LocalStore(folder))
         sink.open("bench/commit", "lineage", TOKEN)
         stagings = [self._stage(sink, folder, number) for number in range(0, len(self.keys), self.batch)]
         since = time.monotonic()

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 
 from weir.errors import BrokerError, OutcomeUnknownError
-from weir.sinks.kafka_broker import Broker, Entry, Record
+from weir.sinks.kafka_broker import Broker, KafkaEntry, KafkaRecord
 
 
 class UnreliableBroker:
@@ -36,10 +36,10 @@ class UnreliableBroker:
             raise BrokerError(bootstrap="?", verb="take over the producer", reason="drawn by seed")
         self._inner.fence()
 
-    def entries(self, newest: bool) -> Sequence[Entry]:
+    def entries(self, newest: bool) -> Sequence[KafkaEntry]:
         return self._inner.entries(newest)
 
-    def send(self, records: Iterable[Record], entry: Entry) -> None:
+    def send(self, records: Iterable[KafkaRecord], entry: KafkaEntry) -> None:
         if self._random.random() >= self.failing:
             self._inner.send(records, entry)
             return
@@ -54,6 +54,6 @@ class UnreliableBroker:
         raise OutcomeUnknownError(verb="commit to", path="?", reason="drawn by seed")
 
 
-def _broken(records: Iterable[Record]) -> Iterator[Record]:
+def _broken(records: Iterable[KafkaRecord]) -> Iterator[KafkaRecord]:
     yield from records
     raise BrokerError(bootstrap="?", verb="take a batch", reason="drawn by seed")

@@ -29,7 +29,7 @@ from weir.sinks import Outcome, StagingSink
 from weir.sinks.files import FilesSink
 from weir.sinks.kafka import KafkaSink
 from weir.sinks.kafka_broker import Broker, KafkaBroker
-from weir.sinks.kafka_records import Columns
+from weir.sinks.kafka_records import KafkaColumns
 from weir.sinks.postgres.database import Address
 from weir.sinks.postgres.sink import PostgresSink
 from weir.sinks.user_state import States, Values
@@ -144,7 +144,7 @@ def frame_of(spark: Any, values: tuple[int, ...]) -> Any:
 
 def kafka_case(server: KafkaServer, spark: Any, folder: Path) -> Case:
     topic = server.topic(f"contract-{folder.parent.name}-{folder.name}")
-    columns = Columns(None, F.col("value").cast("string"), None)
+    columns = KafkaColumns(None, F.col("value").cast("string"), None)
 
     def made(seed: int | None = None) -> StagingSink:
         broker: Broker = KafkaBroker(server.bootstrap, topic, f"{topic}.weir-ledger", {}, patience=10.0)

@@ -25,8 +25,8 @@ from weir.sinks import Outcome, StagingSink
 from weir.sinks.files_ledger import ABOUT
 from weir.sinks.held_commit import HeldCommitter, Permit, Together
 from weir.sinks.kafka import KafkaSink
-from weir.sinks.kafka_broker import Entry, Record
-from weir.sinks.kafka_records import Columns
+from weir.sinks.kafka_broker import KafkaEntry, KafkaRecord
+from weir.sinks.kafka_records import KafkaColumns
 from weir.sinks.postgres.sink import PostgresSink
 from weir.spark.checkpoint_files import QueryFiles
 from weir.storage.attempts import Lease
@@ -191,14 +191,14 @@ class PlayedBroker:
 
     def __init__(self, ledger_topic: str = "topic.weir-ledger") -> None:
         self.ledger_topic = ledger_topic
-        self.ledger: list[Entry] = []
+        self.ledger: list[KafkaEntry] = []
 
     def prepare(self) -> None: ...
     def fence(self) -> None: ...
-    def entries(self, newest: bool) -> Sequence[Entry]:
+    def entries(self, newest: bool) -> Sequence[KafkaEntry]:
         return self.ledger
 
-    def send(self, records: Iterable[Record], entry: Entry) -> None:
+    def send(self, records: Iterable[KafkaRecord], entry: KafkaEntry) -> None:
         self.ledger.append(entry)
 
     def said(self) -> list[tuple[int, int | None]]:
@@ -285,7 +285,7 @@ def test_a_crash_between_the_batches_of_a_checkpoint_leaves_its_name_to_the_last
 
 def test_the_ledger_of_a_topic_says_which_checkpoint_was_sent(tmp_path: Path) -> None:
     broker = PlayedBroker()
-    job = Alone(KafkaSink("topic", Columns(None, "value", None), broker, LocalStore(tmp_path)))
+    job = Alone(KafkaSink("topic", KafkaColumns(None, "value", None), broker, LocalStore(tmp_path)))
     job.batches(0, 1, 2)
     job.checkpoint(1, 1)
     assert broker.said() == [(-1, None), (0, None), (1, 1)]
@@ -300,6 +300,6 @@ def test_the_ledger_of_a_topic_says_which_checkpoint_was_sent(tmp_path: Path) ->
 def test_the_ledger_of_a_topic_of_before_there_were_checkpoints_in_it_is_read(tmp_path: Path) -> None:
     broker = PlayedBroker()
     old = {"owner": "job/left", "lineage": "lineage", "attempt": 1, "run": 1, "last": 4, "records": 9}
-    broker.ledger.append(Entry(b"4", json.dumps(old).encode()))
-    Alone(KafkaSink("topic", Columns(None, "value", None), broker, LocalStore(tmp_path)))
+    broker.ledger.append(KafkaEntry(b"4", json.dumps(old).encode()))
+    Alone(KafkaSink("topic", KafkaColumns(None, "value", None), broker, LocalStore(tmp_path)))
     assert broker.said() == [(4, None), (4, None)]

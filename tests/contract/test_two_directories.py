@@ -22,7 +22,7 @@ from weir.ids import NO_BATCH, Attempt, BatchId, Run, Token, job_name
 from weir.protocol.ledger import Ledger, Staged
 from weir.sinks import Outcome, StagingSink
 from weir.sinks.kafka import KafkaSink
-from weir.sinks.kafka_records import Columns
+from weir.sinks.kafka_records import KafkaColumns
 from weir.sinks.postgres.sink import PostgresSink
 from weir.storage.attempts import AttemptLock, KnownAttempts
 from weir.storage.local import LocalStore
@@ -62,7 +62,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Staging
         return lambda: PlayedFiles(store)
     if request.param == "kafka":
         broker, folder = PlayedBroker(), LocalStore(tmp_path)
-        return lambda: KafkaSink("topic", Columns(None, "value", None), broker, folder)
+        return lambda: KafkaSink("topic", KafkaColumns(None, "value", None), broker, folder)
     url = request.getfixturevalue("database")
     return lambda: table(url)
 

@@ -40,8 +40,8 @@ from weir.ids import Attempt, BatchId, Run, Token
 from weir.protocol.ledger import Staged
 from weir.sinks import Outcome
 from weir.sinks.kafka import KafkaSink
-from weir.sinks.kafka_broker import Broker, Entry, KafkaBroker, Record
-from weir.sinks.kafka_records import Columns
+from weir.sinks.kafka_broker import Broker, KafkaBroker, KafkaEntry, KafkaRecord
+from weir.sinks.kafka_records import KafkaColumns
 from weir.sinks.staging import folder_of
 from weir.storage.local import LocalStore
 
@@ -72,7 +72,7 @@ class Target:
         return KafkaBroker(self.server.bootstrap, self.topic, self.ledger, given, patience=patience)
 
     def sink(self, broker: Broker | None = None) -> KafkaSink:
-        columns = Columns(None, "value", None)
+        columns = KafkaColumns(None, "value", None)
         return KafkaSink(self.topic, columns, broker or self.broker(), LocalStore(self.folder))
 
     def opened(self, attempt: int, broker: Broker | None = None) -> KafkaSink:
@@ -195,8 +195,8 @@ def test_an_older_driver_in_the_middle_of_its_transaction_is_refused(target: Tar
     successor: list[KafkaSink] = []
 
     class Overtaken(UnreliableBroker):
-        def send(self, records: Iterable[Record], entry: Any) -> None:
-            def sending() -> Iterator[Record]:
+        def send(self, records: Iterable[KafkaRecord], entry: Any) -> None:
+            def sending() -> Iterator[KafkaRecord]:
                 yield from records
                 if b'"last": 0' in entry.state:
                     successor.append(target.opened(2))
@@ -226,10 +226,10 @@ def test_a_transaction_that_outlives_its_timeout_is_sent_again(target: Target) -
     waited: list[bool] = []
 
     class Slow(UnreliableBroker):
-        def send(self, records: Iterable[Record], entry: Any) -> None:
+        def send(self, records: Iterable[KafkaRecord], entry: Any) -> None:
             self._inner.send(self._slowly(records) if not waited else records, entry)
 
-        def _slowly(self, records: Iterable[Record]) -> Iterator[Record]:
+        def _slowly(self, records: Iterable[KafkaRecord]) -> Iterator[KafkaRecord]:
             for record in records:
                 yield record
                 if not waited:
@@ -290,8 +290,8 @@ def test_a_broker_that_is_killed_in_the_middle_of_a_transaction(target: Target) 
     killed: list[bool] = []
 
     class Dying(UnreliableBroker):
-        def send(self, records: Iterable[Record], entry: Any) -> None:
-            def sending() -> Iterator[Record]:
+        def send(self, records: Iterable[KafkaRecord], entry: Any) -> None:
+            def sending() -> Iterator[KafkaRecord]:
                 for number, record in enumerate(records):
                     if number == 3 and not killed:
                         until(lambda: target.server.end(target.topic) == 3)
@@ -423,13 +423,13 @@ def test_a_transaction_that_failed_is_aborted_at_once(target: Target) -> None:
     staged = target.stage(sink, 0, 1, ["a", "b"])
     before = target.server.end(target.topic)
 
-    def broken() -> Iterator[Record]:
-        yield Record(b"a", b"a", None)
+    def broken() -> Iterator[KafkaRecord]:
+        yield KafkaRecord(b"a", b"a", None)
         until(lambda: target.server.end(target.topic) > before)  # the broker has it
         raise BrokerError(bootstrap="?", verb="take a batch", reason="it is to fail")
 
     with pytest.raises(BrokerError, match="it is to fail"):
-        broker.send(broken(), Entry(b"0", b"{}"))
+        broker.send(broken(), KafkaEntry(b"0", b"{}"))
     until(lambda: target.server.end(target.topic) == before + 2, seconds=10)  # the record, and the marker
     assert target.seen() == []
     assert commit(target.opened(2), staged) is Outcome.DONE_NOW
@@ -541,13 +541,13 @@ import os
 from weir.ids import Attempt, BatchId, Run, Token
 from weir.sinks.kafka import KafkaSink
 from weir.sinks.kafka_broker import KafkaBroker
-from weir.sinks.kafka_records import Columns
+from weir.sinks.kafka_records import KafkaColumns
 from weir.protocol.ledger import Staged
 from weir.storage.local import LocalStore
 
 bootstrap, topic, folder, attempt, batches = os.environ["TARGET"].split()
 broker = KafkaBroker(bootstrap, topic, topic + ".weir-ledger", {})
-sink = KafkaSink(topic, Columns(None, "value", None), broker, LocalStore(folder))
+sink = KafkaSink(topic, KafkaColumns(None, "value", None), broker, LocalStore(folder))
 last = sink.open("job/query", "lineage", Token(Attempt(int(attempt)), Run(1))).last
 for batch in range(last + 1, int(batches)):
     sink.commit(Staged(BatchId(batch), Token(Attempt(1), Run(1))))

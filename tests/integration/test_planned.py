@@ -15,7 +15,7 @@ from weir.protocol.shape import PlannedOperator
 from weir.sources import socket
 from weir.sources.contract import Place
 from weir.spark.defaults import state_defaults
-from weir.spark.frame_plan import Planned, planned
+from weir.spark.frame_plan import PlannedQuery, planned
 from weir.spark.planner import output_mode_of
 from weir.spark.state_schema import operators
 from weir.storage import open_store
@@ -87,7 +87,7 @@ def test_an_operator_is_planned_as_it_is_written(name: str, spark: SparkSession,
     _compare_files(found, location)
 
 
-def _compare_files(found: Planned, location: Path) -> None:
+def _compare_files(found: PlannedQuery, location: Path) -> None:
     """Byte for byte, but for the place and the unique name of a schema file."""
     for path, data in found.files.items():
         if "/_metadata/v2/" not in path and "/_stateSchema/" not in path:

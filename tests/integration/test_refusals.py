@@ -13,7 +13,7 @@ from weir.errors import PipelineError
 from weir.ids import Generation, job_name
 from weir.job.env import Env
 from weir.job.graph import Graph, learn
-from weir.spark.frame_plan import Replay, Stream, streams
+from weir.spark.frame_plan import FrameStream, Replayable, streams
 from weir.storage import open_store
 from weir.storage.paths import Live
 
@@ -72,17 +72,17 @@ def test_every_other_writer_is_taken(spark: SparkSession, change: Change) -> Non
 
 
 def test_which_sources_can_be_replayed(spark: SparkSession, tmp_path: Path) -> None:
-    def replay(format: str, **options: Any) -> list[Replay]:
+    def replay(format: str, **options: Any) -> list[Replayable]:
         reader = spark.readStream.format(format).options(**options)
         files = format in ("json", "text", "parquet", "csv", "orc")
         frame = reader.schema("value string").load(str(tmp_path)) if files else reader.load()
         return [stream.replay for stream in streams(frame)]
 
     for known in ("json", "text", "parquet", "csv", "orc", "rate"):
-        assert replay(known) == [Replay.YES], known
-    assert replay("rate-micro-batch", rowsPerBatch=1) == [Replay.YES]
-    assert replay("socket", host="127.0.0.1", port=9) == [Replay.NO]
-    assert Stream("com.example.jms.DefaultSource", "").replay is Replay.UNKNOWN, "of either kind"
+        assert replay(known) == [Replayable.YES], known
+    assert replay("rate-micro-batch", rowsPerBatch=1) == [Replayable.YES]
+    assert replay("socket", host="127.0.0.1", port=9) == [Replayable.NO]
+    assert FrameStream("com.example.jms.DefaultSource", "").replay is Replayable.UNKNOWN, "of either kind"
 
 
 def test_lines_of_sparks_socket_never_reach_a_state(spark: SparkSession, tmp_path: Path) -> None:

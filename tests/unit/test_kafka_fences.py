@@ -12,7 +12,7 @@ from weir.ids import NO_BATCH, Attempt, BatchId, Run, Token
 from weir.protocol.ledger import Ledger, Staged
 from weir.sinks import Outcome
 from weir.sinks.kafka import KafkaSink
-from weir.sinks.kafka_records import Columns
+from weir.sinks.kafka_records import KafkaColumns
 from weir.storage.local import LocalStore
 
 
@@ -26,7 +26,7 @@ class Query:
     def start(self, broker: PlayedBroker) -> tuple[KafkaSink, Token, Ledger]:
         self.attempt += 1
         token = Token(Attempt(self.attempt), Run(1), "session")
-        sink = KafkaSink(broker.ledger_topic, Columns(None, "value", None), broker, self.store)
+        sink = KafkaSink(broker.ledger_topic, KafkaColumns(None, "value", None), broker, self.store)
         return sink, token, sink.open("job/query", "lineage", token)
 
 

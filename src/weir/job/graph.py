@@ -91,9 +91,9 @@ def learn(job: JobName, pipeline: Pipeline, spark: SparkSession, live: Live) -> 
     return Graph(list(env.queries), receiving, inputs, _doubts(env.queries, streams), fixed)
 
 
-def _check_replay(job: JobName, spec: QuerySpec, streams: Sequence[plan.Stream]) -> None:
+def _check_replay(job: JobName, spec: QuerySpec, streams: Sequence[plan.FrameStream]) -> None:
     """Refuse what an exactly-once query, or one with state, can't be made of."""
-    lossy = any(stream.replay is plan.Replay.NO for stream in streams) and not spec.at_most_once
+    lossy = any(stream.replay is plan.Replayable.NO for stream in streams) and not spec.at_most_once
     if lossy and isinstance(spec.sink, StagingSink):
         raise _not_replayable(job, f"query {spec.name!r} is exactly once")
     mode = spec.output_mode if spec.writer is None else output_mode_of(spec.writer)
@@ -129,19 +129,19 @@ def _check_ends(
 
 
 def _doubts(
-    queries: Mapping[QueryName, QuerySpec], streams: Mapping[QueryName, Sequence[plan.Stream]]
+    queries: Mapping[QueryName, QuerySpec], streams: Mapping[QueryName, Sequence[plan.FrameStream]]
 ) -> list[str]:
     doubts = [
         f"query {name} reads Spark's socket, which can't be replayed: lines are lost at each restart; "
         "use weir.sources.socket(host, port)"
         for name in queries
-        if any(stream.replay is plan.Replay.NO for stream in streams[name])
+        if any(stream.replay is plan.Replayable.NO for stream in streams[name])
     ]
     return doubts + [
         f"query {name} is exactly once only if {stream.table} can be replayed, which weir does not know"
         for name, spec in queries.items()
         for stream in streams[name]
-        if isinstance(spec.sink, StagingSink) and stream.replay is plan.Replay.UNKNOWN
+        if isinstance(spec.sink, StagingSink) and stream.replay is plan.Replayable.UNKNOWN
     ]
 
 
@@ -169,7 +169,7 @@ def build(
     return spec
 
 
-def _inputs(streams: Sequence[plan.Stream], env: Env, live: Live) -> tuple[QueryName, ...]:
+def _inputs(streams: Sequence[plan.FrameStream], env: Env, live: Live) -> tuple[QueryName, ...]:
     """The streams of the job that are among these, each once."""
     channels = {live.channel(name): name for name, spec in env.queries.items() if spec.channel}
     return tuple(dict.fromkeys(channels[s.location] for s in streams if s.location in channels))

@@ -20,7 +20,7 @@ from weir.protocol.offsets import SourcePosition
 from weir.protocol.restore_plan import PlanPart, QueryPlan, RestorePlan
 from weir.protocol.shape import Shape
 from weir.savepoint.query_change import Before
-from weir.spark.frame_plan import Planned
+from weir.spark.frame_plan import PlannedQuery
 from weir.spark.logs import PARTITIONS
 from weir.spark.planner import output_mode_of, refusal
 from weir.spark.relocate import Other, begin, operate
@@ -47,7 +47,7 @@ class Conversion:
     batches: Mapping[str, BatchId]
     """Of the queries of the point that it takes anything from."""
     spec: QuerySpec
-    planned: Planned
+    planned: PlannedQuery
     positions: Mapping[int, SourcePosition]
 
     @property

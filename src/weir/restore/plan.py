@@ -34,7 +34,7 @@ from weir.sinks.function import FunctionSink
 from weir.sinks.kafka import KafkaSink
 from weir.spark import cut
 from weir.spark.checkpoint_files import QueryFiles
-from weir.spark.frame_plan import Planned, planned
+from weir.spark.frame_plan import PlannedQuery, planned
 from weir.spark.source_positions import position, streams
 from weir.spark.state_schema import operators
 from weir.storage.open import local_path
@@ -57,7 +57,7 @@ class Replan:
     point: Point
     plan: RestorePlan
     specs: Mapping[QueryName, QuerySpec]
-    planned: Mapping[QueryName, Planned]
+    planned: Mapping[QueryName, PlannedQuery]
     positions: Positions = field(default_factory=dict)
     """Sources that resume where the user says, by query and number."""
     live: Live | None = None
@@ -256,7 +256,7 @@ def _positions(given: Mapping[str, str], specs: Mapping[QueryName, QuerySpec]) -
     }
 
 
-def plan_query(spec: QuerySpec, before: Before | None) -> Planned:
+def plan_query(spec: QuerySpec, before: Before | None) -> PlannedQuery:
     """What Spark's planner says of a query, after what it was."""
     pinned = before.conf if before is not None and before.conf else None
     return planned(spec.plan, output_mode(spec), pinned, sink=saved_sink(spec).description)

@@ -28,7 +28,7 @@ from weir.savepoint.query_change import QueryChange
 from weir.spark.logs import PARTITIONS
 from weir.spark.reshape import (
     TRANSFORM,
-    Refusal,
+    StateRefusal,
     backend_of,
     conversion_refusal,
     refusals,
@@ -149,12 +149,12 @@ class OperatorVerdicts:
     def _fit(self, old: PlannedOperator, new: PlannedOperator) -> Fit:
         return fit(old, new, evolving=self._change.conf.get(_ENCODING) == "avro")
 
-    def _refusals(self, kept: Sequence[PlannedOperator], partitions: int) -> list[Refusal]:
+    def _refusals(self, kept: Sequence[PlannedOperator], partitions: int) -> list[StateRefusal]:
         if not self._change.conf or not kept:
             return []
         return refusals(kept, self._change.conf, partitions=partitions, backend=self._change.backend)
 
-    def _paired(self, pair: Pair, refusal: Refusal | None, rewritable: bool) -> PlanPart:
+    def _paired(self, pair: Pair, refusal: StateRefusal | None, rewritable: bool) -> PlanPart:
         old, new = pair.old, pair.new
         found = self._fit(old, new)
         give_up = f"--map {self._change.was}/{old.id}=none -n"

@@ -131,7 +131,7 @@ class ForgettingSink(Protocol):
 
 
 @dataclass(frozen=True)
-class Part:
+class SinkPart:
     """What one sink has to commit together with others."""
 
     sink: StagingSink
@@ -147,7 +147,7 @@ class GroupedSink(Protocol):
     def group(self) -> Hashable:
         """Sinks with equal groups commit together."""
 
-    def commit_together(self, parts: Sequence[Part], checkpoint: CheckpointId) -> Outcome:
+    def commit_together(self, parts: Sequence[SinkPart], checkpoint: CheckpointId) -> Outcome:
         """Make all of it visible, and enter it in every ledger, in one step; each sink is of this group.
 
         Raises `FencedError` when a higher token than one of the openers' was announced: then none is.

@@ -27,7 +27,7 @@ from weir.sinks.contract import (
     ForgettingSink,
     GroupedSink,
     Outcome,
-    Part,
+    SinkPart,
     StagingSink,
     until_known,
 )
@@ -207,7 +207,7 @@ class Together:
         faults.point("sink.committing")
         first = next(iter(members.values())).sink
         if isinstance(first, GroupedSink):
-            parts = [Part(held.sink, tuple(due[name])) for name, held in members.items()]
+            parts = [SinkPart(held.sink, tuple(due[name])) for name, held in members.items()]
             return first.commit_together(parts, permit.checkpoint)
         outcome = Outcome.ALREADY_DONE
         for name, held in members.items():

@@ -27,8 +27,8 @@ from weir.protocol.ledger import Ledger, Staged, by, token_of
 from weir.sinks import kafka_records
 from weir.sinks.contract import Outcome
 from weir.sinks.fence import Knows, SinkFence, anyone
-from weir.sinks.kafka_broker import OWN, Broker, Entry, KafkaBroker, ProducerFencedError, check_installed
-from weir.sinks.kafka_records import Columns, Direct, NotBytesError
+from weir.sinks.kafka_broker import OWN, Broker, KafkaBroker, KafkaEntry, ProducerFencedError, check_installed
+from weir.sinks.kafka_records import Direct, KafkaColumns, NotBytesError
 from weir.sinks.staging import StagedFiles, folder_of
 from weir.spark.checkpoint_files import QueryFiles
 from weir.storage import Store, open_store
@@ -87,7 +87,7 @@ def kafka(
             reason=f"there is no delivery {delivery!r}",
             todo="use 'exactly_once' or 'at_least_once'; at_most_once=True is set in env.sink",
         )
-    columns, name = Columns(key, value, headers), ledger or LEDGER.format(topic=topic)
+    columns, name = KafkaColumns(key, value, headers), ledger or LEDGER.format(topic=topic)
     return Kafka(bootstrap, topic, columns, partitions, name, delivery == "at_least_once", given)
 
 
@@ -97,7 +97,7 @@ class Kafka:
 
     bootstrap: str
     topic: str
-    columns: Columns
+    columns: KafkaColumns
     partitions: int | None
     ledger: str
     at_once: bool
@@ -140,7 +140,7 @@ class Sent:
     checkpoint: CheckpointId | None = None
     """The one that readers see exactly, where they see whole checkpoints."""
 
-    def encode(self) -> Entry:
+    def encode(self) -> KafkaEntry:
         ledger = self.ledger
         state = {
             "owner": ledger.owner,
@@ -151,10 +151,10 @@ class Sent:
             "checkpoint": self.checkpoint,
         }
         key = str(ledger.last % _KEPT) if ledger.last >= 0 else "none"
-        return Entry(key.encode(), json.dumps(state).encode())
+        return KafkaEntry(key.encode(), json.dumps(state).encode())
 
     @classmethod
-    def decode(cls, entry: Entry) -> Sent:
+    def decode(cls, entry: KafkaEntry) -> Sent:
         state = json.loads(entry.state)
         ledger = Ledger(state["owner"], state["lineage"], token_of(state), BatchId(state["last"]))
         return cls(ledger, state["records"], state.get("checkpoint"))
@@ -167,7 +167,12 @@ class KafkaSink:
     """What was sent stays sent."""
 
     def __init__(
-        self, described: str, columns: Columns, broker: Broker, store: Store, direct: Direct | None = None
+        self,
+        described: str,
+        columns: KafkaColumns,
+        broker: Broker,
+        store: Store,
+        direct: Direct | None = None,
     ) -> None:
         self._direct = direct
         self._described = described

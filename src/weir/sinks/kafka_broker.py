@@ -40,7 +40,7 @@ PRODUCER: Mapping[str, Any] = {
 _POLL_EVERY = 1000
 
 
-class Record(NamedTuple):
+class KafkaRecord(NamedTuple):
     """One record to send."""
 
     key: bytes | None
@@ -58,7 +58,7 @@ class Sending:
         self._waiting = 0
         self._since = 0.0
 
-    def put(self, topic: str, records: Iterable[Record]) -> None:
+    def put(self, topic: str, records: Iterable[KafkaRecord]) -> None:
         """Hand records over; waits for room when the queue is full."""
         produce, poll = self._producer.produce, self._producer.poll
         for number, (key, value, headers) in enumerate(records):
@@ -70,7 +70,7 @@ class Sending:
                 else:
                     produce(topic, value, key, headers=headers)
             except BufferError:
-                self._put_later(topic, Record(key, value, headers))
+                self._put_later(topic, KafkaRecord(key, value, headers))
 
     def flush(self) -> None:
         """Wait until everything was sent, or was given up."""
@@ -78,7 +78,7 @@ class Sending:
         while self._producer.flush(0.2):
             self._check()
 
-    def _put_later(self, topic: str, record: Record) -> None:
+    def _put_later(self, topic: str, record: KafkaRecord) -> None:
         self._begin()
         while True:
             self._producer.poll(0.01)
@@ -112,7 +112,7 @@ Client = TypeVar("Client")
 
 
 @dataclass(frozen=True)
-class Entry:
+class KafkaEntry:
     """One entry of the ledger: the sink's whole state. Of several with one key the last stays."""
 
     key: bytes
@@ -136,13 +136,13 @@ class Broker(Protocol):
     def fence(self) -> None:
         """Become the only writer; what others had begun is committed or aborted when this returns."""
 
-    def entries(self, newest: bool) -> Sequence[Entry]:
+    def entries(self, newest: bool) -> Sequence[KafkaEntry]:
         """The ledger's entries that count, in order; with `newest` some from its end, one at least.
 
         Directly behind `fence` all of them; before it, one that was sent a moment ago may be missing.
         """
 
-    def send(self, records: Iterable[Record], entry: Entry) -> None:
+    def send(self, records: Iterable[KafkaRecord], entry: KafkaEntry) -> None:
         """Send the records and the entry in one transaction.
 
         Raises `ProducerFencedError` when somebody else is the writer, `OutcomeUnknownError` when it may
@@ -228,7 +228,7 @@ class KafkaBroker:
         self._producer = producer
         faults.point("kafka.fenced")
 
-    def entries(self, newest: bool) -> Sequence[Entry]:
+    def entries(self, newest: bool) -> Sequence[KafkaEntry]:
         from confluent_kafka import Consumer, KafkaException, TopicPartition  # noqa: PLC0415
 
         config = {
@@ -258,7 +258,7 @@ class KafkaBroker:
         finally:
             consumer.close()
 
-    def send(self, records: Iterable[Record], entry: Entry) -> None:
+    def send(self, records: Iterable[KafkaRecord], entry: KafkaEntry) -> None:
         from confluent_kafka import KafkaException  # noqa: PLC0415
 
         producer, self._producer = self._producer, None
@@ -268,7 +268,7 @@ class KafkaBroker:
             producer.begin_transaction()
             sending = Sending(producer, self._patience, self._stuck)
             sending.put(self._topic, records)
-            sending.put(self._ledger, [Record(entry.key, entry.state, None)])
+            sending.put(self._ledger, [KafkaRecord(entry.key, entry.state, None)])
             sending.flush()
         except KafkaException as error:
             self._abort(producer)
@@ -373,11 +373,11 @@ class KafkaBroker:
                 todo="set cleanup.policy=compact on it, or name another with ledger=",
             )
 
-    def _read(self, consumer: Consumer, end: int) -> list[Entry]:
+    def _read(self, consumer: Consumer, end: int) -> list[KafkaEntry]:
         """From where the consumer is assigned up to the end, which is there at least."""
         from confluent_kafka import KafkaError, KafkaException  # noqa: PLC0415
 
-        found: list[Entry] = []
+        found: list[KafkaEntry] = []
         until = time.monotonic() + self._patience
         while time.monotonic() < until:
             message = consumer.poll(0.5)
@@ -385,7 +385,7 @@ class KafkaBroker:
                 continue
             error = message.error()
             if error is None:
-                found.append(Entry(message.key() or b"", message.value() or b""))
+                found.append(KafkaEntry(message.key() or b"", message.value() or b""))
             elif error.code() == KafkaError._PARTITION_EOF and (message.offset() or 0) >= end:
                 return found
             elif error.code() != KafkaError._PARTITION_EOF and not error.retriable():

@@ -12,7 +12,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from weir.errors import BrokerError
-from weir.sinks.kafka_broker import PRODUCER, Headers, Record, Sending
+from weir.sinks.kafka_broker import PRODUCER, Headers, KafkaRecord, Sending
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +31,7 @@ class NotBytesError(Exception):
 
 
 @dataclass(frozen=True)
-class Columns:
+class KafkaColumns:
     """What of a row becomes what of a record: each a column's name, or an expression of Spark's."""
 
     key: str | Column | None
@@ -76,7 +76,7 @@ class Columns:
             raise NotBytesError(str(error).strip().partition("\n")[0]) from error
 
 
-def records(urls: Iterable[str]) -> Iterator[Record]:
+def records(urls: Iterable[str]) -> Iterator[KafkaRecord]:
     """The records of staged files, in the order of the files and their rows."""
     from weir.spark.parquet import open_file  # noqa: PLC0415  loads pyarrow
 
@@ -86,13 +86,13 @@ def records(urls: Iterable[str]) -> Iterator[Record]:
                 yield from of_batch(batch)
 
 
-def of_batch(batch: pa.RecordBatch) -> Iterator[Record]:
+def of_batch(batch: pa.RecordBatch) -> Iterator[KafkaRecord]:
     """The records of chosen rows."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     keys, values = columns["key"].to_pylist(), columns["value"].to_pylist()
     if "headers" in columns:
-        return map(Record, keys, values, map(_headers, columns["headers"].to_pylist()))
-    return map(Record, keys, values, repeat(None))
+        return map(KafkaRecord, keys, values, map(_headers, columns["headers"].to_pylist()))
+    return map(KafkaRecord, keys, values, repeat(None))
 
 
 def count(urls: Iterable[str]) -> int:

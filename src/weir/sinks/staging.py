@@ -36,7 +36,7 @@ _NAME = re.compile(r"\d+-\d+-\d+(-\w*)?", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Record:
+class StagingRecord:
     """What is durable of one staging, beside its files."""
 
     files: tuple[Any, ...]
@@ -176,11 +176,11 @@ class StagedFiles:
         return f"{self._records}/{name_of(staged.batch, staged.token)}.json"
 
 
-def read_record(data: bytes) -> Record | None:
+def read_record(data: bytes) -> StagingRecord | None:
     """What a record says; None when it is torn. Records are created whole, so a half one was lost later."""
     try:
         body = json.loads(sums.strip(data))
-        return Record(tuple(body["files"]), tuple(body["state_ids"]))
+        return StagingRecord(tuple(body["files"]), tuple(body["state_ids"]))
     except (ValueError, KeyError, TypeError):
         return None
 

@@ -45,7 +45,7 @@ _FILES = (
 _PYTHON = "org.apache.spark.sql.execution.datasources.v2.python."
 
 
-class Replay(Enum):
+class Replayable(Enum):
     """Whether what a batch has read can be read again after a crash, as exactly-once needs it."""
 
     YES = "yes"
@@ -55,7 +55,7 @@ class Replay(Enum):
 
 
 @dataclass(frozen=True)
-class Stream:
+class FrameStream:
     """One stream that a frame reads."""
 
     table: str
@@ -66,11 +66,11 @@ class Stream:
     """What Spark is told to do with files that it has read: archive or delete; "" for nothing."""
 
     @property
-    def replay(self) -> Replay:
+    def replay(self) -> Replayable:
         """Told by the class, by whatever name the source was asked for."""
         if self.table == _SPARKS_SOCKET:
-            return Replay.NO
-        return Replay.YES if self.table.startswith(_REPLAYABLE) else Replay.UNKNOWN
+            return Replayable.NO
+        return Replayable.YES if self.table.startswith(_REPLAYABLE) else Replayable.UNKNOWN
 
     @property
     def is_files(self) -> bool:
@@ -78,7 +78,7 @@ class Stream:
         return self.table.startswith(_FILES) and not self.table.startswith(_PYTHON)
 
 
-def streams(frame: DataFrame) -> list[Stream]:
+def streams(frame: DataFrame) -> list[FrameStream]:
     """The streams at the leaves of the analyzed plan."""
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
     found = []
@@ -87,10 +87,10 @@ def streams(frame: DataFrame) -> list[Stream]:
         kind = leaf.getClass().getSimpleName()
         if kind == _RELATION:
             location = leaf.extraOptions().get("location") or ""
-            found.append(Stream(leaf.table().getClass().getName(), location))
+            found.append(FrameStream(leaf.table().getClass().getName(), location))
         elif kind == _OLDER_RELATION:
             source = leaf.dataSource()
-            found.append(Stream(source.providingClass().getName(), "", _cleans(source.options())))
+            found.append(FrameStream(source.providingClass().getName(), "", _cleans(source.options())))
     return found
 
 
@@ -188,7 +188,7 @@ _LIMIT = "globalLimit"
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedQuery:
     """A query as Spark will run it."""
 
     shape: Shape
@@ -198,7 +198,7 @@ class Planned:
 
 def planned(
     frame: DataFrame, output_mode: str, pinned: Mapping[str, str] | None = None, sink: str = ""
-) -> Planned:
+) -> PlannedQuery:
     """What Spark will run for a streaming frame.
 
     `pinned` are the settings of the query's offset log, when it goes on from one.
@@ -215,7 +215,7 @@ def planned(
         spark=frame.sparkSession.version,
         older=dict(answer.older),
     )
-    return Planned(shape, files)
+    return PlannedQuery(shape, files)
 
 
 def _descriptions(folder: Path) -> dict[str, bytes]:

@@ -41,7 +41,7 @@ _AS_A_STREAM = {
 
 
 @dataclass(frozen=True)
-class Answer:
+class PlannerAnswer:
     """What the planner says of a frame; the descriptions of its operators are in the folder."""
 
     operators: Mapping[int, Fingerprint]
@@ -52,7 +52,9 @@ class Answer:
     """See `Shape.older`."""
 
 
-def ask(frame: DataFrame, output_mode: str, folder: Path, pinned: Mapping[str, str] | None = None) -> Answer:
+def ask(
+    frame: DataFrame, output_mode: str, folder: Path, pinned: Mapping[str, str] | None = None
+) -> PlannerAnswer:
     """Plan the first batch of a streaming frame; the folder must be empty, and gets Spark's files.
 
     `pinned` are the settings that the offset log of the query fixes, where it has one; without them
@@ -70,7 +72,7 @@ def ask(frame: DataFrame, output_mode: str, folder: Path, pinned: Mapping[str, s
         PlannedSource(name=name, used=lines, folder=folder)
         for (name, folder), lines in zip(streams, used, strict=True)
     )
-    return Answer(prints, tuple(sources), texts.older)
+    return PlannerAnswer(prints, tuple(sources), texts.older)
 
 
 def refusal(frame: DataFrame, output_mode: str, root: Path, batch: BatchId) -> str:

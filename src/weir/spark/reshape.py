@@ -35,7 +35,7 @@ _JOIN_4 = ("keyWithTsToValues", "tsWithKey")
 
 
 @dataclass(frozen=True)
-class Refusal:
+class StateRefusal:
     """One operator whose state can't be what was asked for."""
 
     operator: int
@@ -49,7 +49,7 @@ class Refusal:
 
 def refusals(
     operators: Sequence[Operator], conf: Mapping[str, str], *, partitions: int, backend: str
-) -> list[Refusal]:
+) -> list[StateRefusal]:
     """Why these operators can't have their state in so many partitions of that backend.
 
     `conf` is what `offsets/<n>` fixes for the query (`cut.conf_of`). Nothing is refused when
@@ -63,7 +63,7 @@ def refusals(
     return [one for one in found if one is not None]
 
 
-def edit_refusal(operator: Operator, conf: Mapping[str, str]) -> Refusal | None:
+def edit_refusal(operator: Operator, conf: Mapping[str, str]) -> StateRefusal | None:
     """Why the rows of an operator can't be edited, whatever is to become of them."""
     if operator.kind == LIMIT:
         return _refusal(operator, "Spark keeps no schema of its state", "leave it as it is")
@@ -71,13 +71,13 @@ def edit_refusal(operator: Operator, conf: Mapping[str, str]) -> Refusal | None:
     return next(_Asked(conf, there, int(conf[PARTITIONS]), there).against(operator), None)
 
 
-def conversion_refusal(old: Operator, new: Operator) -> Refusal | None:
+def conversion_refusal(old: Operator, new: Operator) -> StateRefusal | None:
     """Why the values of an aggregation can't be made those of another, whatever becomes of its columns."""
     values = (old.stores[0].value_schema, new.stores[0].value_schema)
     return _unreadable(old, "value", values, "leave what the aggregation computes as it is")
 
 
-def rekey_refusal(old: Operator, new: Operator) -> Refusal | None:
+def rekey_refusal(old: Operator, new: Operator) -> StateRefusal | None:
     """Why the keys of an operator can't be made those of another, in another order or with other integers."""
     keys = (old.stores[0].key_schema, new.stores[0].key_schema)
     return _unreadable(old, "key", keys, "leave its keys as they were")
@@ -85,7 +85,7 @@ def rekey_refusal(old: Operator, new: Operator) -> Refusal | None:
 
 def _unreadable(
     operator: Operator, what: str, schemas: Sequence[dict[str, Any] | None], hint: str
-) -> Refusal | None:
+) -> StateRefusal | None:
     for schema in schemas:
         unknown = "columns that are not known" if schema is None else rows.check(schema)
         if unknown:
@@ -123,12 +123,12 @@ class _Asked:
     partitions: int
     backend: str
 
-    def against(self, operator: Operator) -> Iterator[Refusal]:
+    def against(self, operator: Operator) -> Iterator[StateRefusal]:
         yield from self._kind(operator)
         if "hashmap" in (self.there, self.backend):
             yield from self._hashmap(operator)
 
-    def _kind(self, operator: Operator) -> Iterator[Refusal]:
+    def _kind(self, operator: Operator) -> Iterator[StateRefusal]:
         families = {family.name for store in operator.stores for family in store.families}
         stays = "leave parallelism and state backend as they are"
         if self.there not in BACKENDS.values():
@@ -148,7 +148,7 @@ class _Asked:
         elif not families:
             yield _refusal(operator, "the schema of its state is not there", stays)
 
-    def _hashmap(self, operator: Operator) -> Iterator[Refusal]:
+    def _hashmap(self, operator: Operator) -> Iterator[StateRefusal]:
         rocksdb = "keep it in rocksdb"
         if operator.kind in TRANSFORM:
             yield _refusal(operator, "Spark has no transformWithState on the hashmap backend", rocksdb)
@@ -170,7 +170,7 @@ class _Asked:
         elif self.there == "hashmap" and self.partitions != int(self.conf[PARTITIONS]):
             yield from self._keys(operator)
 
-    def _keys(self, operator: Operator) -> Iterator[Refusal]:
+    def _keys(self, operator: Operator) -> Iterator[StateRefusal]:
         """Own code says where a key of the hashmap backend belongs; it must know the key's types."""
         for store in operator.stores:
             unknown = rows.check({"fields": _fields(store)[: partition_columns(operator, store)]})
@@ -182,5 +182,5 @@ class _Asked:
                 )
 
 
-def _refusal(operator: Operator, why: str, hint: str) -> Refusal:
-    return Refusal(operator.id, operator.kind, why, hint)
+def _refusal(operator: Operator, why: str, hint: str) -> StateRefusal:
+    return StateRefusal(operator.id, operator.kind, why, hint)

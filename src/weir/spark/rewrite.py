@@ -33,15 +33,13 @@ from weir.spark.hashmap import LOADED, WRITTEN, loading, writing
 from weir.spark.logs import PARTITIONS, PROVIDER, OffsetEntry, OperatorEntry
 from weir.spark.reshape import (
     LIMIT,
-    Refusal,
+    StateRefusal,
     backend_of,
     codec_of,
     partition_columns,
     refusals,
 )
 from weir.storage import files
-
-__all__ = ["Change", "Refusal", "Rewritten", "refusals", "rescale", "rewrite"]
 
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _PROVIDERS = {"rocksdb": ROCKSDB, "hashmap": HASHMAP}
@@ -142,7 +140,7 @@ def rewrite(
     return Rewritten(partitions, backend, time.monotonic() - begun, stores)
 
 
-def not_rewritable(query: str, refused: Sequence[Refusal]) -> StateNotRewritableError:
+def not_rewritable(query: str, refused: Sequence[StateRefusal]) -> StateNotRewritableError:
     """The error of what can't be done."""
     hints = dict.fromkeys(one.hint for one in refused)
     return StateNotRewritableError(query=query, reason="; ".join(map(str, refused)), todo="; ".join(hints))

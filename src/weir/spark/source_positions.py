@@ -96,14 +96,14 @@ _NAMED = "named "
 
 
 @dataclass(frozen=True)
-class Stream:
+class FrameSource:
     """A source in the plan of a frame."""
 
     about: QuerySource
     leaf: Any = field(repr=False, compare=False)
 
 
-def streams(frame: DataFrame, named: Mapping[str, DataFrame]) -> list[Stream]:
+def streams(frame: DataFrame, named: Mapping[str, DataFrame]) -> list[FrameSource]:
     """The sources of a frame, in the order of Spark's offset log. Nothing is evaluated.
 
     `named` are the frames that the author gave names; one of several sources names none of them.
@@ -115,12 +115,12 @@ def streams(frame: DataFrame, named: Mapping[str, DataFrame]) -> list[Stream]:
         if len(found) == 1:
             names.put(_loaded(found[0]), name)
     return [
-        Stream(QuerySource(source(leaf), _kind(leaf), names.get(_loaded(leaf)) or ""), leaf)
+        FrameSource(QuerySource(source(leaf), _kind(leaf), names.get(_loaded(leaf)) or ""), leaf)
         for leaf in _leaves(frame)
     ]
 
 
-def position(frame: DataFrame, stream: Stream, choice: OffsetChoice) -> SourcePosition:
+def position(frame: DataFrame, stream: FrameSource, choice: OffsetChoice) -> SourcePosition:
     """Where a source goes on that the choice was checked for; raises `BadOffsetsError`, `BrokerError`."""
     if choice.word is Word.INITIAL:
         note = "is read from its beginning, or where its options say, as you asked"
@@ -134,7 +134,7 @@ def position(frame: DataFrame, stream: Stream, choice: OffsetChoice) -> SourcePo
     return SourcePosition(f"resumes at {offset}", offset)
 
 
-def _of_files(frame: DataFrame, stream: Stream, choice: OffsetChoice) -> SourcePosition:
+def _of_files(frame: DataFrame, stream: FrameSource, choice: OffsetChoice) -> SourcePosition:
     if choice.word is Word.EARLIEST:
         return SourcePosition("all files that are there are read again", log=b"")
     if choice.word is Word.GIVEN:

@@ -81,7 +81,7 @@ class Scratch:
 
 
 @dataclass(frozen=True)
-class Leftover:
+class ScratchLeftover:
     """A scratch directory that no living process uses."""
 
     path: Path
@@ -105,7 +105,7 @@ def root() -> Path:
     return folder
 
 
-def leftovers() -> Iterator[Leftover]:
+def leftovers() -> Iterator[ScratchLeftover]:
     """The scratch directories of drivers that have ended, however they ended."""
     try:
         entries = sorted(root().iterdir())
@@ -113,7 +113,7 @@ def leftovers() -> Iterator[Leftover]:
         return
     for path in entries:
         if path.is_dir() and not path.is_symlink() and _is_dead(path):
-            yield Leftover(path, _elsewhere(path))
+            yield ScratchLeftover(path, _elsewhere(path))
 
 
 def remove(path: Path) -> None:

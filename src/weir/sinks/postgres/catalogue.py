@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from psycopg import sql
 
-from weir.sinks.postgres.table import MARKER, Column, Name, Target, Wanted, quoted, refuse
-from weir.sinks.postgres.types import Form, PgType, form, sql_type, words
+from weir.sinks.postgres.table import MARKER, Column, Name, TargetTable, Wanted, quoted, refuse
+from weir.sinks.postgres.types import CopyForm, PgType, form, sql_type, words
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -39,7 +39,7 @@ class _Attribute:
     """Its value is the database's own to give, computed or counted."""
 
 
-def fit(connection: Connection, wanted: Wanted, schema: StructType, query: str) -> Target:
+def fit(connection: Connection, wanted: Wanted, schema: StructType, query: str) -> TargetTable:
     """The table for a frame of this schema, created when that is asked for; raises `SinkMismatchError`."""
     return _Fit(connection, wanted, schema, query).run()
 
@@ -97,7 +97,7 @@ class _Fit:
         self._name = resolve(connection, wanted.table)
         self._pairs = self._chosen()
 
-    def run(self) -> Target:
+    def run(self) -> TargetTable:
         oid = self._oid()
         if oid is None:
             if not self._wanted.create:
@@ -114,7 +114,7 @@ class _Fit:
         if self._wanted.key:
             self._check_key(oid, attributes)
         self._check_rights(oid)
-        return Target(
+        return TargetTable(
             self._name,
             tuple(columns),
             self._marker(),
@@ -248,7 +248,7 @@ class _Fit:
                 f"cast it in the query, or make the column {kind}",
             )
         required = attribute.name in self._wanted.key or (attribute.not_null and not self._wanted.delete)
-        limit = attribute.type.length if how in (Form.PLAIN, Form.ARRAY) else None
+        limit = attribute.type.length if how in (CopyForm.PLAIN, CopyForm.ARRAY) else None
         return Column(frame, attribute.name, how, attribute.sql, required, limit)
 
     def _marker(self) -> Column | None:
@@ -258,7 +258,7 @@ class _Fit:
         kind = self._schema[marker].dataType.simpleString()
         if kind != "boolean":
             self._refuse(f"the marker {marker!r} is {kind}, and must be boolean", "cast it in the query")
-        return Column(marker, MARKER, Form.PLAIN, "boolean")
+        return Column(marker, MARKER, CopyForm.PLAIN, "boolean")
 
     def _check_key(self, oid: int, attributes: Mapping[str, _Attribute]) -> None:
         found = self._connection.execute(

@@ -22,7 +22,7 @@ from psycopg import sql
 
 from weir.ids import NO_BATCH, Attempt, BatchId, CheckpointId, Run, Token
 from weir.protocol.ledger import Ledger
-from weir.sinks.postgres.table import Name, Target, Wanted
+from weir.sinks.postgres.table import Name, TargetTable, Wanted
 
 if TYPE_CHECKING:
     from weir.sinks.postgres.database import Connection
@@ -49,7 +49,7 @@ _UPSERT, _APPEND = "upsert", "append"
 
 
 @dataclass(frozen=True)
-class Mode:
+class TableMode:
     """How the rows of a table are written, as far as a rewind depends on it."""
 
     key: tuple[str, ...]
@@ -59,7 +59,7 @@ class Mode:
     dead_letter: str
 
     @classmethod
-    def of(cls, wanted: Wanted, target: Target, dead_letter: Name | None) -> Mode:
+    def of(cls, wanted: Wanted, target: TargetTable, dead_letter: Name | None) -> TableMode:
         columns = tuple(sorted(target.names)) if wanted.key else ()
         return cls(tuple(sorted(wanted.key)), columns, wanted.extra, str(dead_letter or ""))
 
@@ -163,7 +163,7 @@ class LedgerRow:
         """The checkpoint up to which readers see the table, where they see complete checkpoints."""
         self._set(connection, "checkpoint = {checkpoint}", checkpoint=checkpoint)
 
-    def set_mode(self, connection: Connection, mode: Mode) -> None:
+    def set_mode(self, connection: Connection, mode: TableMode) -> None:
         """Enter how rows are written from now on.
 
         What was written in another way can't be rewound in this one: the floor rises to the newest batch.

@@ -20,16 +20,16 @@ from weir import faults
 from weir.errors import DatabaseError, FencedError, LostStagingError, OutcomeUnknownError, SinkMismatchError
 from weir.ids import NO_BATCH, BatchId, CheckpointId, QueryName, Token
 from weir.protocol.ledger import Ledger, Staged
-from weir.sinks.contract import Outcome, Part
+from weir.sinks.contract import Outcome, SinkPart
 from weir.sinks.fence import Knows, SinkFence, anyone
 from weir.sinks.postgres import catalogue
 from weir.sinks.postgres.database import Address, Database
 from weir.sinks.postgres.ledger import LedgerRow
 from weir.sinks.postgres.staging_table import Recorded, StagingTable, recorded_stagings, staging_tables
-from weir.sinks.postgres.table import Name, Target, Wanted
+from weir.sinks.postgres.table import Name, TargetTable, Wanted
 from weir.sinks.postgres.task import DONE, CopyTask
-from weir.sinks.postgres.types import Form
-from weir.sinks.postgres.user_table import Check, Moved, UserTable
+from weir.sinks.postgres.types import CopyForm
+from weir.sinks.postgres.user_table import ConstraintCheck, Moved, UserTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -168,7 +168,7 @@ class PostgresSink:
     def commit(self, staged: Staged) -> Outcome:
         try:
             with self._database.transaction("commit a batch") as connection:
-                done = self._deliver(connection, staged, Check.NOW)
+                done = self._deliver(connection, staged, ConstraintCheck.NOW)
                 self._staging(staged.batch, staged.token).delete(connection)
         except OutcomeUnknownError:
             return Outcome.UNKNOWN
@@ -182,7 +182,7 @@ class PostgresSink:
         """Tables of one database."""
         return self._address.url
 
-    def commit_together(self, parts: Sequence[Part], checkpoint: CheckpointId) -> Outcome:
+    def commit_together(self, parts: Sequence[SinkPart], checkpoint: CheckpointId) -> Outcome:
         own = [(part.sink, part.staged) for part in parts if isinstance(part.sink, PostgresSink)]
         # in one order, so that two who lock ledgers do not wait for each other
         own.sort(key=lambda part: (part[0]._row.schema, part[0]._row.id))
@@ -190,7 +190,8 @@ class PostgresSink:
             with self._database.transaction("commit a checkpoint") as connection:
                 for sink, stagings in own:
                     for staged in stagings:
-                        sink._deliver(connection, staged, Check.AT_COMMIT)  # it may refer to other tables
+                        # a row may refer to one of another table
+                        sink._deliver(connection, staged, ConstraintCheck.AT_COMMIT)
                         sink._staging(staged.batch, staged.token).delete(connection)
                     sink._row.set_checkpoint(connection, checkpoint)
         except OutcomeUnknownError:
@@ -237,7 +238,7 @@ class PostgresSink:
     def _staging(self, batch: BatchId, token: Token) -> StagingTable:
         return StagingTable.of(self._row, batch, token)
 
-    def _deliver(self, connection: Connection, staged: Staged, check: Check) -> Outcome:
+    def _deliver(self, connection: Connection, staged: Staged, check: ConstraintCheck) -> Outcome:
         self._ledger = self._row.read(connection, lock=True)
         self._fence.check(self._ledger)
         if self._ledger.last >= staged.batch:
@@ -256,7 +257,9 @@ class PostgresSink:
         self._row.deliver(connection, staged.batch, self._fence.token, moved.rows, refused)
         return Outcome.DONE_NOW
 
-    def _move(self, connection: Connection, staged: Staged, recorded: Recorded, check: Check) -> Moved:
+    def _move(
+        self, connection: Connection, staged: Staged, recorded: Recorded, check: ConstraintCheck
+    ) -> Moved:
         """Move the rows that count; what an earlier run staged, in the way of that run."""
         staging = self._staging(staged.batch, staged.token)
         kinds = staging.columns(connection)
@@ -270,7 +273,7 @@ class PostgresSink:
 
     # what is known and checked
 
-    def _has_rows(self, target: Target, staging: StagingTable) -> bool:
+    def _has_rows(self, target: TargetTable, staging: StagingTable) -> bool:
         """Whether rows are arriving; for a fault that waits for that."""
         table = str(target.name if self._wanted.at_once else staging.name)
         with self._database.transaction("check a staging") as connection:
@@ -319,11 +322,11 @@ class PostgresSink:
         raise SinkMismatchError(query=query, path=self.describe(), reason=reason, todo=todo)
 
 
-def _projected(frame: DataFrame, target: Target) -> DataFrame:
+def _projected(frame: DataFrame, target: TargetTable) -> DataFrame:
     """The columns that are written, in order; what becomes JSON as the text that Spark makes of it."""
     expressions = {
-        Form.JSON: "to_json({}, map('ignoreNullFields', 'false'))",
-        Form.NOTHING: "CAST({} AS STRING)",
+        CopyForm.JSON: "to_json({}, map('ignoreNullFields', 'false'))",
+        CopyForm.NOTHING: "CAST({} AS STRING)",
     }
     names = ["`" + column.frame.replace("`", "``") + "`" for column in target.staged]
     forms = [expressions.get(column.form, "{}") for column in target.staged]

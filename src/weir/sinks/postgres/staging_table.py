@@ -15,7 +15,7 @@ from psycopg import errors, sql
 from weir.ids import Attempt, BatchId, Run, Token
 from weir.protocol.ledger import Staged
 from weir.sinks.postgres.ledger import LedgerRow
-from weir.sinks.postgres.table import Name, Target, Wanted, quoted
+from weir.sinks.postgres.table import Name, TargetTable, Wanted, quoted
 
 if TYPE_CHECKING:
     from weir.sinks.postgres.database import Connection
@@ -57,7 +57,7 @@ class StagingTable:
         numbers = f"{self.target}_{self.batch}_{self.token.attempt}_{self.token.run}"
         return Name(self.schema, f"s{numbers}{session}")
 
-    def create(self, connection: Connection, target: Target | None) -> None:
+    def create(self, connection: Connection, target: TargetTable | None) -> None:
         """Make it, empty; without a target, for the numbers of rows only."""
         columns: list[sql.Composable] = [
             sql.SQL("{} bigint NOT NULL").format(TASK),
@@ -92,7 +92,7 @@ class StagingTable:
 
     # what the tasks execute
 
-    def copy(self, target: Target, *, numbered: bool) -> sql.Composed:
+    def copy(self, target: TargetTable, *, numbered: bool) -> sql.Composed:
         """The COPY of a task; `numbered` when each row has its number."""
         own = sql.SQL(", ").join([TASK, ROW] if numbered else [TASK])
         names = quoted(column.name for column in target.staged)

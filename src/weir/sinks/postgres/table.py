@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from psycopg import sql
 
 from weir.errors import SinkMismatchError
-from weir.sinks.postgres.types import Form
+from weir.sinks.postgres.types import CopyForm
 
 MARKER = "weir:delete"
 """The column of a staging table that marks deletions."""
@@ -70,7 +70,7 @@ class Column:
     frame: str
     name: str
     """Its name in the table."""
-    form: Form
+    form: CopyForm
     type: str
     """Its type there, as SQL."""
     required: bool = False
@@ -79,7 +79,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Target:
+class TargetTable:
     """A table that fits."""
 
     name: Name
@@ -91,11 +91,11 @@ class Target:
     checks: tuple[sql.Composed, ...]
     """The CHECK constraints that read written columns only."""
 
-    def only(self, staged: Sequence[str]) -> Target:
+    def only(self, staged: Sequence[str]) -> TargetTable:
         """The same for rows with these columns."""
         kinds = {column.name: column for column in self.columns}
-        written = [kinds.get(n) or Column(n, n, Form.PLAIN, kind) for n, kind in self.all if n in staged]
-        marker = Column(MARKER, MARKER, Form.PLAIN, "boolean") if MARKER in staged else None
+        written = [kinds.get(n) or Column(n, n, CopyForm.PLAIN, kind) for n, kind in self.all if n in staged]
+        marker = Column(MARKER, MARKER, CopyForm.PLAIN, "boolean") if MARKER in staged else None
         return replace(self, columns=tuple(written), marker=marker)
 
     @property

@@ -27,8 +27,8 @@ from pyspark import TaskContext
 
 from weir.sinks.postgres.database import Address, Database, begin, connect, refuses_row, scrubbed, translate
 from weir.sinks.postgres.staging_table import StagingTable
-from weir.sinks.postgres.table import Column, Target, Wanted, quoted
-from weir.sinks.postgres.types import Form
+from weir.sinks.postgres.table import Column, TargetTable, Wanted, quoted
+from weir.sinks.postgres.types import CopyForm
 
 if TYPE_CHECKING:
     from weir.sinks.postgres.database import Connection
@@ -41,7 +41,7 @@ _CONTEXT = re.compile(r'column (\S+|"[^"]*"): "(.*)"$')
 
 
 @dataclass(frozen=True)
-class Refusal:
+class RefusedRow:
     """A row that the database does not take, and why."""
 
     message: str
@@ -55,7 +55,7 @@ class Refusal:
     @classmethod
     def of(
         cls, error: psycopg.Error, row: dict[str, Any], address: Address, connection: Connection
-    ) -> Refusal:
+    ) -> RefusedRow:
         """From the error that came for this row alone; the connection is in no failed transaction."""
         diag = error.diag
         columns = [diag.column_name] if diag.column_name else _columns_of_constraint(error, connection)
@@ -104,7 +104,13 @@ class CopyTask:
 
     @classmethod
     def into(
-        cls, staging: StagingTable, target: Target, wanted: Wanted, database: Database, *, keep_refused: bool
+        cls,
+        staging: StagingTable,
+        target: TargetTable,
+        wanted: Wanted,
+        database: Database,
+        *,
+        keep_refused: bool,
     ) -> CopyTask:
         """The task that fills a staging table, or with `at_once` the user's own."""
         numbered, leads = bool(wanted.key), None
@@ -147,7 +153,7 @@ class Task:
         self.task = task
         self.rows = 0
         self.refused = 0
-        self.refusal: Refusal | None = None
+        self.refusal: RefusedRow | None = None
         """The row that ended it."""
         self._connection: Connection | None = None
 
@@ -202,7 +208,7 @@ class Task:
         if sum(batch.num_rows for batch in seen) == 1:
             names = [column.name for column in self._plan.columns]
             row = dict(zip(names, seen[0].to_pylist()[0].values(), strict=True))
-            self._refuse(connection, Refusal.of(error, row, self._plan.address, connection))
+            self._refuse(connection, RefusedRow.of(error, row, self._plan.address, connection))
             return
         halves: list[Sequence[pa.RecordBatch]] = [seen[: len(seen) // 2], seen[len(seen) // 2 :]]
         if len(seen) == 1:
@@ -224,7 +230,7 @@ class Task:
             self._connection.execute("SELECT pg_logical_emit_message(true, 'weir', '')")
             self._connection.commit()
 
-    def _refuse(self, connection: Connection, refusal: Refusal) -> None:
+    def _refuse(self, connection: Connection, refusal: RefusedRow) -> None:
         if not self._plan.keep_refused:
             self.refusal = refusal
             return
@@ -249,27 +255,27 @@ class Task:
         return memoryview(out.getvalue())
 
 
-def _written(column: pa.Array, form: Form, limit: int | None) -> pa.Array:
+def _written(column: pa.Array, form: CopyForm, limit: int | None) -> pa.Array:
     """The column as COPY reads it."""
     if limit is not None:
         column = _refusable(column, form, limit)
-    if form is Form.UTC:
+    if form is CopyForm.UTC:
         return column.cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us"))
-    if form is Form.NOTHING:
+    if form is CopyForm.NOTHING:
         return pa.nulls(len(column), pa.string())
-    if form is Form.HEX:
+    if form is CopyForm.HEX:
         return pa.array((None if v is None else f"\\x{v.hex()}" for v in column.to_pylist()), pa.string())
-    if form in (Form.ARRAY, Form.BYTES_ARRAY):
+    if form in (CopyForm.ARRAY, CopyForm.BYTES_ARRAY):
         return pa.array((None if v is None else array_literal(v) for v in column.to_pylist()), pa.string())
     return column
 
 
-def _refusable(column: pa.Array, form: Form, limit: int) -> pa.Array:
+def _refusable(column: pa.Array, form: CopyForm, limit: int) -> pa.Array:
     """The texts, those that are too long with a character at the end that is no blank.
 
     Otherwise varchar(n) would silently cut off blanks beyond its length.
     """
-    if form is Form.ARRAY:
+    if form is CopyForm.ARRAY:
         texts = (
             values and [v + "." if v is not None and len(v) > limit else v for v in values]
             for values in column.to_pylist()

@@ -13,7 +13,7 @@ from enum import Enum
 from pyspark.sql import types as T
 
 
-class Form(str, Enum):
+class CopyForm(str, Enum):
     """How the values of a column are written for COPY."""
 
     PLAIN = "plain"
@@ -91,22 +91,22 @@ def sql_type(spark: T.DataType) -> str | None:
     return "jsonb" if _nested(spark) else None
 
 
-def form(spark: T.DataType, column: PgType) -> Form | None:
+def form(spark: T.DataType, column: PgType) -> CopyForm | None:
     """How values of this type are written to such a column; None when it does not take them."""
     if isinstance(spark, T.NullType):
-        return Form.NOTHING
+        return CopyForm.NOTHING
     if column.name in _JSON and _nested(spark):
-        return Form.JSON
+        return CopyForm.JSON
     if isinstance(spark, T.ArrayType) and not _nested(spark.elementType):
         if column.element is None:
             return None
         inner = form(spark.elementType, column.element)
-        return {Form.HEX: Form.BYTES_ARRAY, None: None}.get(inner, Form.ARRAY)
+        return {CopyForm.HEX: CopyForm.BYTES_ARRAY, None: None}.get(inner, CopyForm.ARRAY)
     if not _takes(spark, column):
         return None
     if isinstance(spark, T.BinaryType):
-        return Form.HEX
-    return Form.UTC if isinstance(spark, T.TimestampType) else Form.PLAIN
+        return CopyForm.HEX
+    return CopyForm.UTC if isinstance(spark, T.TimestampType) else CopyForm.PLAIN
 
 
 def words(names: Iterable[str]) -> str:

@@ -19,10 +19,10 @@ from weir.errors import RefusedRowError, SinkMismatchError
 from weir.ids import BatchId
 from weir.sinks.postgres import catalogue
 from weir.sinks.postgres.database import Database, refuses_row
-from weir.sinks.postgres.ledger import LedgerRow, Mode
+from weir.sinks.postgres.ledger import LedgerRow, TableMode
 from weir.sinks.postgres.staging_table import NEWEST_FIRST, Recorded, StagingTable, of_places
-from weir.sinks.postgres.table import MARKER, Name, Target, Wanted, quoted
-from weir.sinks.postgres.task import Refusal
+from weir.sinks.postgres.table import MARKER, Name, TargetTable, Wanted, quoted
+from weir.sinks.postgres.task import RefusedRow
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -39,7 +39,7 @@ _DEAD_LETTERS = (
 _ZONED = "with time zone"
 
 
-class Check(Enum):
+class ConstraintCheck(Enum):
     """When the constraints that the user has deferred are checked."""
 
     NOW = "now"
@@ -67,22 +67,22 @@ class UserTable:
         self._row = row
         self._wanted = wanted
         self.dead_letter = dead_letter
-        self.target: Target | None = None
+        self.target: TargetTable | None = None
 
     def describe(self) -> str:
         return f"table {self._wanted.table} in {self._database.address.place}"
 
-    def fit(self, connection: Connection, schema: StructType) -> Target:
+    def fit(self, connection: Connection, schema: StructType) -> TargetTable:
         """Compare it with the frame, or create it, with what weir needs beside it."""
         target = self.target = catalogue.fit(connection, self._wanted, schema, self._database.query)
         if self._wanted.key:
             self._create_images(connection, target)
-        self._row.set_mode(connection, Mode.of(self._wanted, target, self.dead_letter))
+        self._row.set_mode(connection, TableMode.of(self._wanted, target, self.dead_letter))
         if self.dead_letter is not None:
             self._create_dead_letter(connection, self.dead_letter)
         return target
 
-    def _create_images(self, connection: Connection, target: Target) -> None:
+    def _create_images(self, connection: Connection, target: TargetTable) -> None:
         """The table of replaced rows, with every column that the user's table has."""
         before = self._row.before
         columns = [sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind)) for name, kind in target.all]
@@ -126,7 +126,7 @@ class UserTable:
         staging: StagingTable,
         recorded: Recorded,
         kinds: dict[str, str],
-        check: Check,
+        check: ConstraintCheck,
     ) -> Moved:
         """Move the rows that count, with the columns that are staged (`kinds`).
 
@@ -157,7 +157,7 @@ class UserTable:
         staging: StagingTable,
         statement: Callable[[sql.Composable], sql.Composed],
         places: list[str],
-        check: Check,
+        check: ConstraintCheck,
     ) -> Moved:
         """Move what the table takes; halve what it does not, until each refused row stands alone."""
         moved = _execute(connection, statement(of_places(places)), check)
@@ -171,7 +171,7 @@ class UserTable:
         return first + self._move_halves(connection, staging, statement, places[middle:], check)
 
     def _append(
-        self, target: Target, staging: StagingTable, tasks: Sequence[int], rows: sql.Composable
+        self, target: TargetTable, staging: StagingTable, tasks: Sequence[int], rows: sql.Composable
     ) -> sql.Composed:
         """The statement that moves rows of these tasks; `rows` is one more condition."""
         columns: list[sql.Composable] = [sql.Identifier(name) for name in target.names]
@@ -185,7 +185,7 @@ class UserTable:
         )
 
     def _upsert(
-        self, target: Target, staging: StagingTable, tasks: Sequence[int], rows: sql.Composable
+        self, target: TargetTable, staging: StagingTable, tasks: Sequence[int], rows: sql.Composable
     ) -> sql.Composed:
         """The same for a table with a key: the last row of each key counts; what it replaces is kept."""
         key = self._wanted.key
@@ -223,7 +223,7 @@ class UserTable:
             update=self._update(target),
         )
 
-    def _update(self, target: Target) -> sql.Composable:
+    def _update(self, target: TargetTable) -> sql.Composable:
         """What becomes of a row whose key exists already."""
         rest = [sql.Identifier(name) for name in target.names if name not in self._wanted.key]
         if not rest:
@@ -277,7 +277,7 @@ class UserTable:
             select.format(quoted(names), staging.name.identifier, of_places([place]))
         ).fetchone()
         values = dict(zip(names, found or (), strict=False))
-        refusal = Refusal.of(error, values, self._database.address, connection)
+        refusal = RefusedRow.of(error, values, self._database.address, connection)
         if self.dead_letter is None:
             raise self.refused(refusal.shown())
         insert = sql.SQL(
@@ -353,12 +353,12 @@ class UserTable:
             connection.execute(letters.format(self.dead_letter.identifier, owner, int(to)))
 
 
-def _execute(connection: Connection, statement: sql.Composed, check: Check) -> int | psycopg.Error:
+def _execute(connection: Connection, statement: sql.Composed, check: ConstraintCheck) -> int | psycopg.Error:
     """Move rows, all of them or none; how many were inserted, or the error, when it is about a row."""
     try:
         with connection.transaction():
             inserted = connection.execute(statement).rowcount
-            if check is Check.NOW:
+            if check is ConstraintCheck.NOW:
                 connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
     except psycopg.Error as error:
         if not refuses_row(error):
