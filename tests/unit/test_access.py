@@ -9,7 +9,7 @@ import pytest
 from tests.played_driver import JOB, Driver, Run, plays_along
 from weir.protocol.states import JobState
 from weir.storage import paths
-from weir.storage.access import close_to_others
+from weir.storage.open import close_to_others
 
 
 def mode(path: Path) -> int:

@@ -33,7 +33,7 @@ from weir.restore.request import RestoreRequest
 from weir.spark import session
 from weir.spark.failure import whole_stack
 from weir.storage import open_store
-from weir.storage.access import close_to_others
+from weir.storage.open import close_to_others
 from weir.text import number, size, took, without_secrets
 
 if TYPE_CHECKING:

@@ -1,12 +1,23 @@
-"""From a directory or URL to its store."""
+"""From a directory or URL to its store, and who may look into what a job keeps there: only its own user.
+
+State, journal and logs hold the job's data, and whoever may write there commands the job
+(`supervisor/inbox.py`). Only the job's directory itself is closed: so the files in it need no mode of their
+own, and output that a sink writes elsewhere keeps the one that the user's umask gives it.
+"""
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 from urllib.parse import quote
 
+from weir.ids import JobName
+from weir.storage import paths
 from weir.storage.local import LocalStore
 from weir.storage.store import Store
+
+_OWNER_ONLY = 0o700
 
 
 def local_state() -> Path:
@@ -47,3 +58,33 @@ def open_store(url: str) -> Store:
     from weir.storage.object_store import ObjectStore  # noqa: PLC0415  loads obstore
 
     return ObjectStore(url)
+
+
+def close_to_others(dir: str, job: JobName) -> str:
+    """Make the job's directory, for its owner alone; returns a note for the user, mostly "".
+
+    One that was open is closed, unless it is another user's. Where the storage refuses, it stays as it
+    is, and the note says so: the next write there fails loudly if the directory can't be used.
+    """
+    folder = beside(dir, paths.job(job))
+    try:
+        if not is_local(dir):
+            folder = _made(local_state()) / folder.relative_to(local_state())
+        _made(folder)
+        about = folder.stat()
+        mode = stat.S_IMODE(about.st_mode)
+        if not mode & 0o077 or about.st_uid != os.getuid():
+            return ""
+        folder.chmod(_OWNER_ONLY)
+    except OSError as error:
+        return f"other users may be able to read {folder}: {error.strerror or error}"
+    return (
+        f"{folder} was open to other users (mode {mode:04o}) and is closed now; "
+        "execution.checkpointing.dir-access=umask leaves it as it is"
+    )
+
+
+def _made(folder: Path) -> Path:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=_OWNER_ONLY, exist_ok=True)
+    return folder

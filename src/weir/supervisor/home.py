@@ -17,9 +17,8 @@ from weir.ids import Attempt, JobName
 from weir.restore.point import attempt_of_latest
 from weir.restore.request import LATEST
 from weir.storage import generation, open_store, paths
-from weir.storage.access import close_to_others
 from weir.storage.attempts import AttemptLock, AttemptRecord
-from weir.storage.open import beside
+from weir.storage.open import beside, close_to_others
 from weir.supervisor import leftovers
 from weir.supervisor.inbox import Desk, Requests
 from weir.supervisor.journal import JobJournal
