@@ -14,7 +14,7 @@ from weir.ids import Attempt, BatchId, Run, Token
 from weir.protocol.contents import Contents
 from weir.protocol.ledger import delivered, fence, opened
 from weir.sinks.files_ledger import log_of
-from weir.sinks.reading import read_files
+from weir.sinks.files_reader import read_files
 from weir.storage import BoundedLog, DenseLog, open_store, sums
 
 SEED = 20261118

@@ -3,10 +3,10 @@
 from weir.sinks.console import console, memory
 from weir.sinks.contract import CheckedSink, CountingSink, NativeSink, Outcome, PlacedSink, StagingSink
 from weir.sinks.files import committed_files, files
+from weir.sinks.files_reader import CommittedFiles, read_files
 from weir.sinks.function import BatchLedger, Function, function
 from weir.sinks.kafka import kafka
 from weir.sinks.postgres import postgres
-from weir.sinks.reading import CommittedFiles, read_files
 
 __all__ = [
     "BatchLedger",
