@@ -15,8 +15,8 @@ from weir.clock import ManualClock
 from weir.config import resolve
 from weir.errors import DatabaseError, FencedError, SinkMismatchError, SurgeryError, WeirError
 from weir.ids import Attempt, BatchId, Generation, QueryName
+from weir.job.env import QuerySpec
 from weir.job.graph import Graph
-from weir.job.spec import QuerySpec
 from weir.protocol import messages as m
 from weir.restore.convert import Conversion
 from weir.restore.fetch import Opened

@@ -16,8 +16,8 @@ from weir.errors import FencedError, StorageError
 from weir.ids import NO_BATCH, Attempt, BatchId, QueryName, Run, Token
 from weir.job import output
 from weir.job.batch import StoppingError
+from weir.job.env import QuerySpec
 from weir.job.query import QueryRun
-from weir.job.spec import QuerySpec
 from weir.protocol.ledger import Ledger, Staged
 from weir.sinks import Outcome
 from weir.sinks.committer import Committer

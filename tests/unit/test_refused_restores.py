@@ -38,10 +38,10 @@ from weir.errors import (
     SinkMismatchError,
 )
 from weir.ids import NO_BATCH, Attempt, BatchId, CheckpointId, Generation, QueryName, Run, SourceName, Token
+from weir.job.env import QuerySpec
 from weir.job.graph import Graph, Receiving
 from weir.job.output import QueryOutput
 from weir.job.query import QueryRun
-from weir.job.spec import QuerySpec
 from weir.protocol import ledger
 from weir.protocol import messages as m
 from weir.protocol.ledger import Staged

@@ -21,9 +21,9 @@ from weir.driver.visible_output import check_can_be_held
 from weir.errors import PinnedStateError
 from weir.ids import BatchId, QueryName, Run, Token
 from weir.job import graph
+from weir.job.env import QuerySpec
 from weir.job.graph import Graph
 from weir.job.query import QueryRun
-from weir.job.spec import QuerySpec
 from weir.protocol import messages as m
 from weir.restore import damage
 from weir.restore.fetch import Opened

@@ -15,7 +15,7 @@ from weir.checkpoint.manifest import Manifest
 from weir.driver.context import JobContext, as_weir
 from weir.errors import ExternalError, NoCheckpointError, PipelineError, WeirError
 from weir.ids import BatchId, CheckpointId, JobName, QueryName
-from weir.job.spec import QuerySpec
+from weir.job.env import QuerySpec
 from weir.protocol.states import QueryState
 from weir.sinks.contract import shows_at_once
 from weir.sinks.held_commit import Permit, Together

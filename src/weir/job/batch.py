@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from weir import faults
 from weir.ids import BatchId, QueryName, Token
-from weir.job.spec import QuerySpec
+from weir.job.env import QuerySpec
 from weir.protocol.ledger import Staged
 from weir.sinks import StagingSink
 from weir.sinks.committer import Committer

@@ -1,7 +1,9 @@
-"""What the pipeline function gets: the session, and the verbs that make the graph."""
+"""What the pipeline function gets: the session, and the verbs that make queries of frames."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from weir.channel.position import Mode
@@ -9,9 +11,8 @@ from weir.channel.stream import open_stream
 from weir.channel.writer import ChannelWriter
 from weir.errors import PipelineError
 from weir.ids import JobName, QueryName, SourceName, query_name, source_name
-from weir.job.spec import QuerySpec
 from weir.sinks import CheckedSink, NativeSink, PlacedSink, StagingSink
-from weir.sinks.user_state import State, States
+from weir.sinks.user_state import State, States, UserStateSink
 from weir.sources import ReceivingSource, Source
 from weir.sources.contract import Place
 from weir.spark import frame_plan as writers
@@ -25,6 +26,45 @@ if TYPE_CHECKING:
 _OUTPUT_MODES = ("append", "update", "complete")
 _TRIGGERS: dict[str, type] = {"processingTime": str, "availableNow": bool, "once": bool}
 _WITHOUT_BATCHES = {"continuous", "realTime"}
+
+
+@dataclass(frozen=True)
+class QuerySpec:
+    """Either a frame with a sink, or a writer of Spark's."""
+
+    name: QueryName
+    sink: StagingSink | NativeSink | None
+    frame: DataFrame | None = None
+    writer: DataStreamWriter | None = None
+    output_mode: str = "append"
+    trigger: dict[str, Any] = field(default_factory=dict)
+    at_most_once: bool = False
+    """A batch that was planned and not committed is skipped at the next start."""
+    sources: Mapping[str, DataFrame] = field(default_factory=dict)
+    """What the author named with `env.source`, as it was loaded for this query."""
+
+    @property
+    def plan(self) -> DataFrame:
+        """The frame whose plan the query runs."""
+        frame: DataFrame = self.frame if self.frame is not None else self.writer._df  # type: ignore[union-attr]
+        return frame
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the query ends by itself, with what is there when it starts."""
+        if self.writer is not None:
+            return writers.is_bounded(self.writer)
+        return bool(self.trigger.keys() & {"availableNow", "once"})
+
+    @property
+    def user_state(self) -> UserStateSink | None:
+        """The author's own state that goes with each batch, when there is some."""
+        return self.sink if isinstance(self.sink, UserStateSink) else None
+
+    @property
+    def channel(self) -> ChannelWriter | None:
+        """The channel that the query writes, when it is a stream."""
+        return self.sink if isinstance(self.sink, ChannelWriter) else None
 
 
 class Env:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from weir.channel.position import Mode
 from weir.errors import PipelineError
 from weir.ids import JobName, QueryName, SourceName
-from weir.job.env import Env
-from weir.job.spec import QuerySpec
+from weir.job.env import Env, QuerySpec
 from weir.sinks import StagingSink
 from weir.sinks.user_state import Values
 from weir.sources.contract import Place

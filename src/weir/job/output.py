@@ -15,7 +15,7 @@ from weir import faults
 from weir.clock import Clock, Deadline
 from weir.errors import LostStagingError, SinkMismatchError
 from weir.ids import NO_BATCH, BatchId, QueryName, Token
-from weir.job.spec import QuerySpec
+from weir.job.env import QuerySpec
 from weir.protocol.ledger import Ledger, StartPlan, plan_start
 from weir.sinks import CountingSink, StagingSink
 from weir.sinks.committer import Committer

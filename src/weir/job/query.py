@@ -21,9 +21,9 @@ from weir.clock import Clock, Deadline
 from weir.errors import ExternalError
 from weir.ids import NO_BATCH, BatchId, QueryName, Token
 from weir.job.batch import BatchGate, BatchHost, BatchPath, StoppingError
+from weir.job.env import QuerySpec
 from weir.job.graph import alone
 from weir.job.output import QueryOutput
-from weir.job.spec import QuerySpec
 from weir.sinks import NativeSink, StagingSink
 from weir.sinks.held_commit import Together
 from weir.spark.checkpoint_files import QueryFiles

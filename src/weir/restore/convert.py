@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from weir.errors import SurgeryError
 from weir.ids import BatchId
-from weir.job.spec import QuerySpec
+from weir.job.env import QuerySpec
 from weir.protocol.offsets import SourcePosition
 from weir.protocol.restore_plan import PlanPart, QueryPlan, RestorePlan
 from weir.protocol.shape import Shape

@@ -26,8 +26,8 @@ from weir.storage.generation import Origin, create_origin, read_origin
 from weir.storage.members import JOURNALS, below
 
 if TYPE_CHECKING:
+    from weir.job.env import QuerySpec
     from weir.job.graph import Graph
-    from weir.job.spec import QuerySpec
     from weir.restore.plan import Replan
     from weir.storage.paths import Live
 

@@ -36,7 +36,7 @@ from weir.storage.paths import Live
 
 if TYPE_CHECKING:
     from weir.config import Settings
-    from weir.job.spec import QuerySpec
+    from weir.job.env import QuerySpec
 
 _SPARE = 8
 """Batches beyond those that may wait for a sink: entries of the commit log that a power loss takes."""

@@ -18,7 +18,7 @@ from weir.channel.position import Mode
 from weir.errors import ChangedQueryError, RestorePlanError
 from weir.ids import NO_BATCH, Attempt, BatchId, QueryName
 from weir.job import graph
-from weir.job.spec import QuerySpec
+from weir.job.env import QuerySpec
 from weir.protocol import maps, offsets, restore_plan
 from weir.protocol.offsets import SourcePosition
 from weir.protocol.restore_plan import Overall, PartVerdict, QueryPlan, RefusedSink, RestorePlan

@@ -18,8 +18,8 @@ from pydantic import ValidationError
 
 from weir.channel.writer import ChannelWriter
 from weir.ids import Attempt, Generation, JobName, QueryName
+from weir.job.env import QuerySpec
 from weir.job.graph import Graph
-from weir.job.spec import QuerySpec
 from weir.protocol.shape import PlannedSource, Shape
 from weir.savepoint.manifest import SavedQuery, SavedSink, SavedSource
 from weir.savepoint.query_change import Before
