@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weir.ids import BatchId
-from weir.spark.defaults import Backend, state_defaults
+from weir.spark.session import Backend, state_defaults
 from weir.spark.state_schema import operators
 
 if TYPE_CHECKING:

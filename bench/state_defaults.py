@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weir.spark.defaults import Backend, state_defaults
+from weir.spark.session import Backend, state_defaults
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -23,7 +23,8 @@ import pytest
 
 from tests.kafka_server import KafkaServer, UnavailableError, connector
 from tests.postgres_server import PostgresServer, binaries
-from weir.spark import hadoop, local_files
+from weir.spark import local_files
+from weir.spark.session import lighten_hadoop
 from weir.testing import QUICK
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def spark(jvm_flags: str) -> Iterator[SparkSession]:
         .config(map=dict(local_files.settings("local[2]")))
         .getOrCreate()
     )
-    hadoop.lighten(session, yarn=False)
+    lighten_hadoop(session, yarn=False)
     yield session
     session.stop()
 

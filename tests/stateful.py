@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weir.spark.defaults import Backend, state_defaults
+from weir.spark.session import Backend, state_defaults
 
 if TYPE_CHECKING:
     import pandas as pd

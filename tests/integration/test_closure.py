@@ -11,7 +11,7 @@ import pytest
 
 from weir.ids import BatchId
 from weir.spark.closure import GoneError, closure
-from weir.spark.defaults import Backend, state_defaults
+from weir.spark.session import Backend, state_defaults
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from weir.channel.reader import FORMAT, ChannelDataSource
-from weir.spark import hadoop
 from weir.spark.data_sources import register
+from weir.spark.session import lighten_hadoop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +45,7 @@ def test_only_sources_and_the_defaults_of_yarn_are_gone(spark: SparkSession) -> 
     whole = entries(ours)
     try:
         assert ours.getPropertySources("fs.s3a.impl")
-        assert hadoop.lighten(spark, yarn=False)
+        assert lighten_hadoop(spark, yarn=False)
         light = entries(ours)
     finally:
         ours.unset("yarn.resourcemanager.address")
@@ -68,13 +68,13 @@ def test_a_job_that_may_talk_to_yarn_keeps_its_defaults(spark: SparkSession, jvm
     ours = spark._jsc.hadoopConfiguration()
     ours.reloadConfiguration()
     try:
-        assert hadoop.lighten(spark, yarn=True)
+        assert lighten_hadoop(spark, yarn=True)
         assert ours.get("yarn.resourcemanager.port") == jvm.org.apache.hadoop.conf.Configuration().get(
             "yarn.resourcemanager.port"
         )
         assert sum(key.startswith("yarn.") for key in entries(ours)) > 400
     finally:
-        hadoop.lighten(spark, yarn=False)
+        lighten_hadoop(spark, yarn=False)
 
 
 def test_several_queries_may_start_on_one_data_source_at_once(spark: SparkSession, jvm: Any) -> None:

@@ -25,7 +25,7 @@ from weir.restore.fetch import fetch
 from weir.restore.intent import intend
 from weir.restore.request import RestoreRequest
 from weir.spark.closure import closure
-from weir.spark.defaults import Backend, state_defaults
+from weir.spark.session import Backend, state_defaults
 from weir.storage import generation as generations
 from weir.storage.generation import FIRST
 

@@ -17,9 +17,9 @@ from weir.ids import BatchId
 from weir.protocol.compatibility import Reshape
 from weir.spark.closure import closure
 from weir.spark.cut import conf_of
-from weir.spark.defaults import Backend
 from weir.spark.logs import PARTITIONS
 from weir.spark.reshape import backend_of, conversion_refusal
+from weir.spark.session import Backend
 from weir.spark.state_schema import operators
 
 if TYPE_CHECKING:

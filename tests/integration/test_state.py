@@ -24,8 +24,8 @@ from weir.ids import BatchId, CheckpointId
 from weir.savepoint.place import SavepointPlace
 from weir.spark.closure import closure
 from weir.spark.cut import is_operator
-from weir.spark.defaults import Backend
 from weir.spark.logs import OperatorEntry
+from weir.spark.session import Backend
 from weir.storage import files
 from weir.storage.generation import FIRST
 

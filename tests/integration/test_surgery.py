@@ -23,10 +23,10 @@ from weir.protocol.restore_plan import Overall, QueryPlan, RestorePlan
 from weir.savepoint.query_change import Before, Options
 from weir.savepoint.verdicts import plan
 from weir.spark import cut
-from weir.spark.defaults import Backend, state_defaults
 from weir.spark.frame_plan import planned
 from weir.spark.planner import refusal
 from weir.spark.relocate import operate
+from weir.spark.session import Backend, state_defaults
 from weir.spark.state_schema import operators
 
 if TYPE_CHECKING:

@@ -108,7 +108,7 @@ def test_rows_of_every_type_are_packed_and_placed_as_spark_does(spark: SparkSess
 def test_packed_keys_are_the_bytes_that_spark_keeps(spark: SparkSession, tmp_path: Path) -> None:
     from weir.spark import content
     from weir.spark.cut import lay_out
-    from weir.spark.defaults import state_defaults
+    from weir.spark.session import state_defaults
     from weir.state.changes import PACKED, packing
 
     draw = random.Random(8)

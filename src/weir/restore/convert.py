@@ -32,7 +32,7 @@ from weir.storage import files
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from weir.spark.defaults import Backend
+    from weir.spark.session import Backend
 
 
 @dataclass(frozen=True)

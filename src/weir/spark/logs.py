@@ -24,6 +24,7 @@ from weir.ids import BatchId
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 PARTITIONS = "spark.sql.shuffle.partitions"
+STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 NO_OFFSET = "-"
 """The line of a source that has no position yet."""
 StateIds = dict[str, list[list[str]]]

@@ -22,7 +22,7 @@ from weir.protocol.shape import PlannedSource
 from weir.spark import cut, fingerprints
 from weir.spark.closure import closure
 from weir.spark.fingerprints import Fingerprint, Texts, sequence
-from weir.spark.logs import OperatorEntry
+from weir.spark.logs import PARTITIONS, OperatorEntry
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 _RUNTIME = "org.apache.spark.sql.execution.streaming.runtime"
 _WRITER = "org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter"
-_PARTITIONS = "spark.sql.shuffle.partitions"
 _STATE_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
 _AS_A_STREAM = {
     "spark.sql.cbo.enabled": "false",
@@ -167,7 +166,7 @@ def _session(of: Any) -> Any:
     session = of.cloneSession()
     for key, value in _AS_A_STREAM.items():
         session.conf().set(key, value)
-    session.conf().set(_STATE_PARTITIONS, session.conf().get(_PARTITIONS))
+    session.conf().set(_STATE_PARTITIONS, session.conf().get(PARTITIONS))
     return session
 
 

@@ -28,7 +28,16 @@ from weir.ids import BatchId
 from weir.protocol.operators import Operator
 from weir.spark import cut
 from weir.spark.closure import GoneError, closure
-from weir.spark.logs import NO_OFFSET, PROVIDER, CommitEntry, OffsetEntry, OperatorEntry, StateIds, log_offset
+from weir.spark.logs import (
+    NO_OFFSET,
+    PROVIDER,
+    STATE_FORMAT,
+    CommitEntry,
+    OffsetEntry,
+    OperatorEntry,
+    StateIds,
+    log_offset,
+)
 from weir.spark.planner import settings_of_a_new_query
 from weir.spark.reshape import backend_of, codec_of
 from weir.storage import files
@@ -37,7 +46,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _STATE = re.compile(r"state/(\d+)/(.+)")
-_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _NOTHING = "n long"
 Names = Mapping[str, str | None]
 """For each source that Spark finds by its name and that changes: its new name, None where it is left out."""
@@ -142,7 +150,7 @@ class _Work:
         self._commit = cut.commit_of(read, batch)
         stateful = any(_STATE.fullmatch(path) for path in self._files)
         # without state the query has no format yet, and gets that of a new one
-        self._format = str(cut.format_of(read, batch)) if stateful else str(spark.conf.get(_FORMAT, "1"))
+        self._format = str(cut.format_of(read, batch)) if stateful else str(spark.conf.get(STATE_FORMAT, "1"))
 
     def carry(self, moves: Mapping[int, int]) -> StateIds:
         """Bring what stays to its new place; the ids of its state."""
@@ -294,7 +302,7 @@ class _Work:
         """Let Spark write an empty version of a store in partition 0; its unique id in format 2."""
         session = self._spark.newSession()
         session.conf.set(PROVIDER, self._conf[PROVIDER])
-        session.conf.set(_FORMAT, self._format)
+        session.conf.set(STATE_FORMAT, self._format)
         jvm: Any = self._spark._jvm
         state = jvm.org.apache.spark.sql.execution.streaming.state
         types = jvm.org.apache.spark.sql.types.StructType.fromDDL(_NOTHING)

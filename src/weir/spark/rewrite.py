@@ -28,9 +28,8 @@ from weir.spark import content, cut, rewriter
 from weir.spark.checkpoint_files import HASHMAP, ROCKSDB
 from weir.spark.closure import closure
 from weir.spark.content import Content
-from weir.spark.defaults import Backend, state_defaults
 from weir.spark.hashmap import LOADED, WRITTEN, loading, writing
-from weir.spark.logs import PARTITIONS, PROVIDER, OffsetEntry, OperatorEntry
+from weir.spark.logs import PARTITIONS, PROVIDER, STATE_FORMAT, OffsetEntry, OperatorEntry
 from weir.spark.reshape import (
     LIMIT,
     StateRefusal,
@@ -39,9 +38,9 @@ from weir.spark.reshape import (
     partition_columns,
     refusals,
 )
+from weir.spark.session import Backend, state_defaults
 from weir.storage import files
 
-_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _PROVIDERS = {"rocksdb": ROCKSDB, "hashmap": HASHMAP}
 _OBSERVED = "weir_state"
 _RULES = "org.apache.spark.sql.catalyst.optimizer"
@@ -401,7 +400,7 @@ def _session(spark: SparkSession, backend: str, format: int) -> SparkSession:
     """A session of its own, whose settings are those of this backend and format."""
     session = spark.newSession()
     settings = state_defaults("rocksdb" if backend == "rocksdb" else "hashmap", cores=1)
-    settings |= {_FORMAT: str(format), **_WRITING}
+    settings |= {STATE_FORMAT: str(format), **_WRITING}
     del settings[PARTITIONS]
     for key, value in settings.items():
         session.conf.set(key, value)

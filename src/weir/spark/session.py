@@ -2,6 +2,11 @@
 
 Settings that Spark reads once go into the builder; those of state are set on the session, after
 the number of cores is known. The driver keeps the JVM's process, so that it can end it.
+
+The defaults for state were chosen by measurement (`bench/state_defaults.py`); what was tried, found and
+refused is in `docs/explanation/state-defaults.md`. None of them makes a committed batch less durable. The
+number of partitions and the format of state files are fixed by Spark with a query's first batch: for a query
+that exists already they change nothing.
 """
 
 from __future__ import annotations
@@ -11,19 +16,27 @@ import re
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
+
+from py4j.protocol import Py4JError
 
 from weir.config import Config
 from weir.errors import JvmNotStartedError
-from weir.spark import hadoop, local_files
-from weir.spark.defaults import state_defaults
+from weir.spark import local_files
+from weir.spark.checkpoint_files import HASHMAP, ROCKSDB
+from weir.spark.logs import PARTITIONS, PROVIDER, STATE_FORMAT
 from weir.storage import scratch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+Backend = Literal["rocksdb", "hashmap"]
+
+_ROCKSDB = "spark.sql.streaming.stateStore.rocksdb"
+_PER_CORE = 2
+_CONFIGURATION = "org.apache.hadoop.conf.Configuration"
+_YARN = "yarn-default.xml"
 _LOCAL_DIR = "spark.local.dir"
-_PARTITIONS = "spark.sql.shuffle.partitions"
 _BASE = {
     "spark.master": "local[*]",
     "spark.ui.enabled": "false",
@@ -65,8 +78,42 @@ def build(config: Config, app: str, output: str = "its output is above") -> Spar
         if error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
         raise JvmNotStartedError(seen=output) from error
-    hadoop.lighten(spark, yarn=not _is_local(config))
+    lighten_hadoop(spark, yarn=not _is_local(config))
     return spark
+
+
+def lighten_hadoop(spark: SparkSession, *, yarn: bool) -> bool:
+    """Take out of the session's Hadoop configuration where each entry came from, and YARN's own defaults.
+
+    Spark copies it several times for each batch and sends it to each task that writes a file. It has 1,100
+    entries, and Hadoop compresses for every single one the name of the file that it came from: a quarter of
+    the CPU time of a small batch (`docs/decisions/0026-a-light-hadoop-configuration.md`). Values are never
+    changed.
+
+    `yarn` says whether those are needed: they are, wherever the job may talk to YARN. What somebody has
+    set is kept in any case. False when this Hadoop has it elsewhere: then Spark works as it did, more
+    slowly. Safe to repeat. A class that is loaded later and brings default values of its own makes Hadoop
+    read everything again, the light parts too.
+    """
+    jvm: Any = spark._jvm
+    configuration = spark._jsc.hadoopConfiguration()
+    try:
+        spark._jsparkSession.sessionState()  # these two load such classes
+        jvm.org.apache.hadoop.mapred.JobConf()
+        kind = jvm.java.lang.Class.forName(_CONFIGURATION)
+        if not yarn:
+            defaults = jvm.org.apache.hadoop.conf.Configuration(False)
+            defaults.addResource(_YARN)
+            properties = kind.getDeclaredMethod("getProps", None)
+            properties.setAccessible(True)
+            entries = properties.invoke(configuration, None).entrySet()
+            entries.removeAll(properties.invoke(defaults, None).entrySet())
+        sources = kind.getDeclaredField("updatingResource")
+        sources.setAccessible(True)
+        sources.set(configuration, None)
+    except Py4JError:
+        return False
+    return True
 
 
 def builder_settings(config: Config) -> dict[str, str]:
@@ -108,21 +155,48 @@ def _default(key: str) -> str | None:
     return None
 
 
+def state_defaults(backend: Backend, *, cores: int, changelog: bool = True) -> dict[str, str]:
+    """The Spark settings for state kept in `backend` on `cores` cores in all, unless its author sets them.
+
+    `changelog` is incremental state: a batch writes its changes, not its files.
+    The hashmap backend always works that way and ignores it.
+    """
+    if cores < 1:
+        raise ValueError(f"cores must be at least 1, not {cores}")
+    settings = {
+        # Spark's 200 cost 200 tasks, stores and uploads a batch; two a core even out skew.
+        PARTITIONS: str(_PER_CORE * cores),
+    }
+    if backend == "hashmap":
+        # Explicit, so that a provider in spark-defaults.conf does not win unseen.
+        settings[PROVIDER] = HASHMAP
+        return settings
+    return settings | {
+        PROVIDER: ROCKSDB,
+        # File names unique to the writer: a driver that wakes up late overwrites nothing.
+        STATE_FORMAT: "2",
+        # A commit writes the batch's changes; the flush and upload leave its path.
+        f"{_ROCKSDB}.changelogCheckpointing.enabled": str(changelog).lower(),
+        # One cache for all stores of an executor: 500 MB at most, where 8 MB a store thrash.
+        f"{_ROCKSDB}.boundedMemoryUsage": "true",
+    }
+
+
 def asked_parallelism(config: Config) -> int | None:
     """The parallelism that somebody has asked for, in weir's words or in Spark's."""
-    spark = config.spark.get(_PARTITIONS)
+    spark = config.spark.get(PARTITIONS)
     return config.settings.parallelism_default or (int(spark) if spark else None)
 
 
 def default_parallelism(spark: SparkSession, config: Config) -> int:
     """The parallelism that suits the session's cores."""
     cores = int(spark.sparkContext.defaultParallelism)
-    return int(_defaults(config, cores)[_PARTITIONS])
+    return int(_defaults(config, cores)[PARTITIONS])
 
 
 def state_settings(config: Config, parallelism: int | None) -> dict[str, str]:
     """What weir sets for Spark's state, without what the user has set."""
-    wanted = _defaults(config, 1) | ({_PARTITIONS: str(parallelism)} if parallelism else {})
+    wanted = _defaults(config, 1) | ({PARTITIONS: str(parallelism)} if parallelism else {})
     return {key: value for key, value in wanted.items() if key not in config.spark}
 
 
