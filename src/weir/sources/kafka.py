@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from weir.sources.native import check_options
-from weir.spark.kafka_client import GROUP
-from weir.spark.packages import provide_kafka
+from weir.spark.kafka_client import GROUP, provide_kafka
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,6 +1,7 @@
-"""Kafka's own Java client, which came with Spark's Kafka source: the source's settings, its own loader.
+"""Kafka's own Java client, which comes with Spark's Kafka source: the source's settings, its own loader.
 
-py4j does not find classes of jars that were added later by itself, so they are made by reflection.
+Also how a session gets that source, and how consumer groups learn what it has read. py4j does not by itself
+find classes of jars that were added later, so they are made by reflection.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+
+from weir.errors import PreflightError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -154,6 +157,62 @@ class KafkaAdmin:
         for number, value in enumerate(values):
             array[number] = value
         return array
+
+
+# Spark's Kafka source, which Spark ships apart: added to a running session when a job first needs it.
+#
+# Spark resolves the package by its Maven coordinates, into its own cache, as `spark.jars.packages` would; so
+# neither a job file nor a notebook needs a setting.
+
+
+_PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_{scala}:{spark}"
+_PROVIDER = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+_METRICS = "org.apache.spark.sql.execution.ui.SQLAppStatusListener"
+"""Does not look among added jars for the source's own metrics, and would report that in every batch."""
+
+
+def provide_kafka(spark: SparkSession) -> None:
+    """Make Spark's Kafka source known to the session; nothing happens where it is. Safe to repeat."""
+    if _has_kafka(spark):
+        return
+    jvm: Any = spark.sparkContext._jvm
+    scala = ".".join(str(jvm.scala.util.Properties.versionNumberString()).split(".")[:2])
+    coordinates = _PACKAGE.format(scala=scala, spark=spark.version)
+    if why := _add(spark, coordinates):
+        raise PreflightError(
+            what=f"the package {coordinates} can't be fetched",
+            why=why,
+            todo="put its jars on Spark's path with spark.jars, or name a repository that has it with "
+            "spark.jars.repositories or spark.jars.ivySettings",
+        )
+    log4j = jvm.org.apache.logging.log4j
+    log4j.core.config.Configurator.setLevel(_METRICS, log4j.Level.ERROR)
+
+
+def _add(spark: SparkSession, coordinates: str) -> str:
+    """Add the package; why that failed, or ""."""
+    from py4j.protocol import Py4JError, Py4JJavaError  # noqa: PLC0415
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    try:
+        spark.sql(f"ADD JAR ivy://{coordinates}")
+    except Py4JJavaError as error:
+        return str(error.java_exception.getMessage())
+    except (PySparkException, Py4JError) as error:
+        return str(error).strip().partition("\n")[0]
+    return "" if _has_kafka(spark) else "its jars were added, and Spark does not find its classes"
+
+
+def _has_kafka(spark: SparkSession) -> bool:
+    """Whether Spark finds the source where it looks for sources."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415
+
+    jvm: Any = spark.sparkContext._jvm
+    try:
+        jvm.org.apache.spark.util.Utils.classForName(_PROVIDER, True, False)
+    except Py4JError:
+        return False
+    return True
 
 
 # Offsets that Spark's Kafka source has read, told to a consumer group: for others who look there.
