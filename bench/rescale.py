@@ -56,7 +56,7 @@ def _session(spark: SparkSession, backend: Backend) -> SparkSession:
 
 
 def arms(spark: SparkSession, folder: Path, keys: int) -> dict[str, Callable[[Path], None]]:
-    from weir.spark.rewrite import rescale
+    from weir.spark.rewrite import rewrite
 
     there: dict[Backend, Path] = {
         "rocksdb": fill(spark, folder, keys, "rocksdb"),
@@ -66,7 +66,7 @@ def arms(spark: SparkSession, folder: Path, keys: int) -> dict[str, Callable[[Pa
     def weir(was: Backend, will_be: Backend) -> Callable[[Path], None]:
         def run(target: Path) -> None:
             known = operators(there[was], BATCH)
-            made = rescale(spark, there[was], target, BATCH, known, partitions=AFTER, backend=will_be)
+            made = rewrite(spark, there[was], target, BATCH, known, partitions=AFTER, backend=will_be)
             assert made.rows == keys
 
         return run

@@ -17,7 +17,7 @@ from weir.ids import BatchId
 from weir.protocol.compatibility import Reshape
 from weir.spark.closure import closure
 from weir.spark.cut import conf_of
-from weir.spark.logs import PARTITIONS
+from weir.spark.logs import PARTITIONS, StateIds
 from weir.spark.reshape import backend_of, conversion_refusal
 from weir.spark.session import Backend
 from weir.spark.state_schema import operators
@@ -91,10 +91,10 @@ def query(spark: SparkSession, kind: Kind, input: Path, shape: Shape) -> Statefu
 
 
 def rescale(spark: SparkSession, read: Path, write: Path, batch: BatchId, shape: Shape) -> Rewritten:
-    from weir.spark.rewrite import rescale
+    from weir.spark.rewrite import rewrite
 
     there = operators(read, batch)
-    return rescale(spark, read, write, batch, there, partitions=shape.partitions, backend=shape.backend)
+    return rewrite(spark, read, write, batch, there, partitions=shape.partitions, backend=shape.backend)
 
 
 def behind(given: Given, batch: BatchId) -> Given:
@@ -167,10 +167,10 @@ def test_a_difference_is_told_and_leaves_nothing(
     before = {name: (tmp_path / "it" / name).read_bytes() for name in closure(tmp_path / "it", CUT).files}
     rewrite: Any = rewriter.rewrite
 
-    def losing(*given: Any) -> rewriter.Ids | None:
+    def losing(*given: Any) -> StateIds | None:
         rewrite(*given)
         *where, _, to = given
-        lost: rewriter.Ids | None = rewrite(*where, lambda _, __, frame: frame.where("rand() > 2"), to)
+        lost: StateIds | None = rewrite(*where, lambda _, __, frame: frame.where("rand() > 2"), to)
         return lost
 
     monkeypatch.setattr(rewriter, "rewrite", losing)

@@ -34,6 +34,7 @@ from weir.spark.logs import (
     is_compaction,
     log_offset,
     schema_files,
+    store_folder,
 )
 from weir.spark.zips import lineage, members
 from weir.storage.members import is_safe
@@ -262,7 +263,7 @@ class _Reader:
         return f"{folder}/_metadata/v2/{max(usable)}"
 
     def _store(self, operator: str, partition: int, number: int, name: str) -> Iterator[str]:
-        folder = f"state/{operator}/{partition}" + ("" if name == "default" else f"/{name}")
+        folder = store_folder(operator, partition, name)
         names = set(self._list(folder))
         ids = self._ids.get(operator)
         for file in self._versions(folder, names, ids[partition][number] if ids else None):

@@ -23,6 +23,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from weir.spark import lz4
+from weir.spark.logs import store_folder
 from weir.spark.unsafe_row import place_of
 from weir.storage import files
 
@@ -168,12 +169,6 @@ WRITTEN_TYPES = {"partition": pa.int32(), "rows": pa.int64()}
 _AT_A_TIME = 10_000
 
 
-def store_folder(root: Path | str, operator: int, partition: int, store: str) -> Path:
-    """Where the files of one store of one partition are."""
-    folder = Path(root) / f"state/{operator}/{partition}"
-    return folder if store == "default" else folder / store
-
-
 def loading(
     root: Path, operator: int, store: str, version: int, codec: str, placing: dict[str, Any] | None
 ) -> Task:
@@ -187,7 +182,7 @@ def loading(
         place = place_of(**placing) if placing else None
         for batch in numbers:
             for partition in batch.column(0).to_pylist():
-                folder = store_folder(place_by_root, operator, partition, store)
+                folder = Path(place_by_root, store_folder(operator, partition, store))
                 rows = iter(load(folder, version, codec).items())
                 while some := list(islice(rows, _AT_A_TIME)):
                     keys, values = zip(*some, strict=True)
@@ -205,7 +200,7 @@ def writing(root: Path, operator: int, store: str, version: int, codec: str) -> 
         context = TaskContext.get()
         assert context is not None
         partition = context.partitionId()
-        folder = store_folder(to, operator, partition, store)
+        folder = Path(to, store_folder(operator, partition, store))
         folder.mkdir(parents=True, exist_ok=True)
         target = folder / f"{version}.snapshot"
         temporary = files.beside(target)

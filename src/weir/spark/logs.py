@@ -263,6 +263,12 @@ class OperatorEntry:
         return replace(self, content=content)
 
 
+def store_folder(operator: int | str, partition: int, store: str) -> str:
+    """Where the files of one store of one partition are, below the checkpointLocation."""
+    folder = f"state/{operator}/{partition}"
+    return folder if store == "default" else f"{folder}/{store}"
+
+
 def schema_files(store: Mapping[str, Any], folder: str) -> list[str]:
     """The schema files that an operator's metadata names of a store, oldest first, in the operator's folder.
 

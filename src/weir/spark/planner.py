@@ -23,6 +23,7 @@ from weir.spark import cut, fingerprints
 from weir.spark.closure import closure
 from weir.spark.fingerprints import Fingerprint, Texts, sequence
 from weir.spark.logs import PARTITIONS, OperatorEntry
+from weir.storage import files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -87,9 +88,8 @@ def refusal(frame: DataFrame, output_mode: str, root: Path, batch: BatchId) -> s
         for path in closure(root, batch).files:
             if path.startswith("state/") and not cut.is_state(path):
                 data = (root / path).read_bytes()
-                (folder / path).parent.mkdir(parents=True, exist_ok=True)
                 described = OperatorEntry.parse(data).moved(folder).data if cut.is_operator(path) else data
-                (folder / path).write_bytes(described)
+                files.put(folder / path, described)
         try:
             with _planning(frame, output_mode, folder, batch, cut.conf_of(root, batch)) as execution:
                 execution.executedPlan()

@@ -11,7 +11,6 @@ linked, or written again.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import uuid
@@ -37,6 +36,7 @@ from weir.spark.logs import (
     OperatorEntry,
     StateIds,
     log_offset,
+    store_folder,
 )
 from weir.spark.planner import settings_of_a_new_query
 from weir.spark.reshape import backend_of, codec_of
@@ -82,8 +82,7 @@ def begin(spark: SparkSession, folder: Path, sources: int) -> BatchId:
             "commits/0": CommitEntry("v1", {}).with_watermark(0).text,
         }
         for path, text in texts.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_text(text)
+            files.put(folder / path, text.encode())
     except (OSError, PySparkException, Py4JError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise SurgeryError(query=folder.name, batch=0, reason=reason) from error
@@ -132,7 +131,7 @@ def operate(
         work.offsets(sources, names or {}, ends or {}, logs or {}, folders or {}, others)
         taken = {to for other in others for to in other.moves.values()}
         work.verify({*moves.values(), *taken, *(one.id for one in added)})
-        _name(target, write.absolute())
+        files.publish(target, write.absolute())
     except (GoneError, OSError, LookupError, ValueError, PySparkException, Py4JError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise SurgeryError(query=read.name, batch=int(batch), reason=reason) from error
@@ -179,7 +178,8 @@ class _Work:
                 continue
             to = moves[int(found[1])]
             if cut.is_operator(path):
-                self._put(f"state/{to}/{found[2]}", self._renumbered((root / path).read_bytes(), to))
+                data = self._renumbered((root / path).read_bytes(), to)
+                files.put(self._target / f"state/{to}/{found[2]}", data)
             else:
                 self._link(root / path, f"state/{to}/{found[2]}")
 
@@ -188,11 +188,11 @@ class _Work:
         for operator in added:
             for path, data in descriptions.items():
                 if path.startswith(f"state/{operator.id}/"):
-                    is_metadata = cut.is_operator(path)
-                    self._put(path, self._renumbered(data, operator.id) if is_metadata else data)
-            made = [self._empty(operator, store.name) for store in operator.stores]
-            if all(made):
-                ids[str(operator.id)] = [list(stores) for stores in zip(*made, strict=True)]
+                    made = self._renumbered(data, operator.id) if cut.is_operator(path) else data
+                    files.put(self._target / path, made)
+            empty = [self._empty(operator, store.name) for store in operator.stores]
+            if all(empty):
+                ids[str(operator.id)] = [list(stores) for stores in zip(*empty, strict=True)]
 
     def commit(self, ids: StateIds, others: Sequence[Other] = ()) -> None:
         """The commit log. Event time is as far as that of any query that gave a piece of its state.
@@ -203,7 +203,7 @@ class _Work:
         reached = [cut.commit_of(other.cut, other.batch).watermark_ms for other in others]
         if reached:
             commit = commit.with_watermark(max(commit.watermark_ms, *reached))
-        self._put(f"commits/{self._batch}", commit.data)
+        files.put(self._target / f"commits/{self._batch}", commit.data)
 
     def offsets(
         self,
@@ -222,7 +222,7 @@ class _Work:
                 entry = entry.renamed(names) if names else entry
                 back = int(self._batch) - int(path.removeprefix("offsets/"))
                 taken = {place: end for other in others for place, end in _ends(other, back).items()}
-                self._put(path, entry.with_ends({**taken, **ends}).data)
+                files.put(self._target / path, entry.with_ends({**taken, **ends}).data)
             elif path.startswith("sources/") and (order is None or not path.split("/")[1].isdigit()):
                 _, number, name = path.split("/", 2)
                 if (to := names.get(number, number)) is not None:
@@ -235,7 +235,7 @@ class _Work:
             self._logs(other.cut.absolute(), other.batch, {**own, **other.folders}, own, logs)
         for folder, data in logs.items():
             if data:
-                self._put(f"sources/{folder}/0", data)
+                files.put(self._target / f"sources/{folder}/0", data)
 
     def _logs(
         self,
@@ -273,8 +273,7 @@ class _Work:
 
     def _empty(self, operator: Operator, store: str) -> list[str]:
         """An empty version of a store in every partition; their unique ids, where there are such."""
-        inner = "" if store == "default" else f"/{store}"
-        folders = [self._target / f"state/{operator.id}/{n}{inner}" for n in range(operator.partitions)]
+        folders = [self._target / store_folder(operator.id, n, store) for n in range(operator.partitions)]
         for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
         if backend_of(self._conf) == "hashmap":
@@ -336,11 +335,6 @@ class _Work:
         target.parent.mkdir(parents=True, exist_ok=True)
         files.link(source, target)
 
-    def _put(self, path: str, data: bytes) -> None:
-        target = self._target / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data)
-
 
 def _ends(other: Other, back: int) -> dict[int, str]:
     """Where the sources that come of another query stood so many batches ago; nowhere before its first."""
@@ -350,12 +344,3 @@ def _ends(other: Other, back: int) -> dict[int, str]:
     if not file.exists():
         return dict.fromkeys(other.sources, NO_OFFSET)
     return OffsetEntry.parse(file.read_bytes()).numbered(other.sources)
-
-
-def _name(target: Path, write: Path) -> None:
-    """Give what is whole its name, durably."""
-    made = [target / path for path in files.below(target)]
-    files.parallel(files.sync, made)
-    files.sync_folders({folder for path in made for folder in files.up_to(path, target)})
-    os.rename(target, write)
-    files.sync_folders([write.parent])

@@ -107,12 +107,13 @@ def partition_columns(operator: Operator, store: StateStore) -> int:
 
     0 for a global aggregate, which is all in partition 0.
     """
-    columns = len(_fields(store))
+    columns = len(key_fields(store))
     indexed = operator.kind == JOIN and _INDEXED in store.name
     return columns - 1 if operator.kind == SESSION or indexed else columns
 
 
-def _fields(store: StateStore) -> list[Any]:
+def key_fields(store: StateStore) -> list[Any]:
+    """The columns of its keys; a global aggregate has none, and all its rows are in partition 0."""
     return list((store.key_schema or {"fields": []})["fields"])
 
 
@@ -173,7 +174,7 @@ class _Asked:
     def _keys(self, operator: Operator) -> Iterator[StateRefusal]:
         """Own code says where a key of the hashmap backend belongs; it must know the key's types."""
         for store in operator.stores:
-            unknown = rows.check({"fields": _fields(store)[: partition_columns(operator, store)]})
+            unknown = rows.check({"fields": key_fields(store)[: partition_columns(operator, store)]})
             if unknown:
                 yield _refusal(
                     operator,

@@ -1,4 +1,4 @@
-"""Spark's own StateRewriter, which writes the state of a query anew, called through py4j.
+"""Spark's own StateRewriter, which writes the state of a query again, called through py4j.
 
 It reads every store of every operator that is described at the place to write to, hands each to a
 function as a frame `partition_key, key_bytes, value_bytes, column_family_name`, and writes what that
@@ -16,16 +16,15 @@ from pyspark import java_gateway
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.ids import BatchId
+from weir.spark.logs import StateIds
 
-Ids = dict[str, list[list[str]]]
-"""For each operator, for each partition: the unique ids of its stores, as `commits/<n>` has them."""
 Transform = Callable[[int, str, DataFrame], DataFrame]
 """Gets operator, store and the frame of its state; gives a frame of the same schema."""
 
 
 def rewrite(
     spark: SparkSession, read: Path, write: Path, batch: BatchId, transform: Transform, to: BatchId
-) -> Ids | None:
+) -> StateIds | None:
     """Write the state of a batch at `read` as that of the batch `to` at `write`; format 2 gives ids.
 
     `write` must have the batch in its offset log, with the settings to write with, and the metadata and
@@ -79,8 +78,8 @@ class _Function:
         implements = ["scala.Function1"]
 
 
-def _ids(found: Any) -> Ids:
-    ids: Ids = {}
+def _ids(found: Any) -> StateIds:
+    ids: StateIds = {}
     entries = found.iterator()
     while entries.hasNext():
         entry = entries.next()

@@ -17,7 +17,7 @@ from typing import Any
 from weir.ids import BatchId
 from weir.protocol.operators import Family, Operator, StateStore
 from weir.spark.closure import GoneError, closure
-from weir.spark.logs import OperatorEntry, schema_files
+from weir.spark.logs import OperatorEntry, schema_files, store_folder
 
 _PIECE = 65535 // 4
 """So many characters fit into one piece, whatever they are."""
@@ -133,17 +133,16 @@ def _operator(id: int, sizes: Mapping[str, int], read: Callable[[str], bytes]) -
     return Operator(
         id=id,
         kind=entry.kind,
-        stores=tuple(_store(folder, store, needed, read) for store in entry.stores),
+        stores=tuple(_store(id, store, needed, read) for store in entry.stores),
         partitions=len(partitions),
         properties=entry.properties,
         bytes=sum(sizes[name] for name in needed),
     )
 
 
-def _store(folder: str, store: dict[str, Any], needed: list[str], read: Callable[[str], bytes]) -> StateStore:
+def _store(id: int, store: dict[str, Any], needed: list[str], read: Callable[[str], bytes]) -> StateStore:
     name = store["storeName"]
-    inner = "" if name == "default" else f"/{name}"
-    files = schema_files(store, folder)[-1:] or [f"{folder}/0{inner}/_metadata/schema"]
+    files = schema_files(store, f"state/{id}")[-1:] or [f"{store_folder(id, 0, name)}/_metadata/schema"]
     found = [columns for file in files if file in needed for columns in read_schemas(read(file))]
     prefix = store.get("numColsPrefixKey", 0)
     return StateStore(name=name, prefix_columns=prefix, families=tuple(map(_family, found)))

@@ -195,6 +195,21 @@ def write_pieces(target: Path, pieces: Iterable[bytes]) -> None:
         raise
 
 
+def put(target: Path, data: bytes) -> None:
+    """Write a file of a folder that is not complete yet; `publish` makes it durable."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(data)
+
+
+def publish(folder: Path, name: Path) -> None:
+    """Give a complete folder its name, durably: what is in it is on the disk before."""
+    made = [folder / path for path in below(folder)]
+    parallel(sync, made)
+    sync_folders({above for path in made for above in up_to(path, folder)})
+    os.rename(folder, name)
+    sync_folders([name.parent])
+
+
 def beside(path: Path) -> Path:
     """A temporary name; `is_temporary` recognizes one that was left over."""
     return path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
