@@ -14,8 +14,7 @@ from weir.ids import BatchId, Generation, JobName, SourceName
 from weir.protocol.shape import PlannedOperator
 from weir.sources import socket
 from weir.sources.contract import Place
-from weir.spark.frame_plan import PlannedQuery, planned
-from weir.spark.planner import output_mode_of
+from weir.spark.frame_plan import PlannedQuery, output_mode_of, planned
 from weir.spark.session import state_defaults
 from weir.spark.state_schema import operators
 from weir.storage import open_store

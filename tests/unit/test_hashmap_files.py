@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.spark import hashmap
-from weir.spark.hashmap import CODECS, TornFileError, load, read, write_snapshot
+from weir.spark.hashmap import TornFileError, load, read, write_snapshot
+from weir.spark.reshape import HASHMAP_CODECS
 
 Rows = dict[bytes, bytes]
 
@@ -30,7 +31,7 @@ def delta(path: Path, changes: dict[bytes, bytes | None]) -> None:
         stream.write(data + struct.pack(">i", -1))
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", HASHMAP_CODECS)
 @given(rows=st.dictionaries(st.binary(max_size=60), st.binary(max_size=200)))
 def test_what_is_written_is_read_again(codec: str, rows: Rows) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -38,7 +39,7 @@ def test_what_is_written_is_read_again(codec: str, rows: Rows) -> None:
         assert load(Path(folder), 7, codec) == rows
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", HASHMAP_CODECS)
 @pytest.mark.parametrize("rows", [{}, ROWS, {b"": b""}, {b"big": bytes(200_000)}], ids=len)
 def test_many_blocks_or_none(codec: str, rows: Rows, tmp_path: Path) -> None:
     write_snapshot(tmp_path / "1.snapshot", rows.items(), codec)
@@ -63,7 +64,7 @@ def test_without_a_snapshot_all_deltas_count(tmp_path: Path) -> None:
         load(tmp_path, 3, "zstd")
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", HASHMAP_CODECS)
 @pytest.mark.parametrize("kept", [0.0, 0.3, 0.999])
 def test_a_file_that_ends_too_early_is_torn(codec: str, kept: float, tmp_path: Path) -> None:
     file = tmp_path / "1.snapshot"

@@ -264,7 +264,7 @@ class Env:
                 f"leave the option {writers.CHECKPOINT_LOCATION} out, and let the source begin where that "
                 "checkpoint ends (for Kafka: startingOffsets)",
             )
-        if (called := writers.query_name_of(given)) not in ("", query):
+        if (called := writers.option_of(given, "queryName")) not in ("", query):
             raise self._refused(
                 f"query {query!r} has the queryName {called!r}: a query has one name, which weir needs",
                 f"leave .queryName({called!r}) out, or use env.sink({called!r}, ...)",

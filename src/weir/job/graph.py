@@ -22,8 +22,7 @@ from weir.sinks.user_state import Values
 from weir.sources.contract import Place
 from weir.spark import failure
 from weir.spark import frame_plan as plan
-from weir.spark.frame_plan import none_started, planned
-from weir.spark.planner import output_mode_of
+from weir.spark.frame_plan import none_started, output_mode_of, planned
 from weir.storage import open_store
 
 if TYPE_CHECKING:

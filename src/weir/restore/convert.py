@@ -20,9 +20,9 @@ from weir.protocol.offsets import SourcePosition
 from weir.protocol.restore_plan import PlanPart, QueryPlan, RestorePlan
 from weir.protocol.shape import Shape
 from weir.savepoint.query_change import Before
-from weir.spark.frame_plan import PlannedQuery
+from weir.spark.frame_plan import PlannedQuery, output_mode_of
 from weir.spark.logs import PARTITIONS
-from weir.spark.planner import output_mode_of, refusal
+from weir.spark.planner import refusal
 from weir.spark.relocate import Other, begin, operate
 from weir.spark.reshape import backend_of
 from weir.spark.source_positions import up_to

@@ -129,30 +129,25 @@ class QueryFiles:
 
         One operator's first partition is enough to tell runs apart: every run writes all of them.
         """
-        names = self._names(f"{self._prefix}/state/0/0")
-        versioned = (name.partition(".")[0].partition("_") for name in names)
-        return frozenset(uid for version, _, uid in versioned if version == str(batch + 1) and uid)
+        found = map(_written_by, self._names(f"{self._prefix}/state/0/0"))
+        return frozenset(uid for version, uid in found if version == str(batch + 1) and uid)
 
     def uploading(self, batch: BatchId) -> bool:
         """Whether any state of the batch is there already."""
         names = self._names(f"{self._prefix}/state/0")
-        return any(name.partition(".")[0].partition("_")[0] == str(batch + 1) for name in names)
+        return any(_written_by(name)[0] == str(batch + 1) for name in names)
 
     def state_left_out(self, batch: BatchId) -> list[str]:
-        """The state, as "operator/partition", that no run has written behind this batch yet.
+        """The state, as "operator/partition", that no run has written after this batch yet.
 
-        None once the whole batch was evaluated, by any run; none in a query without state.
+        None once all of the batch was evaluated, by any run; none in a query without state.
         """
         folder = f"{self._prefix}/state/"
         paths = [key.removeprefix(folder).split("/") for key in self._store.list(f"{self._prefix}/state")]
-        behind = {
-            f"{path[0]}/{path[1]}"
-            for path in paths
-            if path[-1].partition(".")[0].partition("_")[0] == str(batch + 1)
-        }
+        written = {f"{path[0]}/{path[1]}" for path in paths if _written_by(path[-1])[0] == str(batch + 1)}
         operators = sorted({path[0] for path in paths if path[0].isdigit()}, key=int)
         asked = [f"{one}/{number}" for one in operators for number in range(self._state_partitions(one))]
-        return [one for one in asked if one not in behind]
+        return [one for one in asked if one not in written]
 
     def conf(self) -> dict[str, str]:
         """The settings that the newest offset log entry fixes; none before the first batch was planned."""
@@ -191,3 +186,9 @@ class QueryFiles:
 
     def _names(self, folder: str) -> list[str]:
         return [key.rsplit("/", 1)[1] for key in self._store.list(folder)]
+
+
+def _written_by(name: str) -> tuple[str, str]:
+    """The version that a file of state is of, and in format 2 the unique id of its writer."""
+    version, _, uid = name.partition(".")[0].partition("_")
+    return version, uid

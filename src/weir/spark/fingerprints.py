@@ -12,9 +12,12 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weir.protocol.shape import Computed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _ATTRIBUTE = re.compile(r"([^\s(),\[\]#]*)#(\d+)L?(?:-T\d+ms)?")
 _COLUMN = re.compile(r"([\w.]+\([^()]*\)|[^\s(),\[\]#]*)#(\d+)L?(?:-T\d+ms)?")
@@ -236,8 +239,7 @@ def source(relation: Any) -> str:
     if _class(named) == "UserProvided":
         return f"named {named.name()}"
     if _class(relation) == "StreamingRelation":
-        kind, options = relation.dataSource().className(), relation.dataSource().options()
-        given = {key.lower(): options.apply(key) for key in sequence(options.keys().toSeq())}
+        kind, given = relation.dataSource().className(), options_of(relation)
     else:
         kind = relation.sourceName()
         given = {key.lower(): value for key, value in dict(relation.extraOptions()).items()}
@@ -254,6 +256,17 @@ def logical_below(node: Any) -> Iterator[Any]:
     for child in sequence(node.children()):
         yield child
         yield from logical_below(child)
+
+
+def leaves(frame: DataFrame) -> list[Any]:
+    """The leaves of a frame's analyzed plan. Nothing is evaluated."""
+    return sequence(frame._jdf.queryExecution().analyzed().collectLeaves())
+
+
+def options_of(leaf: Any) -> dict[str, str]:
+    """The options of a source of Spark's older kind, by their names in lower case: Spark ignores the case."""
+    options = leaf.dataSource().options()
+    return {key.lower(): str(options.apply(key)) for key in sequence(options.keys().toSeq())}
 
 
 def sequence(found: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What weir reads of a frame's plan: which streams it reads. Nothing is evaluated."""
+"""What weir reads of a frame's plan and of an unstarted writer, and what Spark will run. No row is read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from weir.protocol.operators import Operator
 from weir.protocol.shape import PlannedOperator, Shape
 from weir.spark import planner as operators
-from weir.spark.fingerprints import Fingerprint
+from weir.spark.fingerprints import Fingerprint, leaves, options_of
 from weir.spark.logs import OperatorEntry
 from weir.spark.state_schema import described
 
@@ -80,29 +80,17 @@ class FrameStream:
 
 def streams(frame: DataFrame) -> list[FrameStream]:
     """The streams at the leaves of the analyzed plan."""
-    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
     found = []
-    for number in range(leaves.size()):
-        leaf = leaves.apply(number)
+    for leaf in leaves(frame):
         kind = leaf.getClass().getSimpleName()
         if kind == _RELATION:
             location = leaf.extraOptions().get("location") or ""
             found.append(FrameStream(leaf.table().getClass().getName(), location))
         elif kind == _OLDER_RELATION:
-            source = leaf.dataSource()
-            found.append(FrameStream(source.providingClass().getName(), "", _cleans(source.options())))
+            source = leaf.dataSource().providingClass().getName()
+            cleans = options_of(leaf).get("cleansource", "").lower()
+            found.append(FrameStream(source, "", "" if cleans == "off" else cleans))
     return found
-
-
-def _cleans(options: Any) -> str:
-    """The option cleanSource, whatever its case, as Spark looks for it."""
-    keys = options.keys().toSeq()
-    for number in range(keys.size()):
-        key = keys.apply(number)
-        if key.lower() == "cleansource":
-            value = str(options.apply(key)).lower()
-            return "" if value == "off" else value
-    return ""
 
 
 # What weir reads of an unstarted writer of Spark's, and a guard against writers that are started past
@@ -128,9 +116,9 @@ def option_of(writer: DataStreamWriter, name: str) -> str:
     return str(found.get()) if found.isDefined() else ""
 
 
-def query_name_of(writer: DataStreamWriter) -> str:
-    """The name that `queryName` gave to the query, or ""."""
-    return option_of(writer, "queryName")
+def output_mode_of(writer: DataStreamWriter) -> str:
+    """The output mode that it was given."""
+    return str(_field(writer, "outputMode").toString()).lower()
 
 
 @contextmanager
@@ -163,12 +151,16 @@ def none_started(refusal: Callable[[str], Exception]) -> Iterator[None]:
 
 def trigger_without_batches(writer: DataStreamWriter) -> str:
     """`continuous` or `realTime`, when the writer has such a trigger; else ""."""
-    return _TRIGGERS.get(str(_field(writer, "trigger").getClass().getSimpleName()), "")
+    return _TRIGGERS.get(_trigger(writer), "")
 
 
 def is_bounded(writer: DataStreamWriter) -> bool:
     """Whether its query ends by itself, with what is there when it starts."""
-    return str(_field(writer, "trigger").getClass().getSimpleName()) in _BOUNDED
+    return _trigger(writer) in _BOUNDED
+
+
+def _trigger(writer: DataStreamWriter) -> str:
+    return str(_field(writer, "trigger").getClass().getSimpleName())
 
 
 def _field(writer: DataStreamWriter, name: str) -> Any:

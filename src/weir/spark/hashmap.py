@@ -27,9 +27,6 @@ from weir.spark.logs import store_folder
 from weir.spark.unsafe_row import place_of
 from weir.storage import files
 
-CODECS = ("lz4", "zstd")
-"""The compressions that are known here; Spark's default is the first."""
-
 _LENGTH = struct.Struct(">i")
 _END = _LENGTH.pack(-1)
 

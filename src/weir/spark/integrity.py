@@ -16,6 +16,7 @@ from pathlib import Path
 
 from weir.spark import lz4
 from weir.spark.logs import FileEntry, OffsetEntry, has_version, without_middle
+from weir.spark.reshape import HASHMAP_CODECS
 from weir.spark.state_schema import read_schemas
 from weir.spark.zips import sizes
 
@@ -148,10 +149,10 @@ def problem(path: Path, codec: str) -> str | None:
         return f"has changed in {torn}" if torn else None
     if not path.name.endswith(_READ):
         return None
+    if codec not in HASHMAP_CODECS:
+        return None
     from weir.spark import hashmap  # noqa: PLC0415  loads pyarrow
 
-    if codec not in hashmap.CODECS:
-        return None
     try:
         hashmap.check(path, codec)
     except hashmap.TornFileError as error:

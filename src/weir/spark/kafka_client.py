@@ -55,6 +55,7 @@ class KafkaStream:
 
 def kafka_streams(frame: DataFrame) -> list[KafkaStream]:
     """The Kafka sources that a frame reads. Nothing is evaluated."""
+    # not `fingerprints.leaves`, which loads pydantic: a process that plans a source has no need of it
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
     found = (kafka_stream(leaves.apply(number)) for number in range(leaves.size()))
     return [one for one in found if one is not None]

@@ -27,7 +27,6 @@ from weir.storage import files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import DataStreamWriter
 
 _RUNTIME = "org.apache.spark.sql.execution.streaming.runtime"
 _WRITER = "org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter"
@@ -105,14 +104,6 @@ def settings_of_a_new_query(spark: SparkSession) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(log.apply(0, 0, session.conf()).json())
     found["conf"] = {key: value for key, value in found["conf"].items() if value is not None}
     return found
-
-
-def output_mode_of(writer: DataStreamWriter) -> str:
-    """The output mode that an unstarted writer of Spark's was given."""
-    made = writer._jwrite
-    field = made.getClass().getDeclaredField("outputMode")
-    field.setAccessible(True)
-    return str(field.get(made).toString()).lower()
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from weir.protocol.offsets import (
     log_entry,
 )
 from weir.spark import kafka_offsets
-from weir.spark.fingerprints import is_stream, sequence, source
+from weir.spark.fingerprints import is_stream, leaves, options_of, source
 from weir.spark.kafka_client import kafka_stream
 from weir.spark.logs import FileEntry, file_entries
 
@@ -111,12 +111,12 @@ def streams(frame: DataFrame, named: Mapping[str, DataFrame]) -> list[FrameSourc
     jvm: Any = frame.sparkSession._jvm
     names = jvm.java.util.IdentityHashMap()
     for name, loaded in named.items():
-        found = _leaves(loaded)
+        found = _sources(loaded)
         if len(found) == 1:
             names.put(_loaded(found[0]), name)
     return [
         FrameSource(QuerySource(source(leaf), _kind(leaf), names.get(_loaded(leaf)) or ""), leaf)
-        for leaf in _leaves(frame)
+        for leaf in _sources(frame)
     ]
 
 
@@ -140,7 +140,7 @@ def _of_files(frame: DataFrame, stream: FrameSource, choice: OffsetChoice) -> So
     if choice.word is Word.GIVEN:
         entry = log_entry(choice)
         return SourcePosition(f"reads again what came after entry {entry} of its log", FIRST, until=entry)
-    if _option(stream.leaf, "cleansource").lower() not in ("", "off"):
+    if options_of(stream.leaf).get("cleansource", "").lower() not in ("", "off"):
         raise choice.refused("its option cleanSource would remove files that were never read")
     log = present(frame.sparkSession, stream.leaf)
     note = "{} that are there count as read"
@@ -153,9 +153,8 @@ def _of_files(frame: DataFrame, stream: FrameSource, choice: OffsetChoice) -> So
     return SourcePosition(counted, FIRST, log=log) if log else SourcePosition(counted, log=b"")
 
 
-def _leaves(frame: DataFrame) -> list[Any]:
-    plan = frame._jdf.queryExecution().analyzed()
-    return [leaf for leaf in sequence(plan.collectLeaves()) if is_stream(leaf)]
+def _sources(frame: DataFrame) -> list[Any]:
+    return [leaf for leaf in leaves(frame) if is_stream(leaf)]
 
 
 def _loaded(leaf: Any) -> Any:
@@ -179,9 +178,3 @@ def _kind(leaf: Any) -> Kind:
         return Kind.KAFKA
     table = str(leaf.table().getClass().getSimpleName())
     return Kind.COUNTED if table in _COUNTED else Kind.OTHER
-
-
-def _option(leaf: Any, name: str) -> str:
-    options = leaf.dataSource().options()
-    given = {key.lower(): options.apply(key) for key in sequence(options.keys().toSeq())}
-    return str(given.get(name, ""))
