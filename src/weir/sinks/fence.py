@@ -12,12 +12,12 @@ sink, channel and journal asks this one object, so that all of them mean the sam
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
 
-from weir.errors import FencedError, InternalError, LedgerWentBackError, SinkTakenError
+from weir.errors import FencedError, InternalError, LedgerWentBackError, SinkMismatchError, SinkTakenError
 from weir.ids import NO_BATCH, NOBODY, BatchId, Token
-from weir.protocol.ledger import Ledger, Standing, standing
+from weir.protocol.ledger import Ledger, Standing, by, standing, token_of
 from weir.storage.folded_log import FoldedLog, Make
 from weir.storage.log import Entry
 
@@ -31,6 +31,41 @@ Knows = Callable[[Token], bool]
 def anyone(_fence: Token) -> bool:
     """Where nothing is known of attempts, only their numbers count."""
     return True
+
+
+def check_owner(
+    there: Ledger,
+    owner: str,
+    lineage: str,
+    *,
+    path: str,
+    place: str,
+    holds: str = "it holds the output of",
+    how: str = "",
+) -> None:
+    """Raise `SinkMismatchError` unless a ledger is of this owner, and of live files of this lineage.
+
+    The message says what the sink `holds`, and which `place` the query may be given instead, and `how`.
+    """
+    if there.owner != owner:
+        reason = f"{holds} {there.owner!r}"
+        todo = f"give this query a {place} of its own{how}"
+    elif there.lineage != lineage:
+        reason = "it was written by live files that are gone; a fresh start would skip or double batches"
+        todo = f"restore the job's directory, or give this query a new {place}{how}"
+    else:
+        return
+    raise SinkMismatchError(query=owner.split("/", 1)[1], path=path, reason=reason, todo=todo)
+
+
+def encode_ledger(ledger: Ledger) -> dict[str, Any]:
+    """A ledger whose newest entry has all of it, as that entry."""
+    return {"owner": ledger.owner, "lineage": ledger.lineage, **by(ledger.fence), "last": ledger.last}
+
+
+def decode_ledger(entry: Mapping[str, Any]) -> Ledger:
+    """What `encode_ledger` wrote; raises `KeyError` or `TypeError` for anything else."""
+    return Ledger(entry["owner"], entry["lineage"], token_of(entry), BatchId(entry["last"]))
 
 
 class SinkFence:
@@ -130,7 +165,9 @@ class FencedLog(Generic[S]):
         with self.lock:
             self.fence.begin(owner, token, knows)
             self.log.catch_up()
-            self._check(self.ledger, check)
+            if self.ledger.owner:
+                check(self.ledger)
+            self.fence.check(self.ledger)
             return self.ledger
 
     def open(self, owner: str, token: Token, knows: Knows, check: CheckOwner, *announce: Make[S]) -> Ledger:
@@ -154,7 +191,7 @@ class FencedLog(Generic[S]):
             return self.log.state
 
     def append(self, make: Make[S]) -> bool:
-        """Append what `make` makes of the state that it will stand behind; False when that is nothing."""
+        """Append what `make` makes of the state that it will follow; False when that is nothing."""
         with self.lock:
             return self._append(make, lambda _: None)
 
@@ -170,8 +207,3 @@ class FencedLog(Generic[S]):
             return False
         self.fence.entered(self.ledger.last)
         return True
-
-    def _check(self, now: Ledger, check: CheckOwner) -> None:
-        if now.owner:
-            check(now)
-        self.fence.check(now)

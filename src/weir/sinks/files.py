@@ -26,7 +26,7 @@ from weir.protocol import ledger
 from weir.protocol.ledger import Ledger, Staged
 from weir.sinks.compaction import Merger, SparkMerger, Upkeep
 from weir.sinks.contract import Outcome
-from weir.sinks.fence import Knows, anyone
+from weir.sinks.fence import Knows, anyone, check_owner
 from weir.sinks.files_ledger import ABOUT, FilesLedger, describe, described, log_of
 from weir.sinks.staging import StagedFiles
 from weir.storage import Store, open_store
@@ -240,20 +240,9 @@ class FilesSink:
         )
 
     def _check(self, now: Ledger, about: bytes | None, owner: str, lineage: str) -> None:
-        self._check_owner(now, owner, lineage)
+        check_owner(now, owner, lineage, path=self._path, place="folder")
         if about is not None and self._schema is not None:
             self._check_columns(about, self._schema, owner)
-
-    def _check_owner(self, now: Ledger, owner: str, lineage: str) -> None:
-        if now.owner != owner:
-            reason = f"it holds the output of {now.owner!r}"
-            todo = "give this query a folder of its own"
-        elif now.lineage != lineage:
-            reason = "it was written by live files that are gone; a fresh start would skip or double batches"
-            todo = "restore the job's directory, or give this query a new folder"
-        else:
-            return
-        raise SinkMismatchError(query=owner.split("/", 1)[1], path=self._path, reason=reason, todo=todo)
 
 
 def _bytes(path: str, size: str) -> int:

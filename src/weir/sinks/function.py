@@ -35,13 +35,13 @@ from weir.errors import (
 from weir.ids import BatchId, Token
 from weir.protocol.ledger import Ledger, Staged, by, token_of
 from weir.sinks.contract import Outcome
-from weir.sinks.fence import FencedLog, Knows, SinkFence, anyone
+from weir.sinks.fence import FencedLog, Knows, SinkFence, anyone, decode_ledger, encode_ledger
 from weir.sinks.staging import StagedFiles, folder_of
 from weir.spark.checkpoint_files import QueryFiles
 from weir.spark.outage import failed_connection
 from weir.storage import Store, open_store
 from weir.storage.folded_log import NewestLog
-from weir.storage.log import Entry, lost, newest_number, parse
+from weir.storage.log import Entry, lost, newest_number, numbered, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -308,13 +308,14 @@ def read_ledger(store: Store) -> Ledger:
     Raises `LostLedgerError` when it is damaged.
     """
     newest = newest_number(store, _LOG)
-    data = store.get(_key(newest)) if newest >= 0 else None
+    key = numbered(_LOG, newest)
+    data = store.get(key) if newest >= 0 else None
     if data is None:
         return Ledger()
     try:
-        return _decode(parse(store, _key(newest), data))
+        return _decode(parse(store, key, data))
     except (KeyError, TypeError, ValueError) as error:
-        raise lost(store, _key(newest), "can't be read") from error
+        raise lost(store, key, "can't be read") from error
 
 
 def recorded_batches(store: Store) -> set[BatchId]:
@@ -333,15 +334,10 @@ def _takes_ledger(fn: BatchFunction) -> bool:
     return third is not None and (third.name == "ledger" or third.default is inspect.Parameter.empty)
 
 
-def _key(number: int) -> str:
-    return f"{_LOG}/{number:09d}.json"
-
-
 def _encode(ledger: Ledger) -> dict[str, Any]:
-    told = {"owner": ledger.owner, "lineage": ledger.lineage, **by(ledger.fence), "last": ledger.last}
-    return {**told, "rewound": ledger.rewound}
+    return {**encode_ledger(ledger), "rewound": ledger.rewound}
 
 
 def _decode(entry: dict[str, Any]) -> Ledger:
     rewound = bool(entry.get("rewound", False))  # an earlier weir did not record it
-    return Ledger(entry["owner"], entry["lineage"], token_of(entry), BatchId(entry["last"]), rewound=rewound)
+    return replace(decode_ledger(entry), rewound=rewound)

@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from weir import faults
 from weir.clock import Clock, retry
 from weir.errors import FencedError, LostStagingError, OutcomeUnknownError, SinkMismatchError
-from weir.ids import Attempt, BatchId, CheckpointId, QueryName, Run, Token
-from weir.protocol.ledger import Ledger, Staged, by, token_of
+from weir.ids import BatchId, CheckpointId, QueryName, Token
+from weir.protocol.ledger import Ledger, Staged
 from weir.sinks import kafka_records
 from weir.sinks.contract import Outcome
-from weir.sinks.fence import Knows, SinkFence, anyone
+from weir.sinks.fence import Knows, SinkFence, anyone, check_owner, decode_ledger, encode_ledger
 from weir.sinks.kafka_broker import OWN, Broker, KafkaBroker, KafkaEntry, ProducerFencedError, check_installed
 from weir.sinks.kafka_records import Direct, KafkaColumns, NotBytesError
-from weir.sinks.staging import StagedFiles, folder_of
+from weir.sinks.staging import StagedFiles, folder_of, parse_run, run_name
 from weir.spark.checkpoint_files import QueryFiles
 from weir.storage import Store, open_store
 
@@ -141,23 +141,15 @@ class Sent:
     """The one that readers see exactly, where they see whole checkpoints."""
 
     def encode(self) -> KafkaEntry:
-        ledger = self.ledger
-        state = {
-            "owner": ledger.owner,
-            "lineage": ledger.lineage,
-            **by(ledger.fence),
-            "last": ledger.last,
-            "records": self.records,
-            "checkpoint": self.checkpoint,
-        }
-        key = str(ledger.last % _KEPT) if ledger.last >= 0 else "none"
+        last = self.ledger.last
+        state = {**encode_ledger(self.ledger), "records": self.records, "checkpoint": self.checkpoint}
+        key = str(last % _KEPT) if last >= 0 else "none"
         return KafkaEntry(key.encode(), json.dumps(state).encode())
 
     @classmethod
     def decode(cls, entry: KafkaEntry) -> Sent:
         state = json.loads(entry.state)
-        ledger = Ledger(state["owner"], state["lineage"], token_of(state), BatchId(state["last"]))
-        return cls(ledger, state["records"], state.get("checkpoint"))
+        return cls(decode_ledger(state), state["records"], state.get("checkpoint"))
 
 
 class KafkaSink:
@@ -310,15 +302,14 @@ class KafkaSink:
         self._fence.entered(after.ledger.last)
 
     def _check_owner(self, there: Ledger, owner: str, lineage: str) -> None:
-        if not there.owner or not owner or (there.owner, there.lineage) == (owner, lineage):
-            return
-        if there.owner != owner:
-            reason = f"its ledger is that of {there.owner!r}"
-            todo = "give this query a ledger of its own: ledger=..."
-        else:
-            reason = "it was written by live files that are gone; a fresh start would skip or double batches"
-            todo = "restore the job's directory, or give this query a new ledger: ledger=..."
-        raise SinkMismatchError(query=owner.split("/", 1)[1], path=self._described, reason=reason, todo=todo)
+        if there.owner and owner:
+            check_owner(
+                *(there, owner, lineage),
+                path=self._described,
+                place="ledger",
+                holds="its ledger is that of",
+                how=": ledger=...",
+            )
 
     def _check_not_emptied(self, sent: Sent, owner: str) -> None:
         """Whoever has opened the sink before has left an entry in the ledger."""
@@ -343,9 +334,8 @@ class KafkaSink:
             raise LostStagingError(batch=staged.batch, query=query, path=place) from error
 
     def _announce_staging(self, token: Token) -> None:
-        """Tell those who only stage; they need not ask Kafka, which may be down, in every batch."""
-        session = f"-{token.session}" if token.session else ""
-        self._store.create(f"{self._fences}/{token.attempt}-{token.run}{session}", b"")
+        """Let those know who only stage; they need not ask Kafka, which may be down, in every batch."""
+        self._store.create(f"{self._fences}/{run_name(token)}", b"")
         for key in self._fence_keys():
             if self._is_of_ledger(key) and _token(key) < token:
                 self._store.delete(key)
@@ -363,5 +353,4 @@ class KafkaSink:
 
 
 def _token(key: str) -> Token:
-    attempt, run, *session = key.rsplit("/", 1)[1].split("-", 2)
-    return Token(Attempt(int(attempt)), Run(int(run)), *session)
+    return parse_run(key.rsplit("/", 1)[1])

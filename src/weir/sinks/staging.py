@@ -232,8 +232,12 @@ def folder_of(batch: BatchId, token: Token, data: str = DATA) -> str:
 
 def name_of(batch: BatchId, token: Token) -> str:
     """The name of what a run has of a batch."""
-    session = f"-{token.session}" if token.session else ""
-    return f"{batch:09d}-{token.attempt}-{token.run}{session}"
+    return f"{batch:09d}-{run_name(token)}"
+
+
+def run_name(token: Token) -> str:
+    """A token as names of files have it."""
+    return f"{token.attempt}-{token.run}" + (f"-{token.session}" if token.session else "")
 
 
 def records_in(store: Store, folder: str) -> Iterator[str]:
@@ -246,5 +250,11 @@ def records_in(store: Store, folder: str) -> Iterator[str]:
 
 def parse_name(name: str) -> tuple[BatchId, Token]:
     """The batch and the run of such a name."""
-    batch, attempt, run, *session = name.split("-", 3)
-    return BatchId(int(batch)), Token(Attempt(int(attempt)), Run(int(run)), *session)
+    batch, _, run = name.partition("-")
+    return BatchId(int(batch)), parse_run(run)
+
+
+def parse_run(name: str) -> Token:
+    """The token of such a name; without a session where an earlier weir wrote it."""
+    attempt, run, *session = name.split("-", 2)
+    return Token(Attempt(int(attempt)), Run(int(run)), *session)

@@ -21,7 +21,7 @@ from weir.errors import DatabaseError, FencedError, LostStagingError, OutcomeUnk
 from weir.ids import NO_BATCH, BatchId, CheckpointId, QueryName, Token
 from weir.protocol.ledger import Ledger, Staged
 from weir.sinks.contract import Outcome, SinkPart
-from weir.sinks.fence import Knows, SinkFence, anyone
+from weir.sinks.fence import Knows, SinkFence, anyone, check_owner
 from weir.sinks.postgres import catalogue
 from weir.sinks.postgres.database import Address, Database
 from weir.sinks.postgres.ledger import LedgerRow
@@ -116,12 +116,12 @@ class PostgresSink:
         name = catalogue.resolve(connection, self._wanted.table)
         new = self._row.enter(connection, name, owner, lineage)
         self._ledger = self._row.read(connection, lock=True)
-        self._check_owner(owner, lineage)
+        check_owner(self._ledger, owner, lineage, path=self.describe(), place="table")
         self._fence.check(self._ledger)
         if self._expected is not None:
             self._table.fit(connection, self._expected)
         if new and self._wanted.extra:
-            catalogue.check_unnumbered(connection, name, self._wanted.extra, self._query)
+            catalogue.check_unnumbered(connection, name, self._wanted.extra, self._database.query)
         return new
 
     def stage(self, frame: DataFrame, batch: BatchId, token: Token) -> None:
@@ -131,7 +131,9 @@ class PostgresSink:
             if target is None or self._wanted.at_once:  # nobody reads its columns later on
                 target = self._table.fit(connection, frame.schema)
             staging.create(connection, None if self._wanted.at_once else target)
-        task = CopyTask.into(staging, target, self._wanted, self._database, keep_refused=self._keeps_refused)
+        task = CopyTask.into(
+            staging, target, self._wanted, self._database, keep_refused=self._table.dead_letter is not None
+        )
         over = threading.Event()
         faults.watch("batch.writing", lambda: self._has_rows(target, staging), over)
         try:
@@ -280,14 +282,6 @@ class PostgresSink:
             found = connection.execute("SELECT pg_relation_size(to_regclass(%s))", (table,)).fetchone()
         return bool(found and found[0])
 
-    @property
-    def _keeps_refused(self) -> bool:
-        return self._table.dead_letter is not None
-
-    @property
-    def _query(self) -> str:
-        return self._database.query
-
     def _lost(self, staged: Staged) -> LostStagingError:
         return LostStagingError(batch=staged.batch, query=self._ledger.owner, path=self.describe())
 
@@ -308,18 +302,6 @@ class PostgresSink:
                     "the batch runs again"
                 )
                 raise DatabaseError(verb="record a staging", place=self._address.place, reason=reason)
-
-    def _check_owner(self, owner: str, lineage: str) -> None:
-        if self._ledger.owner != owner:
-            reason = f"it holds the output of {self._ledger.owner!r}"
-            todo = "give this query a table of its own"
-        elif self._ledger.lineage != lineage:
-            reason = "it was written by live files that are gone; a fresh start would skip or double batches"
-            todo = "restore the job's directory, or give this query a new table"
-        else:
-            return
-        query = owner.split("/", 1)[1]
-        raise SinkMismatchError(query=query, path=self.describe(), reason=reason, todo=todo)
 
 
 def _projected(frame: DataFrame, target: TargetTable) -> DataFrame:
