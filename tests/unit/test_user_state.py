@@ -23,6 +23,7 @@ from weir.errors import ExternalError, FencedError, OutcomeUnknownError, Storage
 from weir.ids import NO_BATCH, Attempt, BatchId, QueryName, Run, Token
 from weir.protocol.ledger import Staged, plan_start
 from weir.sinks import Outcome, StagingSink
+from weir.sinks.contract import capabilities
 from weir.sinks.function import FunctionSink
 from weir.sinks.user_state import KEPT, LIMIT, State, States, UserStateSink, Values
 from weir.spark.checkpoint_files import QueryFiles
@@ -186,9 +187,9 @@ class Driver:
 def test_the_wrapper_is_a_staging_sink_and_knows_whether_it_can_be_rewound(tmp_path: Path) -> None:
     sink = Driver(LocalStore(tmp_path), 1).sink
     assert isinstance(sink, StagingSink) and isinstance(sink, UserStateSink)
-    assert not sink.rewindable
+    assert not capabilities(sink).rewindable
     files = sinks.files(str(tmp_path / "out"))
-    assert UserStateSink(files, Values(LocalStore(tmp_path), TRAIN), []).rewindable
+    assert capabilities(UserStateSink(files, Values(LocalStore(tmp_path), TRAIN), [])).rewindable
 
 
 def test_a_batch_begins_with_the_value_of_the_batch_before_also_in_a_new_run(tmp_path: Path) -> None:

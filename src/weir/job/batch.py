@@ -13,7 +13,7 @@ from weir.job.env import QuerySpec
 from weir.protocol.ledger import Staged
 from weir.sinks import StagingSink
 from weir.sinks.committer import Committer
-from weir.sinks.contract import SkippingSink
+from weir.sinks.contract import capabilities
 from weir.sinks.held_commit import HeldCommitter
 from weir.spark.checkpoint_files import QueryFiles
 from weir.storage.attempts import Lease
@@ -122,7 +122,6 @@ class BatchPath:
         """What of the batch is to be delivered: all of it, or nothing."""
         if batch != self.skipped:
             return frame
-        inner = getattr(self.sink, "inner", self.sink)
-        if isinstance(inner, SkippingSink):
-            inner.skip(batch)
+        if (skip := capabilities(self.sink).skip) is not None:
+            skip(batch)
         return frame.limit(0)

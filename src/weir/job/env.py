@@ -11,7 +11,8 @@ from weir.channel.stream import open_stream
 from weir.channel.writer import ChannelWriter
 from weir.errors import PipelineError
 from weir.ids import JobName, QueryName, SourceName, query_name, source_name
-from weir.sinks import CheckedSink, NativeSink, PlacedSink, StagingSink
+from weir.sinks import NativeSink, PlacedSink, StagingSink
+from weir.sinks.contract import capabilities
 from weir.sinks.user_state import State, States, UserStateSink
 from weir.sources import ReceivingSource, Source
 from weir.sources.contract import Place
@@ -135,7 +136,7 @@ class Env:
                 f"query {name!r} is at most once, and its sink writes whenever Spark runs a batch",
                 "use a sink of weir's that stages: files, kafka, postgres",
             )
-        if at_most_once and getattr(sink, "at_once", False):
+        if at_most_once and capabilities(sink).at_once:
             raise self._refused(
                 f"query {name!r} is at most once, and its sink writes inside the batch: "
                 "a task that Spark runs again writes its rows again",
@@ -145,8 +146,8 @@ class Env:
             self._add_writer(query, frame)
         else:
             frame = self._streaming(name, frame)
-            if isinstance(sink, CheckedSink):
-                sink.check(query, frame, output_mode)
+            if (check := capabilities(sink).check) is not None:
+                check(query, frame, output_mode)
             if isinstance(sink, PlacedSink):
                 sink = sink.at(self._live.sink(query), QueryFiles.of(self._live, query))
             self.queries[query] = QuerySpec(

@@ -17,9 +17,9 @@ from weir.errors import LostStagingError, SinkMismatchError
 from weir.ids import NO_BATCH, BatchId, QueryName, Token
 from weir.job.env import QuerySpec
 from weir.protocol.ledger import Ledger, StartPlan, plan_start
-from weir.sinks import CountingSink, StagingSink
+from weir.sinks import StagingSink
 from weir.sinks.committer import Committer
-from weir.sinks.contract import FittedSink, until_known
+from weir.sinks.contract import capabilities, until_known
 from weir.sinks.fence import Knows, anyone
 from weir.sinks.held_commit import HeldCommitter, Together
 from weir.spark.checkpoint_files import QueryFiles
@@ -72,9 +72,8 @@ class QueryOutput:
     @property
     def rewindable(self) -> bool:
         """Whether what was delivered can be rewound; of Spark's own sinks that of files can."""
-        sink = self._spec.sink
-        if isinstance(sink, StagingSink):
-            return bool(getattr(sink, "rewindable", True))
+        if isinstance(self._spec.sink, StagingSink):
+            return capabilities(self._spec.sink).rewindable
         return self._file_sink_log() is not None
 
     @property
@@ -86,7 +85,7 @@ class QueryOutput:
     @property
     def only_ledger_is_lost(self) -> bool:
         """Whether the sink, with the job's directory, has lost nothing but the number of its last batch."""
-        in_job = bool(getattr(self._innermost, "ledger_in_job", False))
+        in_job = capabilities(self._spec.sink).ledger_in_job
         return self.is_untouched and not self._ledger.rewound and in_job
 
     def describe(self) -> str:
@@ -97,8 +96,8 @@ class QueryOutput:
 
     def repeated(self, to: BatchId, last: BatchId) -> str:
         """What is delivered twice when a sink that can't be rewound continues after a batch, as a message."""
-        sink = self._innermost
-        records = sink.records_above(to) if isinstance(sink, CountingSink) else None
+        records_above = capabilities(self._spec.sink).records_above
+        records = records_above(to) if records_above is not None else None
         counted = f" with {records} records" if records is not None else ""
         batches = f"batch {last}" if last == to + 1 else f"the batches {to + 1} to {last}"
         return f"query {self.name}: {batches}{counted} will have been delivered twice, as accepted"
@@ -258,17 +257,11 @@ class QueryOutput:
         if self.committer is not None:
             self.committer.close()
 
-    @property
-    def _innermost(self) -> object:
-        """The author's own sink, without the user state around it."""
-        state = self._spec.user_state
-        return state.inner if state is not None else self._spec.sink
-
     def _ask(self, step: Callable[[StagingSink], Ledger]) -> BatchId:
         sink = self._spec.sink
         if isinstance(sink, StagingSink):
-            if isinstance(inner := self._innermost, FittedSink):
-                inner.expect(self._spec.plan.schema)
+            if (expect := capabilities(sink).expect) is not None:
+                expect(self._spec.plan.schema)
             self._ledger = step(sink)
         return self._ledger.last
 

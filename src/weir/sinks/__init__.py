@@ -1,7 +1,7 @@
 """Sinks: where the output of a query goes. One system per file, one contract for all."""
 
 from weir.sinks.console import console, memory
-from weir.sinks.contract import CheckedSink, CountingSink, NativeSink, Outcome, PlacedSink, StagingSink
+from weir.sinks.contract import NativeSink, Outcome, PlacedSink, StagingSink
 from weir.sinks.files import committed_files, files
 from weir.sinks.files_reader import CommittedFiles, read_files
 from weir.sinks.function import BatchLedger, Function, function
@@ -10,9 +10,7 @@ from weir.sinks.postgres import postgres
 
 __all__ = [
     "BatchLedger",
-    "CheckedSink",
     "CommittedFiles",
-    "CountingSink",
     "Function",
     "NativeSink",
     "Outcome",

@@ -19,7 +19,7 @@ from weir.errors import ExternalError, FencedError
 from weir.ids import NO_BATCH, BatchId
 from weir.protocol.ledger import Dense, Staged, decided_by
 from weir.sinks import Outcome, StagingSink
-from weir.sinks.contract import ForgettingSink, until_known
+from weir.sinks.contract import capabilities, until_known
 from weir.spark.checkpoint_files import QueryFiles
 from weir.storage.attempts import Lease
 
@@ -138,14 +138,12 @@ class Committer:
             self._failed(error)
 
     def _forget(self) -> None:
-        """Let the sink drop what it keeps for a rewind that no checkpoint asks for any more."""
-        inner = getattr(self._sink, "inner", self._sink)
-        if not isinstance(inner, ForgettingSink):
-            return
-        upto = self._oldest()
-        if upto is not None and upto > self._forgotten:
+        """Let the sink delete what it keeps for a rewind that no checkpoint asks for any more."""
+        forget = capabilities(self._sink).forget
+        upto = self._oldest() if forget is not None else None
+        if forget is not None and upto is not None and upto > self._forgotten:
             with suppress(ExternalError):  # it is done with a later batch
-                inner.forget(upto)
+                forget(upto)
                 self._forgotten = upto
 
     def _next(self) -> Staged | None:

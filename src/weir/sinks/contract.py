@@ -29,11 +29,6 @@ PAUSES = doubling(0.1, 8)
 """Seconds before each further try of a step whose outcome is not known: about 13 in all."""
 
 
-def shows_at_once(sink: object) -> bool:
-    """Whether others see what a batch writes before Spark has decided for it: then it is at least once."""
-    return not isinstance(sink, StagingSink) or bool(getattr(sink, "at_once", False))
-
-
 class Outcome(str, Enum):
     """What became of a step that may have been taken before."""
 
@@ -54,12 +49,9 @@ def until_known(
 
     Raises `ExternalError` with the text `unknown` when the last try leaves it open, too.
     """
-    if retry(step, pauses, wait, on=on, until=_is_known) is Outcome.UNKNOWN:
+    outcome = retry(step, pauses, wait, on=on, until=lambda answer: answer is not Outcome.UNKNOWN)
+    if outcome is Outcome.UNKNOWN:
         raise ExternalError(what=f"{unknown} in {len(pauses) + 1} tries")
-
-
-def _is_known(outcome: Outcome) -> bool:
-    return outcome is not Outcome.UNKNOWN
 
 
 @runtime_checkable
@@ -90,7 +82,7 @@ class StagingSink(Protocol):
         """Evaluate the batch once and write its output where no reader sees it."""
 
     def record(self, staged: Staged) -> None:
-        """Make the staging durable as a whole; only what is recorded can ever be committed.
+        """Make the complete staging durable; only what is recorded can ever be committed.
 
         Raises `FencedError` when the newest fence is not the opener's own, and `LedgerWentBackError` when
         the ledger is older than what the opener has seen of it. So does `commit`.
@@ -111,63 +103,18 @@ class StagingSink(Protocol):
         """
 
     def rewind(self, to: BatchId) -> Outcome:
-        """Take back every batch above `to`."""
+        """Rewind the output to this batch: no later one counts."""
 
 
 @runtime_checkable
-class FittedSink(Protocol):
-    """A sink whose target must fit the frame."""
+class NativeSink(Protocol):
+    """A sink of Spark's own, which weir only starts and watches: at least once."""
 
-    def expect(self, schema: StructType) -> None:
-        """Called before `open`, which then raises `SinkMismatchError` for a target that does not fit."""
+    def describe(self) -> str:
+        """Where it writes, for people."""
 
-
-@runtime_checkable
-class ForgettingSink(Protocol):
-    """A sink that keeps something for the sake of a rewind."""
-
-    def forget(self, upto: BatchId) -> None:
-        """Called now and then, beside `commit`: no checkpoint leads back to a batch below this one."""
-
-
-@dataclass(frozen=True)
-class SinkPart:
-    """What one sink has to commit together with others."""
-
-    sink: StagingSink
-    staged: tuple[Staged, ...]
-    """In batch order."""
-
-
-@runtime_checkable
-class GroupedSink(Protocol):
-    """A sink that can commit in one step with the others of its group."""
-
-    @property
-    def group(self) -> Hashable:
-        """Sinks with equal groups commit together."""
-
-    def commit_together(self, parts: Sequence[SinkPart], checkpoint: CheckpointId) -> Outcome:
-        """Make all of it visible, and enter it in every ledger, in one step; each sink is of this group.
-
-        Raises `FencedError` when a higher token than one of the openers' was announced: then none is.
-        """
-
-
-@runtime_checkable
-class CheckpointedSink(Protocol):
-    """A sink that says beside its output which checkpoint is visible."""
-
-    def commit_at(self, staged: Staged, checkpoint: CheckpointId) -> Outcome:
-        """`commit`, of the last batch that belongs to this checkpoint; its ledger entry says so."""
-
-
-@runtime_checkable
-class SkippingSink(Protocol):
-    """A sink that does something even with a batch without rows."""
-
-    def skip(self, batch: BatchId) -> None:
-        """Called before this batch is staged: it is not to be delivered, and nothing is to be done for it."""
+    def attach(self, writer: DataStreamWriter) -> DataStreamWriter:
+        """Set the format and options on the writer of a query."""
 
 
 @runtime_checkable
@@ -181,31 +128,83 @@ class PlacedSink(Protocol):
         """
 
 
-@runtime_checkable
-class CheckedSink(Protocol):
-    """A sink that can't take every frame."""
+@dataclass(frozen=True)
+class SinkPart:
+    """What one sink has to commit together with others."""
 
-    def check(self, query: QueryName, frame: DataFrame, output_mode: str) -> None:
-        """Look at the frame's columns and at Spark's output mode.
-
-        Raises `SinkMismatchError` when it can't be delivered.
-        """
+    sink: StagingSink
+    staged: tuple[Staged, ...]
+    """In batch order."""
 
 
-@runtime_checkable
-class CountingSink(Protocol):
-    """A sink that can't take back what it has delivered, and knows how much that is."""
+@dataclass(frozen=True)
+class Capabilities:
+    """What a sink can do beside its contract; a sink that can do it has an attribute or method of that name.
 
-    def records_above(self, batch: BatchId) -> int | None:
-        """How many records of later batches were delivered; None when that is not known any more."""
+    None, or the default, where it can't.
+    """
+
+    rewindable: bool = True
+    """Whether what was delivered can be rewound."""
+    at_once: bool = False
+    """Whether others see what a batch writes before Spark has decided for it: at least once."""
+    ledger_in_job: bool = False
+    """Whether its ledger is lost with the job's directory, and what was delivered is not."""
+    check: Callable[[QueryName, DataFrame, str], None] | None = None
+    """Look at the frame's columns and at Spark's output mode, when the pipeline is evaluated.
+
+    Raises `SinkMismatchError` when they can't be delivered.
+    """
+    expect: Callable[[StructType], None] | None = None
+    """Called before `open`, which then raises `SinkMismatchError` for a target that does not fit."""
+    skip: Callable[[BatchId], None] | None = None
+    """Called before this batch is staged: it is not to be delivered, and nothing is to be done for it.
+
+    For a sink that does something even with a batch without rows.
+    """
+    forget: Callable[[BatchId], None] | None = None
+    """Called now and then, beside `commit`: no checkpoint leads back to a batch below this one.
+
+    For a sink that keeps something for the sake of a rewind.
+    """
+    records_above: Callable[[BatchId], int | None] | None = None
+    """How many records of later batches were delivered; None when that is not known any more.
+
+    For a sink that can't rewind what it has delivered.
+    """
+    commit_at: Callable[[Staged, CheckpointId], Outcome] | None = None
+    """`commit`, of the last batch that belongs to this checkpoint; its ledger entry says so."""
+    group: Hashable = None
+    """Sinks with equal groups commit together, where they can."""
+    commit_together: Callable[[Sequence[SinkPart], CheckpointId], Outcome] | None = None
+    """Make all of it visible, and enter it in every ledger, in one step; each sink is of this group.
+
+    Raises `FencedError` when a higher token than one of the openers' was announced: then none is.
+    """
 
 
-@runtime_checkable
-class NativeSink(Protocol):
-    """A sink of Spark's own, which weir only starts and watches: at least once."""
+def capabilities(sink: object) -> Capabilities:
+    """What a sink can do, or the author's object that it is made of.
 
-    def describe(self) -> str:
-        """Where it writes, for people."""
+    A sink with user state around it (`inner`) can do what that sink can, but for `commit_at` and
+    `commit_together`: they would pass by the values, which are delivered with each batch.
+    """
+    inner = getattr(sink, "inner", sink)
+    return Capabilities(
+        rewindable=bool(getattr(inner, "rewindable", True)),
+        at_once=bool(getattr(inner, "at_once", False)),
+        ledger_in_job=bool(getattr(inner, "ledger_in_job", False)),
+        check=getattr(inner, "check", None),
+        expect=getattr(inner, "expect", None),
+        skip=getattr(inner, "skip", None),
+        forget=getattr(inner, "forget", None),
+        records_above=getattr(inner, "records_above", None),
+        commit_at=getattr(sink, "commit_at", None),
+        group=getattr(sink, "group", None),
+        commit_together=getattr(sink, "commit_together", None),
+    )
 
-    def attach(self, writer: DataStreamWriter) -> DataStreamWriter:
-        """Set the format and options on the writer of a query."""
+
+def shows_at_once(sink: object) -> bool:
+    """Whether others see what a batch writes before Spark has decided for it."""
+    return not isinstance(sink, StagingSink) or capabilities(sink).at_once

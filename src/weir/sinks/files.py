@@ -76,7 +76,7 @@ def committed_files(path: str) -> list[str]:
 
 
 class FilesSink:
-    """See the module's docstring; a `StagingSink`, `ForgettingSink` and `CheckpointedSink`."""
+    """See the module's docstring; keeps the contract of `StagingSink`."""
 
     def __init__(
         self,

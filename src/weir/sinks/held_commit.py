@@ -22,15 +22,7 @@ from weir.errors import ExternalError, FencedError, RefusedRowError
 from weir.ids import BatchId, CheckpointId, QueryName
 from weir.protocol.ledger import Dense, Staged, decided_by
 from weir.sinks.committer import check_dense
-from weir.sinks.contract import (
-    CheckpointedSink,
-    ForgettingSink,
-    GroupedSink,
-    Outcome,
-    SinkPart,
-    StagingSink,
-    until_known,
-)
+from weir.sinks.contract import Outcome, SinkPart, StagingSink, capabilities, until_known
 from weir.spark.checkpoint_files import QueryFiles
 from weir.storage.attempts import Lease
 
@@ -45,6 +37,7 @@ class HeldCommitter:
     ) -> None:
         """`last` is the last batch that Spark has committed; those that are `adopted` end with it."""
         self.sink = sink
+        self.can = capabilities(sink)
         self.closed = False
         """Its run is over with an error: the next one takes over what is held."""
         self.refused: BatchId | None = None
@@ -173,7 +166,7 @@ class Together:
         with self._changed:
             for name, held in self._members.items():
                 if name in permit.cuts:
-                    group = held.sink.group if isinstance(held.sink, GroupedSink) else name
+                    group = held.can.group if held.can.commit_together is not None else name
                     groups.setdefault(group, []).append(name)
         return groups
 
@@ -185,11 +178,13 @@ class Together:
         try:
             due = {name: held.due(permit.cuts[name]) for name, held in members.items()}
             if any(due.values()):
-                self._until_known(partial(self._step, permit, members, due))
+                until_known(partial(self._step, permit, members, due), _NO_ANSWER, self._rest)
             for name, held in members.items():
                 held.done(permit.cuts[name])
-                self._forget(held.sink, permit.oldest.get(name))
-        except Exception as error:  # whatever it is, the queries must not go on without it
+                if held.can.forget is not None and name in permit.oldest:
+                    with suppress(ExternalError):  # it is done with a later checkpoint
+                        held.can.forget(permit.oldest[name])
+        except Exception as error:  # whatever it is, the queries must not continue without it
             if isinstance(error, FencedError) and any(held.closed for held in members.values()):
                 return  # by the next run of one of them
             for name in names:
@@ -205,28 +200,20 @@ class Together:
     ) -> Outcome:
         self._lease.check()
         faults.point("sink.committing")
-        first = next(iter(members.values())).sink
-        if isinstance(first, GroupedSink):
+        commit_together = next(iter(members.values())).can.commit_together
+        if commit_together is not None:
             parts = [SinkPart(held.sink, tuple(due[name])) for name, held in members.items()]
-            return first.commit_together(parts, permit.checkpoint)
+            return commit_together(parts, permit.checkpoint)
         outcome = Outcome.ALREADY_DONE
         for name, held in members.items():
             for one in due[name]:
-                if one.batch == permit.cuts[name] and isinstance(held.sink, CheckpointedSink):
-                    outcome = held.sink.commit_at(one, permit.checkpoint)
+                if one.batch == permit.cuts[name] and held.can.commit_at is not None:
+                    outcome = held.can.commit_at(one, permit.checkpoint)
                 else:
                     outcome = held.sink.commit(one)
                 if outcome is Outcome.UNKNOWN:
                     return outcome
         return outcome
-
-    def _forget(self, sink: StagingSink, upto: BatchId | None) -> None:
-        if upto is not None and isinstance(sink, ForgettingSink):
-            with suppress(ExternalError):  # it is done with a later checkpoint
-                sink.forget(upto)
-
-    def _until_known(self, step: Callable[[], Outcome]) -> None:
-        until_known(step, _NO_ANSWER, self._rest)
 
     def _rest(self, seconds: float) -> None:
         with self._changed:

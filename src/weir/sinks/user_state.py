@@ -324,13 +324,8 @@ class UserStateSink:
 
     @property
     def inner(self) -> StagingSink:
-        """The sink that delivers."""
+        """The sink that delivers; see `capabilities`."""
         return self._inner
-
-    @property
-    def rewindable(self) -> bool:
-        """Whether the inner sink's output can be taken back; the values always can."""
-        return bool(getattr(self._inner, "rewindable", True))
 
     def describe(self) -> str:
         return self._inner.describe()
