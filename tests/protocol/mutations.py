@@ -3,7 +3,8 @@
     python tests/protocol/mutations.py [name ...] [--examples 200] [--seeds 3]
 
 Run by hand after a change of the machine or of what it drives. For each mutation and seed it prints
-the seconds of CPU until a test failed, or MISSED when it did not within the suite's number of examples.
+the seconds of CPU until a test failed, or MISSED when it did not within the suite's number of examples;
+then how the first one failed. One that no longer fits the code that it changes is BROKEN.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -475,12 +476,38 @@ def _without_newer(fence: Token, token: Token, *, known: bool = True) -> Standin
     return Standing.OLDER if found is Standing.NEWER else found
 
 
-def seconds_until_found(name: str, number: int, examples: int) -> float | None:
+@dataclass(frozen=True)
+class Found:
+    """How a test failed, and after how many seconds of CPU."""
+
+    seconds: float
+    error: Exception
+
+    def __str__(self) -> str:
+        broken = isinstance(self.error, (TypeError, AttributeError, NameError))
+        return "BROKEN" if broken else f"{self.seconds:.1f} s"
+
+    @property
+    def how(self) -> str:
+        return f"{type(self.error).__name__}: {self.error}".partition("\n")[0][:120]
+
+
+def look_for(name: str, number: int, examples: int) -> Found | None:
     """Run the machine with one mutation; None when nothing was noticed."""
-    if name in DELIVERY:
-        return _in_deliveries(name, number)
-    wanted = settings(
-        machine.TestCheckpoints.settings,
+    began = time.process_time()
+    with ExitStack() as stack:
+        for where, what, mutated in MUTATIONS[name]():
+            stack.enter_context(patch.object(where, what, mutated))
+        try:
+            _deliver(number) if name in DELIVERY else _take_checkpoints(number, examples)
+        except Exception as error:
+            return Found(time.process_time() - began, error)
+    return None
+
+
+def _settings(of: settings, examples: int) -> settings:
+    return settings(
+        of,
         max_examples=examples,
         database=None,
         phases=[Phase.generate],
@@ -488,87 +515,62 @@ def seconds_until_found(name: str, number: int, examples: int) -> float | None:
         report_multiple_bugs=False,
         print_blob=False,
     )
-    began = time.process_time()
-    with ExitStack() as stack:
-        for where, what, mutated in MUTATIONS[name]():
-            stack.enter_context(patch.object(where, what, mutated))
-        try:
-            for count in range(2):
-                machine.test_a_driver_that_is_replaced_while_it_waits_for_an_answer_does_not_end_a_checkpoint_again(
-                    count
-                )
-            machine.test_nobody_waits_for_a_checkpoint_whose_beginning_had_no_answer("two roots")
-            for happens in (False, True):
-                machine.test_an_abort_without_an_answer_is_written_until_there_is_one(happens)
-            for graph, slow in product(("twice", "chain"), (False, True)):
-                machine.test_a_newer_checkpoint_that_completes_first_leaves_the_older_one_what_it_needs(
-                    graph, slow
-                )
-            for graph, aborted in product(("chain", "two roots", "deep"), ("", "expire newest")):
-                machine.test_a_barrier_that_two_checkpoints_share_holds_for_each_of_them(graph, aborted)
-            for graph in ("chain", "two roots"):
-                machine.test_the_number_of_a_shared_barrier_is_not_given_out_again_where_nobody_knows_it(
-                    graph, Mode.ALIGNED
-                )
-            for steps in range(1, 4):
-                machine.test_nobody_waits_for_a_checkpoint_that_a_sleeper_begins_behind_its_successor(
-                    "two roots", steps
-                )
-            for steps, fenced in product(range(1, 4), (0, 1)):
-                machine.test_what_a_sleeper_begins_before_it_is_fenced_is_aborted(steps, fenced)
-            for mode, kept in ((Mode.ALIGNED, 2), (Mode.AT_LEAST_ONCE, 6)):
-                machine.test_a_reader_whose_other_channel_is_slow_is_cut_and_restored_at_the_barrier(
-                    "L", mode, kept
-                )
-            for graph, mode in product(("chain", "two roots"), (Mode.ALIGNED, Mode.AT_LEAST_ONCE)):
-                machine.test_a_query_that_ends_right_after_it_was_looked_at_is_cut_at_the_barrier(graph, mode)
-            for graph in ("diamond", "deep"):
-                machine.test_an_unaligned_checkpoint_is_a_cut_while_everybody_works(graph)
-            for happens in (False, True):
-                machine.test_a_barrier_that_was_not_written_behind_its_segment_is_written_after_it(happens)
-            for reader in ("L", "R"):
-                machine.test_a_channel_is_trimmed_to_where_its_slowest_reader_stands(reader)
-            for name in ("S", "M"):
-                machine.test_a_batch_that_a_sleeper_decides_while_its_successor_starts_comes_through_once(
-                    name
-                )
-            machine.test_what_a_sleeper_enters_where_the_head_of_its_channel_was_changes_nothing()
-            # Those that take long.
-            run_state_machine_as_test(seed(number)(machine.Checkpoints), settings=wanted)
-            for one in machine.USUAL:
-                machine.test_one_disturbance_in_any_step_of_two_checkpoints_changes_nothing(*one)
-            for stopped in range(1, 15):
-                machine.test_a_driver_that_sleeps_in_any_step_of_a_checkpoint_changes_nothing(stopped)
-            for records in range(3):
-                machine.test_a_sleeper_that_was_not_told_of_a_record_does_not_end_a_checkpoint_again(records)
-        except Exception:
-            return time.process_time() - began
-    return None
 
 
-def _in_deliveries(name: str, number: int) -> float | None:
-    began = time.process_time()
-    with ExitStack() as stack:
-        for where, what, mutated in MUTATIONS[name]():
-            stack.enter_context(patch.object(where, what, mutated))
-        try:
-            deliveries.test_files_that_go_before_they_are_recorded_are_no_batch()
-            deliveries.test_a_copy_that_is_far_behind_fences_nobody()
-            for when in ("between batches", "staged", "recorded"):
-                deliveries.test_a_run_whose_sink_went_back_delivers_nothing_more(when)
-            for one in (deliveries.Delivery, deliveries.StatelessDelivery):
-                wanted = settings(
-                    deliveries.TestDelivery.settings,
-                    database=None,
-                    phases=[Phase.generate],
-                    suppress_health_check=list(HealthCheck),
-                    report_multiple_bugs=False,
-                    print_blob=False,
-                )
-                run_state_machine_as_test(seed(number)(one), settings=wanted)
-        except Exception:
-            return time.process_time() - began
-    return None
+def _take_checkpoints(number: int, examples: int) -> None:
+    for count in range(2):
+        machine.test_a_driver_that_is_replaced_while_it_waits_for_an_answer_does_not_end_a_checkpoint_again(
+            count
+        )
+    machine.test_nobody_waits_for_a_checkpoint_whose_beginning_had_no_answer("two roots")
+    for happens in (False, True):
+        machine.test_an_abort_without_an_answer_is_written_until_there_is_one(happens)
+    for graph, slow in product(("twice", "chain"), (False, True)):
+        machine.test_a_newer_checkpoint_that_completes_first_leaves_the_older_one_what_it_needs(graph, slow)
+    for graph, aborted in product(("chain", "two roots", "deep"), ("", "expire newest")):
+        machine.test_a_barrier_that_two_checkpoints_share_holds_for_each_of_them(graph, aborted)
+    for graph in ("chain", "two roots"):
+        machine.test_the_number_of_a_shared_barrier_is_not_given_out_again_where_nobody_knows_it(
+            graph, Mode.ALIGNED
+        )
+    for steps in range(1, 4):
+        machine.test_nobody_waits_for_a_checkpoint_that_a_sleeper_begins_behind_its_successor(
+            "two roots", steps
+        )
+    for steps, fenced in product(range(1, 4), (0, 1)):
+        machine.test_what_a_sleeper_begins_before_it_is_fenced_is_aborted(steps, fenced)
+    for mode, kept in ((Mode.ALIGNED, 2), (Mode.AT_LEAST_ONCE, 6)):
+        machine.test_a_reader_whose_other_channel_is_slow_is_cut_and_restored_at_the_barrier("L", mode, kept)
+    for graph, mode in product(("chain", "two roots"), (Mode.ALIGNED, Mode.AT_LEAST_ONCE)):
+        machine.test_a_query_that_ends_right_after_it_was_looked_at_is_cut_at_the_barrier(graph, mode)
+    for graph in ("diamond", "deep"):
+        machine.test_an_unaligned_checkpoint_is_a_cut_while_everybody_works(graph)
+    for happens in (False, True):
+        machine.test_a_barrier_that_was_not_written_behind_its_segment_is_written_after_it(happens)
+    for reader in ("L", "R"):
+        machine.test_a_channel_is_trimmed_to_where_its_slowest_reader_stands(reader)
+    for name in ("S", "M"):
+        machine.test_a_batch_that_a_sleeper_decides_while_its_successor_starts_comes_through_once(name)
+    machine.test_what_a_sleeper_enters_where_the_head_of_its_channel_was_changes_nothing()
+    # Those that take long.
+    wanted = _settings(machine.TestCheckpoints.settings, examples)
+    run_state_machine_as_test(seed(number)(machine.Checkpoints), settings=wanted)
+    for one in machine.USUAL:
+        machine.test_one_disturbance_in_any_step_of_two_checkpoints_changes_nothing(*one)
+    for stopped in range(1, 15):
+        machine.test_a_driver_that_sleeps_in_any_step_of_a_checkpoint_changes_nothing(stopped)
+    for written in range(3):
+        machine.test_a_sleeper_that_was_not_told_of_a_record_does_not_end_a_checkpoint_again(written)
+
+
+def _deliver(number: int) -> None:
+    deliveries.test_files_that_go_before_they_are_recorded_are_no_batch()
+    deliveries.test_a_copy_that_is_far_behind_fences_nobody()
+    for when in ("between batches", "staged", "recorded"):
+        deliveries.test_a_run_whose_sink_went_back_delivers_nothing_more(when)
+    for one in (deliveries.Delivery, deliveries.StatelessDelivery):
+        wanted = _settings(deliveries.TestDelivery.settings, deliveries.TestDelivery.settings.max_examples)
+        run_state_machine_as_test(seed(number)(one), settings=wanted)
 
 
 def main() -> None:
@@ -579,10 +581,11 @@ def main() -> None:
     args = parser.parse_args()
     missed = 0
     for name in args.names:
-        found = [seconds_until_found(name, number, args.examples) for number in range(args.seeds)]
-        missed += found.count(None)
-        told = "  ".join("MISSED" if one is None else f"{one:.1f} s" for one in found)
-        print(f"{name:75} {told}", flush=True)
+        found = [look_for(name, number, args.examples) for number in range(args.seeds)]
+        shown = ["MISSED" if one is None else str(one) for one in found]
+        missed += shown.count("MISSED") + shown.count("BROKEN")
+        how = next((one.how for one in found if one is not None), "")
+        print(f"{name:75} {'  '.join(shown)}  {how}", flush=True)
     sys.exit(1 if missed else 0)
 
 
