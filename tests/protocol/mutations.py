@@ -525,6 +525,7 @@ def _take_checkpoints(number: int, examples: int) -> None:
     machine.test_nobody_waits_for_a_checkpoint_whose_beginning_had_no_answer("two roots")
     for happens in (False, True):
         machine.test_an_abort_without_an_answer_is_written_until_there_is_one(happens)
+    machine.test_what_is_pending_is_aborted_when_a_query_fails("L")
     for graph, slow in product(("twice", "chain"), (False, True)):
         machine.test_a_newer_checkpoint_that_completes_first_leaves_the_older_one_what_it_needs(graph, slow)
     for graph, aborted in product(("chain", "two roots", "deep"), ("", "expire newest")):

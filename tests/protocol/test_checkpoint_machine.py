@@ -756,6 +756,19 @@ def test_nobody_waits_for_a_checkpoint_whose_beginning_had_no_answer(graph: str)
         check_the_end(world, driver)
 
 
+@pytest.mark.parametrize("failed", ["S", "L", "J"])
+def test_what_is_pending_is_aborted_when_a_query_fails(failed: str) -> None:
+    world = World(GRAPHS["diamond"], Mode.ALIGNED)
+    driver = Driver(world)
+    driver.go_on(100)
+    rows_for_everybody(world, driver, 1)
+    driver.ask("trigger")
+    driver.coordinate(6)
+    driver.restart(failed)
+    assert world.status(CheckpointId(1)) is Status.ABORTED
+    check_the_end(world, driver)
+
+
 def rows_for_everybody(world: World, driver: Driver, times: int) -> None:
     for _ in range(times):
         for root in world.graph.roots:

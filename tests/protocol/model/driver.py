@@ -113,6 +113,7 @@ class Driver:
         """One query failed, and starts again alone as a new run; what was pending is aborted."""
         run = self.runs[name]
         run.alive = False
+        pending = self.coordinator.state.pending.keys()
         self.coordinator.requests.append("abort all")
         for _ in range(500):
             if not self.coordinator.requests:
@@ -120,6 +121,8 @@ class Driver:
             self.step("coordinator")
         else:
             raise StuckError("the coordinator is dead")
+        left = pending & self.coordinator.state.pending.keys()
+        assert not left, f"{left} outlive the failure of {name}"
         self.runs[name] = QueryRun(self.world, self, name, run.token.run + 1)
         for _ in self.runs[name].recover():
             pass
