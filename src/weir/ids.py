@@ -1,8 +1,8 @@
 """Tiny types for every kind of number and name, so that none is taken for another.
 
 A job and a query are known by their names; names become folders, so they are checked here, once.
-`Token` says who writes: its numbers only grow, and whoever holds the lower ones may no longer write;
-its session tells two writers apart who came to the same numbers in two directories. Nothing here does
+`Token` is who writes: its numbers only grow, and whoever holds the lower ones may no longer write;
+its session distinguishes two writers that came to the same numbers in two directories. Nothing here does
 any I/O.
 """
 

@@ -29,7 +29,7 @@ TOO_LITTLE_DISK = 100 << 20
 _INSTALL_JAVA = "install Java 17 or newer, e.g. apt-get install openjdk-17-jre-headless"
 _PATIENCE = 30.0
 _SHARED_MEMORY = "/dev/shm"
-# On Linux the JVM takes /tmp, whatever TMPDIR says.
+# On Linux the JVM takes /tmp, whatever TMPDIR is.
 _JVM_TEMP = "/tmp" if sys.platform == "linux" else tempfile.gettempdir()
 
 

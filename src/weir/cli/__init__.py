@@ -95,7 +95,7 @@ class _Verbs(TyperGroup):
 
 
 def load(verb: str) -> Any:
-    """The command behind a verb."""
+    """The command of a verb."""
     function = getattr(import_module(f"weir.cli.{verb.partition(' ')[0]}"), VERBS[verb])
     holder = typer.Typer(add_completion=False, rich_markup_mode=None)
     holder.command(name=verb)(function)

@@ -1,4 +1,4 @@
-"""Detached runs: a supervisor in a session of its own, and how it says that the job is running.
+"""Detached runs: a supervisor in a session of its own, and how it reports that the job is running.
 
 The starter gives the supervisor one end of a pipe (`WEIR_READY_FD`) and an unnamed file for its
 output. Steps: the driver describes the job -> the job is held, and `logs/supervisor.log` takes over
@@ -37,7 +37,7 @@ _VARIABLE = "WEIR_READY_FD"
 
 
 class Ready(Watcher):
-    """The supervisor's end: a watcher that keeps the log and tells the starter."""
+    """The supervisor's end: a watcher that keeps the log and reports to the starter."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe = pipe
@@ -107,7 +107,7 @@ class Ready(Watcher):
 
 
 def start_detached(inputs: Inputs) -> None:
-    """Start a supervisor of its own and say what became of it; exits non-zero when it failed."""
+    """Start a supervisor of its own and print what became of it; exits non-zero when it failed."""
     with tempfile.TemporaryFile() as words:
         process, pipe = _spawn(inputs, words)
         with pipe:

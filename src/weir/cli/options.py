@@ -129,7 +129,7 @@ def savepoint_dir(file: Path | None, define: Sequence[str] | None) -> str | None
 
 
 def session(conf: Sequence[str] | None, master: str | None, config: Path | None) -> dict[str, Any]:
-    """The part of a request to a process with Spark that says which Spark it wants."""
+    """The part of a request to a process with Spark that names the Spark it wants."""
     found = settings_file(config)
     given = overrides(None, conf=conf, master=master or "local[*]")
     return {"config": str(found) if found else None, "settings": given}

@@ -41,7 +41,7 @@ def savepoints(
     place = directory(dir, config, define)
     found = known(place, job, savepoint_dir(config, define))
     if job and not found:
-        look(place, job, Clock())  # says so when there is no such job either
+        look(place, job, Clock())  # raises when there is no such job either
     if json:
         say.say_json({"savepoints": [forms.savepoint(one) for one in found]})
     elif not found:

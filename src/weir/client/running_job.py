@@ -132,7 +132,7 @@ def checkpoint(caller: Caller, *, full: bool) -> CheckpointTaken:
 
 
 def savepoint(caller: Caller, *, path: str, detached: bool = False) -> Saved:
-    """Take a savepoint into a folder of its own below `path` ("": where the job's settings say).
+    """Take a savepoint into a folder of its own below `path` ("": where the job's settings put it).
 
     With `detached` it returns as soon as the job has heard of it.
     """

@@ -270,7 +270,7 @@ class Engine:
         self._receivers.end_within(2.0)
 
     def settle_groups(self) -> None:
-        """Wait a moment until Kafka's consumer groups were told what was read last."""
+        """Wait a moment until Kafka's consumer groups have what was read last."""
         self._factory.groups.settle(seconds=2.0)
 
     @property
@@ -327,23 +327,21 @@ class Engine:
     def _ended(self, run: QueryRun, error: Exception | None) -> None:
         """Called from the query's own thread, once; what goes wrong here ends the driver, not the thread."""
         try:
-            self._take_end(run, error)
+            after = self._queries.ended(run.name, failed=error is not None)
+            if error is not None:
+                self._coordinator.query_failed(run.name)
+                failure = from_exception(self._named(error, run), self._context.name)
+                self._context.report(m.QueryFailed(run.name, run.token.run, run.failed_at(), failure))
+            if after is QueryState.ENDED:
+                last = run.last_committed()
+                batch = NO_BATCH if last is None else last
+                self._context.report(m.QueryEnded(run.name, run.token.run, batch))
+                for ready in self._queries.ready():
+                    if self._may_start(ready):
+                        self._start(ready)
+            self._check_over()
         except Exception as broke:
             self._context.end.give_up(as_weir(broke))
-
-    def _take_end(self, run: QueryRun, error: Exception | None) -> None:
-        after = self._queries.ended(run.name, failed=error is not None)
-        if error is not None:
-            self._coordinator.query_failed(run.name)
-            failure = from_exception(self._named(error, run), self._context.name)
-            self._context.report(m.QueryFailed(run.name, run.token.run, run.failed_at(), failure))
-        if after is QueryState.ENDED:
-            last = run.last_committed()
-            self._context.report(m.QueryEnded(run.name, run.token.run, NO_BATCH if last is None else last))
-            for ready in self._queries.ready():
-                if self._may_start(ready):
-                    self._start(ready)
-        self._check_over()
 
     def _check_over(self) -> None:
         over = self._queries.all_over and not self._finishing

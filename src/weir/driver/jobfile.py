@@ -1,7 +1,7 @@
 """Run a job file as `__main__` and find its one job.
 
 As `__main__`, because functions of a module that workers can't import would be pickled by a name
-that they can't find; those of `__main__` travel whole. Modules beside the file, or those of the
+that they can't find; those of `__main__` travel with their code. Modules beside the file, or those of the
 package that it is in, can be imported by the driver and by workers on this machine.
 """
 
@@ -77,7 +77,7 @@ def _package_of(path: Path) -> tuple[Path, str]:
 
 
 def _line_of(error: Exception, path: Path) -> str:
-    """Where in the file itself it went wrong, as "job.py:12: "; "" when a syntax error says so itself."""
+    """Where in the file itself it went wrong, as "job.py:12: "; "" when a syntax error names it itself."""
     lines = [
         frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)
     ]
@@ -85,14 +85,14 @@ def _line_of(error: Exception, path: Path) -> str:
 
 
 def _ended(path: Path, error: SystemExit, printed: list[str]) -> JobFileError:
-    """A file that ended by itself, as argparse does; the last line that it printed says why."""
+    """A file that ended by itself, as argparse does; the last line that it printed is the reason."""
     lines = [line.strip() for line in "".join(printed).splitlines() if line.strip()]
-    said = str(error.code) if isinstance(error.code, str) else (lines[-1] if lines else "")
+    last = str(error.code) if isinstance(error.code, str) else (lines[-1] if lines else "")
     code = 1 if isinstance(error.code, str) else int(error.code or 0)
     return JobFileError(
         file=path,
         reason=f"it ended by itself with exit code {code}, before it made a job"
-        + (f": {said}" if said and code else ""),
+        + (f": {last}" if last and code else ""),
         todo=f"arguments of the job come after the file: weir run {path.name} -- ARGUMENTS",
     )
 

@@ -67,9 +67,9 @@ class Run:
         self.savepoints: list[m.SavepointTaken] = []
         """The savepoints that were taken, by whoever asked for them, in order."""
         self.restored: m.Restored | None = None
-        """Set when this start went back to a checkpoint."""
+        """Set when this start restored a checkpoint."""
         self.planned: m.RestorePlanned | None = None
-        """What became of the state, when this start went on from a point with a job that had changed."""
+        """What became of the state, when this start resumed from a point with a job that had changed."""
         self.notes: list[str] = []
         self._answers: dict[str, m.Answered] = {}
         self._changed = threading.Condition()
@@ -158,7 +158,7 @@ class Run:
 
         It is written to a new folder below `path`, by default execution.checkpointing.savepoint-dir.
         Raises `NoSavepointError` when it could not be taken, and `TimeoutError` when it takes longer:
-        then it goes on.
+        then it continues.
         """
         arguments = {"path": path, "trigger": "application"}
         return self._saved(self._ask("savepoint", arguments, seconds), seconds)
@@ -168,8 +168,8 @@ class Run:
     ) -> str:
         """End the job with a savepoint of exactly what it has committed, and return its place.
 
-        With `drain` all that the sources hold is worked off first. When the savepoint fails, the job
-        goes on if its queries have not ended yet.
+        With `drain` all that the sources hold is processed first. When the savepoint fails, the job
+        continues if its queries have not ended yet.
         """
         limit = self._context.settings.task_cancellation_timeout.total_seconds()
         arguments = {"savepoint": True, "path": path, "drain": drain, "seconds": limit}
@@ -198,7 +198,7 @@ class Run:
         return bool(self.failures) or self._context.end.failed is not None
 
     def check(self) -> None:
-        """Raise `RunFailedError` when a query has failed, and what the job as a whole has failed with."""
+        """Raise `RunFailedError` when a query has failed, or what the job itself has failed with."""
         if self.failures:
             first = self.failures[0]
             f = first.failure
@@ -210,8 +210,8 @@ class Run:
     def stop(self) -> None:
         """Let the running batches finish and commit, start no other, end. Safe to repeat.
 
-        A job that still runs is cancelled so: execution.checkpointing.externalized-checkpoint-retention
-        says what becomes of its checkpoints. One that has ended by itself, has failed or was taken over
+        That cancels a job that still runs: execution.checkpointing.externalized-checkpoint-retention
+        decides what becomes of its checkpoints. One that has ended by itself, has failed or was taken over
         keeps them.
         """
         self._end(cancelled=self.active and not self._failed and self._attempt.lease.left > 0)
@@ -249,7 +249,7 @@ class Run:
             self._changed.notify_all()
 
     def _gave_up(self, error: WeirError) -> None:
-        """The job as a whole can't go on: no query of it does."""
+        """The job itself can't continue, so no query of it does."""
         self._context.queries.fail(error)
         with self._changed:
             self._changed.notify_all()

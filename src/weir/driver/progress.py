@@ -28,7 +28,7 @@ _REMEMBERED = 100
 
 @dataclass(frozen=True)
 class Seen:
-    """What Spark said of a query at one batch."""
+    """What Spark reported of a query at one batch."""
 
     sources: tuple[str, ...] = ()
     """What each source is."""
@@ -39,7 +39,7 @@ class Seen:
 class ProgressReports:
     """Listens to the session's queries. Reports come from a thread of Spark's, in order.
 
-    `beyond` says how many entries a channel has after a reader's position; `complete` gets every event
+    `beyond` gives how many entries a channel has after a reader's position; `complete` gets every event
     of Spark's as it is.
     """
 
@@ -76,7 +76,7 @@ class ProgressReports:
         self._runs[query] = run
 
     def started(self, query: str, run_id: str) -> None:
-        """Spark's own id of the run, by which it says that a query is idle."""
+        """Spark's own id of the run, by which it reports that a query is idle."""
         self._ids[run_id] = query
 
     def wait_for(self, query: str, batch: int, seconds: float) -> None:
@@ -85,7 +85,7 @@ class ProgressReports:
             self._changed.wait_for(lambda: self._last.get(query, -1) >= batch, seconds)
 
     def seen(self, query: str, batch: int, seconds: float) -> Seen:
-        """What Spark said of a committed batch, which comes a little later; nothing if it does not."""
+        """What Spark reported of a committed batch, which comes a little later; nothing if it does not."""
         self.wait_for(query, batch, seconds)
         with self._changed:
             return self._seen.get(query, {}).get(batch, Seen())

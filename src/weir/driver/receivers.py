@@ -25,7 +25,7 @@ def all_needed(_query: QueryName) -> list[str] | None:
 class Receivers:
     """Started before any query runs; what they have received is in the journal, for the next start.
 
-    Until `trim_by` says what the retained checkpoints need, nothing of the journal is deleted.
+    Until `trim_by` gives what the retained checkpoints need, nothing of the journal is deleted.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -102,7 +102,7 @@ class RunFactory:
 
 
 class BatchBrake:
-    """What the batches of all runs wait for, ask and tell: see `weir.job.batch.BatchHost`."""
+    """What the batches of all runs wait for, ask and report: see `weir.job.batch.BatchHost`."""
 
     def __init__(self, context: JobContext, live: Live, coordinator: Coordinator) -> None:
         self._context = context
@@ -111,10 +111,14 @@ class BatchBrake:
 
     def hold(self, spec: QuerySpec, batch: BatchId, over: Callable[[], bool]) -> None:
         """Wait for the slowest reader, and for a snapshot that a purge has come too near to."""
-        pressure, rest = self._pressure(spec), threading.Event()
-        while pressure is not None and pressure.full() and not over():
-            self._context.lease.check()
-            rest.wait(_HOLD)
+        if spec.channel is not None:
+            # only those that go along with the stream: one that waits for its end must not hold it up
+            readers = [QueryFiles.of(self._live, name) for name in self._context.queries.follow(spec.name)]
+            pressure = Pressure(spec.channel, readers, self._context.settings.channel_max_segments_ahead)
+            rest = threading.Event()
+            while pressure.full() and not over():
+                self._context.lease.check()
+                rest.wait(_HOLD)
         self._coordinator.before_batch(spec.name, batch, over)
 
     def oldest_cut(self, query: QueryName) -> BatchId | None:
@@ -122,13 +126,6 @@ class BatchBrake:
 
     def delivered(self) -> None:
         self._coordinator.nudge()
-
-    def _pressure(self, spec: QuerySpec) -> Pressure | None:
-        """Of a stream; a reader that waits for its end must not hold it up."""
-        if spec.channel is None:
-            return None
-        readers = [QueryFiles.of(self._live, name) for name in self._context.queries.follow(spec.name)]
-        return Pressure(spec.channel, readers, self._context.settings.channel_max_segments_ahead)
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ class Isolation:
         """Whether what went wrong with one query ends the start of all of them.
 
         A channel is in the job's own directory, which all of them need. A sink that another directory's job
-        has taken means that this whole job runs elsewhere.
+        has taken means that all of this job runs elsewhere.
         """
         if isinstance(error, SinkTakenError):
             return True

@@ -199,7 +199,10 @@ def _assemble(
     if ready.together is not None:
         visible = VisibleOutput(context.name, ready.together, coordinator, context.end.give_up)
         completed.follow(visible.completed)
-    completed.follow(_claim(context, learnt).completed, listeners.completed)
+    retained = context.settings.execution_checkpointing_num_retained
+    awaited = partial(generation.awaited, context.store, context.name)
+    claim = Claim(learnt.origin, retained, awaited, context.report)
+    completed.follow(claim.completed, listeners.completed)
     progress = ProgressReports(context.spark, context.report, ready.groups.read, factory.entries_beyond)
     savepoints = _save(
         context, learnt, coordinator, ready.delivered, CutFacts(factory, progress, learnt.source)
@@ -257,12 +260,6 @@ def _coordinate(
         ),
         context.clock,
     )
-
-
-def _claim(context: JobContext, learnt: LearntJob) -> Claim:
-    retained = context.settings.execution_checkpointing_num_retained
-    awaited = partial(generation.awaited, context.store, context.name)
-    return Claim(learnt.origin, retained, awaited, context.report)
 
 
 def _save(

@@ -169,7 +169,7 @@ class SupervisorDiedError(InternalError):
 class SparkToolError(InternalError):
     """A process with Spark that a command had started for a plan, or to look into state, failed.
 
-    The exit code is that of the failure in there; `printed` is what it printed, where that says more.
+    The exit code is that of the failure in there; `printed` is what it printed, where that helps.
     """
 
     what_form = "{what}"

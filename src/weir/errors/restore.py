@@ -88,7 +88,7 @@ class DamagedError(InternalError):
 
 
 class DamagedOriginError(InternalError):
-    """The file that says how a generation of live files began can't be read."""
+    """The record of how a generation of live files began can't be read."""
 
     exit_code = 1
     what_form = "{file} of job {job!r} can't be read"

@@ -31,9 +31,9 @@ from weir.supervisor.history import Event, history_of
 
 WHOLE = ("trigger", "barrier", "ack", "complete", "notify")
 _MOMENTS = ("trigger", "barrier", "ack")
-"""Of the whole, those that are seconds after the trigger began; the others are lengths."""
+"""Of those of the checkpoint, the ones that are seconds after the trigger began; the others are lengths."""
 PHASES = ("barrier", "alignment", "commit", "listing", "pinning", "copying", "ack")
-"""Of the whole and of a query, in the order in which they pass."""
+"""Of the checkpoint and of a query, in the order in which they pass."""
 MEANINGS = {
     "pending": "a checkpoint that has begun and has not ended yet",
     "completed": "a checkpoint whose manifest is written: the job can be restored from it",
@@ -82,7 +82,7 @@ class Checkpoint:
     reason: str = ""
     """Why it was aborted."""
     phases: Mapping[str, float] = field(default_factory=dict)
-    """Of the whole, in seconds: `barrier` and `ack` after the trigger began, the others by themselves."""
+    """In seconds, of the checkpoint: `barrier` and `ack` after the trigger began, the others alone."""
     queries: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """For each query: batch, unaligned, new_bytes, full_bytes, phases."""
 
@@ -107,7 +107,7 @@ def one(dir: str, name: str, clock: Clock, id: int) -> Checkpoint:
 
 
 def lengths(phases: Mapping[str, float]) -> list[tuple[str, float]]:
-    """The phases of the whole one after the other, each with what it took by itself."""
+    """The phases of the checkpoint one after the other, each with what it took by itself."""
     found, reached = [], 0.0
     for phase in WHOLE:
         if phase in phases:
@@ -218,7 +218,7 @@ class Orphan:
     """A file that would go."""
 
     key: str
-    """Below the storage; of a copy its whole path or URL."""
+    """Below the storage; of a copy its full path or URL."""
     bytes: int | None
     """None where its size can't be asked for: among copies in an object store."""
 

@@ -127,8 +127,8 @@ class _Cause(NamedTuple):
 def _cause(event: Event) -> _Cause:
     body = event.body
     own = [one for one in frames(str(body.get("stack") or "")) if one.own]
-    said = _VARIES.sub("*", _OF_QUERY.sub("", f"{body.get('what', '')} {body.get('why', '')}"))
-    where = f"{own[-1].file}:{own[-1].line}" if own else said
+    text = _VARIES.sub("*", _OF_QUERY.sub("", f"{body.get('what', '')} {body.get('why', '')}"))
+    where = f"{own[-1].file}:{own[-1].line}" if own else text
     return _Cause(str(body.get("domain", "")), str(body.get("error", "")), where)
 
 

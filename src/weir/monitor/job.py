@@ -1,4 +1,4 @@
-"""A job as it stands, seen from outside: what its journal says, checked against who is alive.
+"""A job as it stands, seen from outside: what its journal has, checked against who is alive.
 
 The journal's last word may be RUNNING though its writer was killed; so it is shown only together
 with the newest attempt's beat. Nothing here writes, and nothing needs the job's own process: the
@@ -126,7 +126,7 @@ def true_state(written: JobState | None, released: bool, life: Alive, failed: bo
     """The state to show: what was written last, unless its writer died before the end.
 
     A job in a notebook (`Job.start`) writes no journal, so that nothing is `written`: `failed` is what
-    its release says.
+    its release recorded.
     """
     if written is not None and (written.final or life is not Alive.NO):
         return written.value
@@ -172,7 +172,7 @@ def look(dir: str, name: str, clock: Clock) -> JobView:
 
 
 def jobs(dir: str, clock: Clock) -> list[JobView]:
-    """Every job below the directory as it stands; one that can't be read says so and hides no other."""
+    """Every job below the directory as it stands; one that can't be read is shown, and hides no other."""
     views = []
     for name in job_names(dir):
         try:
@@ -217,7 +217,7 @@ def view(
     written = _written(state)
     start = session_start(newest, history)
     if state is not None and state.attempt < start.attempt:
-        state, written = None, None  # an earlier life says nothing of this one
+        state, written = None, None  # an earlier life means nothing for this one
     life = alive(newest, beat)
     shown = true_state(written, beat.released, life, beat.failed)
     file = str(start.body.get("file", ""))

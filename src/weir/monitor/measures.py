@@ -282,7 +282,7 @@ def _vertex(learnt: Mapping[str, Any], query: Query) -> dict[str, Any]:
     named = learnt.get("sources", [])
     sources = [*named, *external[len(named) :]]
     author = learnt.get("named", [])
-    if len(sources) == len(author) == 1:  # with more, nobody says which of them this query reads
+    if len(sources) == len(author) == 1:  # with more, it is not known which of them this query reads
         sources = author
     return {
         **query.form(),

@@ -1,4 +1,4 @@
-"""The savepoints of a job, seen from outside: those in the savepoint-dir, and where its journal says.
+"""The savepoints of a job, seen from outside: those in the savepoint-dir, and those that its journal names.
 
 Whether one can be restored by the present code is known from what the job's last start recorded, as long
 as its file is as it was then. Nothing here writes, and nothing asks Spark.

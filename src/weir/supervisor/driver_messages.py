@@ -16,7 +16,7 @@ from weir.supervisor.supervised_job import GRACE, Pulse, SupervisedJob
 
 
 class DriverMessages:
-    """Of the driver that runs now; whatever an earlier one still says does not come here."""
+    """Of the driver that runs now; whatever an earlier one still sends does not come here."""
 
     def __init__(
         self,

@@ -6,9 +6,8 @@ It comes into being when the attempt is granted, and nothing of a job is written
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from weir.clock import Clock
 from weir.config import Config, DirAccess
@@ -68,7 +67,7 @@ class Home:
                 "the history of the job could not be read and begins again; the old one is "
                 f"{self.journal.moved_to}"
             )
-            self.event("note", {"text": text})
+            self.journal.event(self.attempt, "note", {"text": text})
 
     @property
     def attempt(self) -> Attempt:
@@ -77,13 +76,6 @@ class Home:
     def advance(self, timeout: float) -> None:
         """Open the next attempt; above that of a point which a restore was asked for."""
         self.lock.advance(self.session, timeout, generation.awaited_attempt(self.store, self.job))
-
-    def event(self, kind: str, body: Mapping[str, Any], query: str = "") -> None:
-        self.journal.event(self.attempt, kind, body, query)
-
-    def progress(self, kind: str, body: Mapping[str, Any]) -> None:
-        """How something stands that is under way; only the newest of a kind is kept."""
-        self.journal.event(self.attempt, kind, body, alone=True)
 
     def output(self) -> OutputFile:
         """Where this attempt's driver prints to."""

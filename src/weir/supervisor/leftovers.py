@@ -1,4 +1,4 @@
-"""What a job has left behind and nothing needs: found here, deleted at each start and by `weir clean`.
+"""What a job has left that nothing needs: found here, deleted at each start and by `weir clean`.
 
 Kept whatever the settings are: all that the live generation, a restore that was asked for, or a retained
 checkpoint needs; the newest attempt's output and record. Where a manifest can't be read, it may need

@@ -109,7 +109,7 @@ class Supervisor:
         elif isinstance(event, Intended):
             self._restores.resume(event)
         elif isinstance(event, PlanAnswer):
-            self._requests.planned(event)
+            self._job.held.desk.answer(event.request, event.done, **event.body)
         elif driver is not None and event.serial == driver.serial:
             if event.message is not None:
                 driver.heard_at = self._job.clock.monotonic()
@@ -193,7 +193,7 @@ class Supervisor:
         self._pulse.beat()
         driver.heard_at = job.clock.monotonic()
         body = {"session": home.session, "file": str(job.inputs.file), "driver": driver.process.group}
-        home.event("attempt", body)
+        job.event("attempt", body)
         job.reports.settings(job.config)
         wanted = job.inputs.wanted if not self._restores.restored_once else None
         wire = wanted.to_wire() if wanted else {}

@@ -134,7 +134,7 @@ class OutputFile:
     """What the driver prints, without secrets, in files of bounded size: the newest, and a few older ones.
 
     Nothing here raises for a file system that refuses (a full disk): what can't be kept is left out, and
-    the file says so once there is room again. Whoever prints must not wait, and no supervisor end, for that.
+    the file notes it once there is room again. Whoever prints must not wait for that, and no supervisor end.
     """
 
     def __init__(self, path: Path, limit: int = 16 * 2**20, keep: int = 3) -> None:

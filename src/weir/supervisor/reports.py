@@ -50,12 +50,12 @@ class Reports:
     def event(self, kind: str, body: Mapping[str, object], query: str = "") -> None:
         """Keep it in the journal."""
         if self.home is not None:
-            self.home.event(kind, body, query)
+            self.home.journal.event(self.home.attempt, kind, body, query)
 
     def progress(self, kind: str, body: Mapping[str, object]) -> None:
         """Keep how something stands; only the newest of a kind is kept."""
         if self.home is not None:
-            self.home.progress(kind, body)
+            self.home.journal.event(self.home.attempt, kind, body, alone=True)
 
     def settings(self, config: Config | None) -> None:
         """Keep weir's own settings as they hold now, and who gave them; Spark's may have secrets in them."""

@@ -65,7 +65,7 @@ class RequestHandler:
     def __init__(
         self, job: SupervisedJob, restores: RestoreHandler, later: Callable[[PlanAnswer], None]
     ) -> None:
-        """`later` is called from another thread, with a plan that `planned` is then called with."""
+        """`later` is called from another thread, with a plan that is then answered in the loop's."""
         self._job = job
         self._restores = restores
         self._later = later
@@ -84,9 +84,6 @@ class RequestHandler:
                 make_plan(request, job.inputs, self._later)
             elif job.driver is not None:
                 self._hand_over(job.driver, request)
-
-    def planned(self, plan: PlanAnswer) -> None:
-        self._job.held.desk.answer(plan.request, plan.done, **plan.body)
 
     def answered(self, message: m.Answered) -> None:
         """The driver has done what it was asked, or could not."""

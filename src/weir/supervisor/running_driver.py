@@ -1,4 +1,4 @@
-"""The driver that runs now, and what the supervisor knows and says of it."""
+"""The driver that runs now, and what the supervisor knows and records of it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RunningDriver:
     described: m.JobDescribed | None = None
     granted: bool = False
     failure: m.Failure | None = None
-    """What the driver itself, or the supervisor, said of its end."""
+    """What the driver itself, or the supervisor, reported of its end."""
     failed_at: FailedAt | None = None
     """The query and the batch at which it failed, when the driver reported them."""
     started: bool = False
@@ -45,7 +45,7 @@ class RunningDriver:
     """It was asked to end so that another driver resumes from a checkpoint."""
 
     def where(self, failure: m.Failure) -> FailedAt:
-        """Where the failure happened that ended it. Which query notices an outage first says nothing."""
+        """Where the failure happened that ended it. Which query notices an outage first means nothing."""
         at = self.failed_at
         outage = failure.domain in (Domain.EXTERNAL, Domain.MACHINE)
         if at is None or failure is not at.failure or outage:

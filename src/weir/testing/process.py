@@ -1,7 +1,7 @@
 """`weir run` as a real process that a test can watch, stop, kill and wait for.
 
 What a test knows it knows from outside: the exit code, what was printed, the journal and the
-processes. Every wait has a limit, and whatever a test leaves behind is ended by process id.
+processes. Every wait has a limit, and whatever a test leaves running is ended by process id.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class JobRun:
 class JobProcess:
     """A running `weir run`, in a process group of its own. Leaving the `with` block kills it.
 
-    `dir` becomes `execution.checkpointing.dir`; `faults` are armed as `weir.testing.armed` says,
+    `dir` becomes `execution.checkpointing.dir`; `faults` are armed by `weir.testing.armed`,
     with their marks in `<dir>.faults`; `args` go to the job file, `options` to `weir run` itself.
     """
 

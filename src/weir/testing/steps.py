@@ -38,28 +38,24 @@ SECONDS = 120.0
 """How long a step may take."""
 
 
+@dataclass(frozen=True)
 class Start:
-    """Start the job; it goes on from what is stored."""
+    """Start the job; it resumes from what is stored."""
 
     def take(self, test: StreamTest) -> None:
         test.start()
 
-    def __repr__(self) -> str:
-        return "Start()"
 
-
+@dataclass(frozen=True)
 class Stop:
     """End the job as `weir cancel` does."""
 
     def take(self, test: StreamTest) -> None:
         test.stop()
 
-    def __repr__(self) -> str:
-        return "Stop()"
-
 
 class AddRows:
-    """One more batch for a scripted source: that of `<folder>/in.jsonl`, unless told otherwise."""
+    """One more batch for a scripted source: that of `<folder>/in.jsonl`, unless another is named."""
 
     def __init__(self, *rows: Any, to: str | Path | None = None) -> None:
         self._rows = rows
@@ -72,18 +68,16 @@ class AddRows:
         return f"AddRows{self._rows}"
 
 
+@dataclass(frozen=True)
 class ProcessAll:
     """Wait until everything that the sources hold is committed, by Spark and by the sinks."""
 
     def take(self, test: StreamTest) -> None:
         test.live.process_all(SECONDS)
 
-    def __repr__(self) -> str:
-        return "ProcessAll()"
-
 
 class CheckRows:
-    """All rows that were delivered so far, in any order: those in `<folder>/out`, unless told otherwise."""
+    """All rows that were delivered so far, in any order: those in `<folder>/out`, unless another is named."""
 
     def __init__(self, *rows: Sequence[Any], of: str | Path | None = None) -> None:
         self._rows = rows
@@ -158,12 +152,12 @@ class StreamTest:
 
     @property
     def live(self) -> Run:
-        """The run that is going on."""
+        """The run that is under way."""
         assert self._run is not None, "the job is not started: Start() comes first"
         return self._run
 
     def run(self, *steps: Step) -> None:
-        """Take the steps in turn; an AssertionError says which of them did not hold."""
+        """Take the steps in turn; an AssertionError names the one that did not hold."""
         for number, step in enumerate(steps, 1):
             try:
                 step.take(self)

@@ -38,7 +38,7 @@ _PROTECTION = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
 }
-"""Not `no-referrer`: with that a browser says `Origin: null` for our own form, as for a foreign one."""
+"""Not `no-referrer`: with that a browser sends `Origin: null` for our own form, as for a foreign one."""
 
 
 class Sessions:

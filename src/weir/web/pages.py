@@ -124,7 +124,7 @@ class Pages:
         return self._page("jobs.html", rows=rows, dir=self._site.dir)
 
     def of(self, job: str, tab: str, content: Any, template: str = "") -> Response:
-        """A page about one job, or the page that says why there is none."""
+        """A page about one job, or the page with the reason why there is none."""
         try:
             seen = report(self._site.dir, job, self._site.clock, recoveries=1)
             name = seen.job.name
