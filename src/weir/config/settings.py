@@ -323,8 +323,9 @@ class Settings(BaseModel):
     restart_strategy_machine_failures_max_wait: Duration = Field(
         timedelta(minutes=5),
         alias="restart-strategy.machine-failures.max-wait",
-        description="how long a restart after a failure of the machine (a process that could not be started "
-        "in time) waits at most until the machine can start one in time; then it is tried all the same",
+        description="after a failure of the machine (a process that could not be started in time), a "
+        "restart waits until the machine can start one again, for this long at most; then it is tried all "
+        "the same",
     )
     restart_strategy_machine_failures_timeout: DurationOrOff = Field(
         timedelta(hours=6),

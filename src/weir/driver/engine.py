@@ -17,7 +17,6 @@ from weir.clock import Deadline
 from weir.config import Retention
 from weir.driver.context import JobContext, as_weir
 from weir.driver.progress import ProgressReports
-from weir.driver.queries import Queries
 from weir.driver.receivers import Receivers
 from weir.driver.runs import BatchBrake, RunFactory
 from weir.driver.savepoints import Savepoints, WantedSavepoint, failed_answer
@@ -61,6 +60,7 @@ class Engine:
     ) -> None:
         """`visible` with `sink.commit: checkpoint`; `again`: the job has run under this supervisor before."""
         self._context = context
+        self._queries = context.queries
         self._factory = factory
         self._sinks = sinks
         self._coordinator = coordinator
@@ -163,10 +163,6 @@ class Engine:
         except WeirError as error:
             body = {"reason": error.why or error.what, **error_form(error)}
             self._context.report(m.Answered(ask.request, False, body))
-
-    def fail(self, error: WeirError) -> None:
-        """Fail every query: see `Queries.fail`."""
-        self._queries.fail(error)
 
     def stop(self, seconds: float, *, cancelled: bool = False) -> None:
         """Let every running batch finish and commit, start no other; cut off what takes longer.
@@ -272,10 +268,6 @@ class Engine:
     def settle_groups(self) -> None:
         """Wait a moment until Kafka's consumer groups have what was read last."""
         self._factory.groups.settle(seconds=2.0)
-
-    @property
-    def _queries(self) -> Queries:
-        return self._context.queries
 
     def _may_start(self, run: QueryRun, *, again: bool = False) -> bool:
         """Whether the query of a run may start, or start `again` after it; then it is STARTING."""
