@@ -1,4 +1,4 @@
-"""Checkpoints of the whole job (docs/design.md, section 5): what they are made of, and who makes them.
+"""Checkpoints of the job (docs/design.md, section 5): what they are made of, and who makes them.
 
 The path of a checkpoint: `coordinator.py` feeds facts to the reducer (`protocol/coordination.py`) and
 `actions.py` carries out what it asks for: `trigger.py` sends the barriers and finds each query's cut,

@@ -5,8 +5,8 @@
     generations/NNNN/pins/full-<k>/<path>   a full checkpoint's own copy
 
 Spark never edits a file, it writes a new one and renames it: so a link keeps the content. A pin is
-summed up once, and only new ones cost anything. Whatever a kill leaves behind is found and used by
-the next checkpoint, or swept (`retention.py`). Small files, most of them entries of logs, get no pin:
+summed up once, and only new ones cost anything. Whatever a kill leaves is found and used by the next
+checkpoint, or deleted by a sweep (`retention.py`). Small files, most of them entries of logs, get no pin:
 their content goes into the manifest, which is forced to the disk anyway, where each pin is by itself.
 """
 

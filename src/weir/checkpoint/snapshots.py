@@ -168,7 +168,7 @@ class Snapshots:
             trim(open_store(self._live.channel(name)), low)
 
     def sweep(self, retained: Iterable[Manifest]) -> None:
-        """Delete what killed and aborted checkpoints have left behind; it may take long.
+        """Delete what killed and aborted checkpoints have left; it may take long.
 
         A copy-dir may be slow: checkpoints continue while it is listed, and what they claim by then stays.
         """

@@ -23,7 +23,7 @@ class Alignment(str, Enum):
 
 
 class AbortReason(str, Enum):
-    """Why a checkpoint did not complete; the words that are shown."""
+    """Why a checkpoint did not complete; the text that is shown."""
 
     EXPIRED = "it took longer than execution.checkpointing.timeout"
     DECLINED = "a query declined it"
@@ -114,7 +114,7 @@ def last_id(
     restored from, and `barriers` are those in its channels and in its readers' offsets. The barriers count
     because one barrier may serve several checkpoints: it has the highest of their numbers. Where one of the
     others was restored, nothing else knows that number. Given out again, it would find that barrier, with
-    rows behind it, and take it for its own.
+    rows after it, and take it for its own.
     """
     return max([restored or CheckpointId(0), *recorded, *barriers])
 
@@ -186,7 +186,7 @@ def aligned_cut(joint: Mapping[BatchId, CheckpointId], id: CheckpointId) -> Batc
 
 
 _REMEMBERED = 1000
-"""So many batches behind the newest a cut is still known."""
+"""For how many batches before the newest a cut is still known."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class Track:
 
     examined: BatchId = NO_BATCH
     joint: Mapping[BatchId, CheckpointId] = field(default_factory=dict)
-    """The lowest barrier among the query's channels, behind each batch that was looked at."""
+    """The lowest barrier among the query's channels, after each batch that was looked at."""
 
     def skip(self, query: QueryName, newest: BatchId, found: Iterable[Container[QueryName]]) -> Track:
         """A checkpoint begins: what is committed before its barriers can only be a cut of an older one.
@@ -243,7 +243,7 @@ class TriggerFacts:
 
 
 class TriggerRefusal(str, Enum):
-    """Why a trigger is refused; the words that are shown."""
+    """Why a trigger is refused; the text that is shown."""
 
     NOT_RUNNING = "a query of the job is down"
     STOPPING = "the job is ending"

@@ -1,4 +1,4 @@
-"""The two vocabularies of `coordination.py`: facts that it is told, and actions that it asks for.
+"""The two vocabularies of `coordination.py`: facts that it takes in, and actions that it asks for.
 
 A fact is something that has been observed or done; an action is something to do, and its outcome is a
 fact again. Both are plain data.
@@ -167,7 +167,7 @@ class ReportCompleted(Action):
 
 @dataclass(frozen=True)
 class IssuePermit(Action):
-    """Tell sinks and listeners that it is complete."""
+    """Notify sinks and listeners that it is complete."""
 
     id: CheckpointId
 
@@ -183,7 +183,7 @@ class WriteAborted(Action):
 
 @dataclass(frozen=True)
 class TellAborted(Action):
-    """Tell sinks and listeners that it was aborted."""
+    """Notify sinks and listeners that it was aborted."""
 
     id: CheckpointId
     why: str

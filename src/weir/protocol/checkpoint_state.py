@@ -158,7 +158,7 @@ class Underway:
         return (end, self.id)
 
     def came_to(self) -> dict[str, float]:
-        """Seconds of the phases of the whole, as far as it has come."""
+        """Seconds of each phase of the checkpoint, as far as it has come."""
         barrier = {"barrier": max(self.barriers.values())} if self.barriers else {}
         return {**self.phases, **barrier}
 

@@ -1,7 +1,7 @@
 """Whether the state of one operator can be that of another, and how well the two agree.
 
 Spark looks at the kind and at the types of keys and values, by their order; names and what is computed
-do not count for it. Here they do: what Spark would take without a word, and is not the same, is told.
+do not count for it. Here they do: what Spark would accept silently, and is not the same, is reported.
 Pure: two operators in, an answer out.
 """
 
@@ -179,9 +179,9 @@ class Reshape:
     """What becomes of the value of an aggregation that keeps other columns."""
 
     fields: tuple[int | None, ...]
-    """For each column of the new value the one of the old; None for one that begins anew."""
+    """For each column of the new value the one of the old; None for one that starts empty."""
     fresh: tuple[Any, ...]
-    """What the columns begin with that begin anew; None for the others."""
+    """What the columns that start empty begin with; None for the others."""
     started: tuple[str, ...]
     lost: tuple[str, ...]
     widened: tuple[str, ...] = ()
@@ -226,7 +226,7 @@ def reshape(old: PlannedOperator, new: PlannedOperator) -> Reshape | str:
 def _taken(
     old: PlannedOperator, new: PlannedOperator, before: _Columns, after: _Columns
 ) -> tuple[dict[str, int], tuple[str, ...]]:
-    """For each function that goes on: its first column in the old value; and those that get longer."""
+    """For each function that continues: its first column in the old value; and those that get longer."""
     taken: dict[str, int] = {}
     for one in new.computes:
         at = before.of.get(one.text)
@@ -253,7 +253,7 @@ def _taken(
 @dataclass(frozen=True)
 class _Columns:
     start: int
-    """So many columns of the value come before what is computed."""
+    """How many columns of the value come before what is computed."""
     of: Mapping[str, int]
     """The first column of each function."""
 

@@ -1,4 +1,4 @@
-"""The reducer, steps 5 to 7: ack, complete, notify. Everything is kept, written and told."""
+"""The reducer, steps 5 to 7: ack, complete, notify. Everything is kept, written and reported."""
 
 from __future__ import annotations
 

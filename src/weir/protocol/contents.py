@@ -1,8 +1,8 @@
-"""What a files sink holds, as its ledger tells it: the fold that the sink, its readers and the tests share.
+"""What a files sink holds, as its ledger says: the fold that the sink, its readers and the tests share.
 
 To the entries of `ledger.py` comes one more kind: `merged` says that some files count no longer and that
-others, which hold the same rows, count in their place. A fold can be written down as a snapshot and taken
-up again behind it, so that nobody has to read the ledger from its beginning. Pure: neighbours are
+others, which hold the same rows, count in their place. A fold can be written down as a snapshot and
+continued after it, so that nobody has to read the ledger from its beginning. Pure: neighbours are
 `storage/folded_log.py`, which keeps the snapshots, and `compaction.py`, which decides what is to be merged.
 """
 
@@ -17,12 +17,12 @@ from weir.protocol import ledger
 from weir.protocol.ledger import Entry, Ledger
 
 KEPT = 100
-"""Of so many batches the checkpoint is kept, for a rewind to one of them."""
+"""Of how many batches the checkpoint is kept, for a rewind to one of them."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """The batches that a file has rows of: one, or a range behind a merge."""
+    """The batches that a file has rows of: one, or a range after a merge."""
 
     first: BatchId
     last: BatchId
@@ -30,7 +30,7 @@ class Span:
 
 @dataclass
 class Contents:
-    """The state of a files sink behind some entry of its ledger; `apply` takes in the next one."""
+    """The state of a files sink after some entry of its ledger; `apply` takes in the next one."""
 
     ledger: Ledger = field(default_factory=Ledger)
     files: dict[str, Span] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Contents:
         before, self.ledger = self.ledger, ledger.apply(self.ledger, entry)
         if self.ledger.last < before.last:
             self.files = {name: span for name, span in self.files.items() if span.first <= self.ledger.last}
-            # Below the floor merged files stay whole, and show more than the checkpoint had.
+            # Below the floor merged files are not split, and show more than the checkpoint had.
             reach = range(self.ledger.floor, self.ledger.last + 1)
             self.checkpoints = {at: id for at, id in self.checkpoints.items() if at in reach}
         elif self.ledger.last > before.last:
@@ -101,7 +101,7 @@ class Contents:
         return cls(now, files, dict(body["replaced"]), checkpoints)
 
     def _merge(self, entry: Entry) -> None:
-        """Never by halves: of a merge of files that are not all there nothing counts."""
+        """All or nothing: a merge of files that are not all there does not count."""
         counts = ledger.token_of(entry).counts_after(self.ledger.fence)
         if not counts or any(name not in self.files for name in entry["replaces"]):
             return

@@ -103,7 +103,7 @@ def _cut_next(turn: Turn, one: Underway) -> None:
 
 
 def lost(turn: Turn, fact: f.Lost) -> None:
-    """A query can't tell its cut any more."""
+    """The cut of a query can't be known any more."""
     for one in turn.state.waiting(fact.query):
         abort(turn, one, AbortReason.DECLINED, fact.why)
 

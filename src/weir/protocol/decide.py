@@ -61,7 +61,7 @@ class FailedAt:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """End the query, or the whole job where the failure is of no single query, as FAILED."""
+    """End the query as FAILED, or the job where the failure is of no single query."""
 
     reason: str
     todo: str = ""
@@ -164,7 +164,7 @@ class AfterDriver(Enum):
     NEVER_STARTED = auto()
     """The job fails, and nothing of it was ever held."""
     FAILURE = auto()
-    """What a failure of the whole driver leads to."""
+    """What a failure of the driver itself leads to."""
 
 
 def after_driver(end: DriverEnd) -> AfterDriver:

@@ -2,7 +2,7 @@
 
 The ledger is one ordered log. A `fence` announces a token; entries of lower tokens after it don't
 count, wherever they come from, and neither do those of an equal token of another session: two
-directories that went on from one savepoint come to the same numbers. A `rewind` takes back the batches
+directories that resumed from one savepoint come to the same numbers. A `rewind` rewinds the batches
 above its own. The fold over the entries is the truth about what was delivered; which files that makes is
 in `contents.py`.
 """

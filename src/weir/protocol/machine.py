@@ -35,7 +35,7 @@ class _Failing:
 
 
 class MachineFailures:
-    """Those since the last progress, by query ("" for the whole driver)."""
+    """Those since the last progress, by query ("" for the driver itself)."""
 
     def __init__(self) -> None:
         self._found: dict[str, _Failing] = {}

@@ -1,8 +1,8 @@
 """Which operator of a changed query gets the state of which old one.
 
 By kind, key and value; where that leaves a choice, by what each groups by, computes and reads. Two
-operators that look alike and changed places are told apart so, which Spark does not do. What can't be
-told apart is never guessed. Pure.
+operators that look alike and changed places are distinguished so, which Spark does not do. What can't be
+distinguished is never guessed. Pure.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weir.protocol.compatibility import Fit, FitLevel, similarity
 from weir.protocol.shape import PlannedOperator, PlannedSource
 
 _MANY = 6
-"""So many operators of one kind are looked at in every order; more must be told apart at first sight."""
+"""Up to this many operators of one kind are tried in every order; more must be distinguished at once."""
 
 OWN = ("channel ", "source ")
 """Sources of weir's, whose offsets name them."""
@@ -30,12 +30,12 @@ class Pair:
     old: PlannedOperator
     new: PlannedOperator
     said: bool = False
-    """Whether somebody said so, rather than that it was found."""
+    """Whether the user said so; else it was found."""
 
 
 @dataclass(frozen=True)
 class Ambiguity:
-    """Operators of which can't be told which is which."""
+    """Operators that can't be distinguished."""
 
     old: tuple[PlannedOperator, ...]
     new: tuple[PlannedOperator, ...]
@@ -43,7 +43,7 @@ class Ambiguity:
 
 @dataclass(frozen=True)
 class Matched:
-    """What belongs together, what can't be told, and what is left."""
+    """What belongs together, what is ambiguous, and what is left."""
 
     pairs: tuple[Pair, ...]
     choices: tuple[Ambiguity, ...]
@@ -61,7 +61,7 @@ def match(
 ) -> Matched:
     """Match the operators of one query before and after a change.
 
-    `said` maps ids of old operators to new ones, or to None for what is given up. `comparable` when
+    `said` maps ids of old operators to new ones, or to None where the state is given up. `comparable` when
     the texts of both sides may be compared.
     """
     taken = set(said.values())

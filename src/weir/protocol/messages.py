@@ -1,4 +1,4 @@
-"""What supervisor and driver say to each other, one JSON line a message.
+"""The messages between supervisor and driver, one JSON line each.
 
 Requests are imperatives, reports are past participles; all are frozen. The supervisor is the left
 end of the pipe, the driver the right one. `encode` and `decode` are inverse to each other; a line
@@ -34,7 +34,7 @@ class Failure:
     """The stack with the author's own frames, as text."""
     exit_code: int = 4
     redeploy: bool = False
-    """The whole driver must be started again; one query's restart would not do."""
+    """The driver itself must be started again; one query's restart would not do."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -121,7 +121,7 @@ class BatchCommitted:
     lag: dict[str, int] = field(default_factory=dict)
     """Records of Kafka's that were there and are not read yet, by topic and partition."""
     sources: list[dict[str, str | int | None]] = field(default_factory=list)
-    """Each: name, rows, behind (what it held beyond this batch, None when it does not tell) and its unit."""
+    """Each: name, rows, behind (what it held beyond this batch, None when unknown) and its unit."""
     operators: list[dict[str, str | int]] = field(default_factory=list)
     """Those that keep state, each: name, rows, bytes."""
 
@@ -155,22 +155,23 @@ class QueryEnded:
 
 @dataclass(frozen=True)
 class CutOff:
-    """The time for a clean end was over: the running batch of this query, or its delivery, is given up."""
+    """The time for a clean end was over: the running batch of this query, or its delivery, is abandoned."""
 
     query: str
     seconds: float
     undelivered: int = 0
-    """So many batches Spark has committed and the sink has not."""
+    """How many batches Spark has committed and the sink has not."""
 
     @property
     def text(self) -> str:
-        """What is to be said of it."""
+        """The message for people."""
         left = (
             f"{self.undelivered} of its committed batches are not delivered yet; the next start delivers them"
         )
         again = "its batch will run again"
-        said = left if self.undelivered else again
-        return f"query {self.query} was cut off after {self.seconds:g} s; {said}"
+        return (
+            f"query {self.query} was cut off after {self.seconds:g} s; {left if self.undelivered else again}"
+        )
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,7 @@ class CheckpointCompleted:
     new_bytes: int
     full_bytes: int
     phases: dict[str, float] = field(default_factory=dict)
-    """Of the whole: trigger, barrier, ack, complete, notify."""
+    """Of the checkpoint: trigger, barrier, ack, complete, notify."""
     queries: dict[str, dict[str, Any]] = field(default_factory=dict)
     """For each query: batch, unaligned, new_bytes, full_bytes, phases (barrier, alignment, commit,
     listing, pinning, copying)."""
@@ -232,7 +233,7 @@ class SavepointProgress:
 
 @dataclass(frozen=True)
 class SavepointTaken:
-    """A savepoint is whole, at its place."""
+    """A savepoint is complete, at its place."""
 
     id: int
     path: str
@@ -265,7 +266,7 @@ class SavepointsDeleted:
 
 @dataclass(frozen=True)
 class Restored:
-    """A new generation went live: the job goes on from a checkpoint."""
+    """A new generation went live: the job resumes from a checkpoint."""
 
     checkpoint: int
     generation: int
@@ -308,7 +309,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class DriverFailed:
-    """The driver as a whole can't go on; it will exit."""
+    """The driver can't continue; it will exit."""
 
     failure: Failure
 
@@ -329,7 +330,7 @@ class StartAttempt:
 
     attempt: int
     wanted: dict[str, Any] = field(default_factory=dict)
-    """The checkpoint or savepoint to go on from, and how; nothing: from the live files."""
+    """The checkpoint or savepoint to resume from, and how; nothing: from the live files."""
     again: bool = False
     """The job has run under this supervisor before: no query is worth the end of the others."""
     session: str = ""
@@ -362,7 +363,7 @@ class StopQueries:
 
     seconds: float
     cancelled: bool = True
-    """The user ends the job with it; False when it failed, or when another driver goes on."""
+    """The user ends the job with it; False when it failed, or when another driver continues."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Where the sources of a query go on instead of where they stood: what `--set-offsets` says. Pure.
+"""Where the sources of a query resume instead of where they stood: what `--set-offsets` says. Pure.
 
 A word or an offset for one source becomes a `OffsetChoice`; what can't be done with a source of its kind is
 refused here, by name. Where that leads is found out by whoever can ask Kafka or list files
@@ -24,7 +24,7 @@ _SINCE = "timestamp:"
 NOWHERE = "-"
 """What Spark writes for a source that has no position yet."""
 FIRST = '{"logOffset":0}'
-"""The position of a source of files behind the first entry of its log."""
+"""The position of a source of files after the first entry of its log."""
 
 
 class Word(str, Enum):
@@ -82,7 +82,7 @@ class OffsetChoice:
 
 @dataclass(frozen=True)
 class SourcePosition:
-    """Where a source goes on."""
+    """Where a source resumes."""
 
     note: str
     """For people, in the plan."""
@@ -311,13 +311,13 @@ def _judged(
         notes = (reads, offered) if offered else (reads,)
         return part.model_copy(update={"notes": notes})
     place = f"{query.name}/@{part.new}"
-    anew = f"if it was never read before, and all of it is to count: --set-offsets {place}=initial"
+    initial = f"if it was never read before, and all of it is to count: --set-offsets {place}=initial"
     elsewhere = "" if writer else f"; to begin elsewhere: --set-offsets {place}=latest, for one"
     return part.model_copy(
         update={
             "verdicts": (PartVerdict.AMBIGUOUS,),
             "why": f"it {reads}, and what {counted} has counted of it already would count twice",
-            "todo": f"{offered}; {anew}{elsewhere}" if offered else f"{anew}{elsewhere}",
+            "todo": f"{offered}; {initial}{elsewhere}" if offered else f"{initial}{elsewhere}",
         }
     )
 

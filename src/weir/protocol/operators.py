@@ -1,7 +1,7 @@
 """The operators that keep state in a query: what they are, and which keys and values they have.
 
-As the files of a checkpointLocation tell of a query that ran (`weir.spark.state_schema`), and as
-Spark's planner tells of one that has not. Frozen, and written into savepoints as they are.
+As the files of a checkpointLocation show of a query that ran (`weir.spark.state_schema`), and as
+Spark's planner says of one that has not. Frozen, and written into savepoints as they are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Family(_Frozen):
 
     name: str = "default"
     key_schema: dict[str, Any] | None = None
-    """Spark's JSON of the struct; None where the files do not tell."""
+    """Spark's JSON of the struct; None where the files do not say."""
     value_schema: dict[str, Any] | None = None
     key_encoder: dict[str, Any] = {}
     """How Spark lays the key out, where its files say so: type, prefix or ordering columns."""
@@ -33,7 +33,7 @@ class StateStore(_Frozen):
 
     name: str
     prefix_columns: int = 0
-    """So many leading columns of the key can be scanned by."""
+    """How many leading columns of the key can be scanned by."""
     families: tuple[Family, ...] = ()
 
     @property
@@ -55,7 +55,7 @@ class Operator(_Frozen):
     """Spark's name: stateStoreSave, dedupe, symmetricHashJoin, transformWithStateInPySparkExec ..."""
     stores: tuple[StateStore, ...] = ()
     partitions: int = 0
-    """So many partitions hold its state; a global aggregate has one, whatever the parallelism."""
+    """How many partitions hold its state; a global aggregate has one, whatever the parallelism."""
     properties: dict[str, Any] = {}
     """What Spark keeps besides, of transformWithState: time mode, output mode, state variables."""
     rows: int | None = None

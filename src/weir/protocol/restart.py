@@ -1,6 +1,6 @@
 """What follows each failure of a job and of its queries: another start after a delay, or none.
 
-The restart strategies are one small class each, with Flink's names and meanings. A strategy is told of each
+The restart strategies are one small class each, with Flink's names and meanings. A strategy gets each
 failure with the time at which it happened and answers with the delay before the next start, or None when it
 gives up. It keeps only what it needs to answer. `CrashLoops` counts how often each failure came back without
 progress; failures of the machine are counted apart (`machine.py`). `Restarts` decides with all of them. Time
@@ -43,7 +43,7 @@ class NoRestart:
 
 
 class FixedDelay:
-    """So many times, each after the same delay."""
+    """N times, each after the same delay."""
 
     def __init__(self, attempts: int, delay: float) -> None:
         self._attempts = attempts
@@ -126,7 +126,7 @@ class _Repeated:
 
 
 class CrashLoops:
-    """The failures since the last progress, by query ("" for the whole driver) and cause.
+    """The failures since the last progress, by query ("" for the driver itself) and cause.
 
     A committed batch is progress. So is a quiet time: a query that has waited for input that long without
     failing runs, even if it has committed nothing because there was nothing to read. Time in a batch is
@@ -185,7 +185,7 @@ _REMEMBERED = 100
 class Restarts:
     """What follows each failure of one job: each query has a strategy of its own, and so has the driver.
 
-    So the outage of one delays no other. A query is known by its name, the whole driver by "".
+    So the outage of one delays no other. A query is known by its name, the driver itself by "".
     """
 
     def __init__(self, strategy: Callable[[], RestartStrategy]) -> None:
@@ -216,7 +216,7 @@ class Restarts:
         cause = where.failure.key
         if self._crash_loops.quiet(name, cause, now, quiet_time):
             self._crash_loops.discard(name, cause)
-            if name:  # its batch number does not tell that it ran well: there was nothing to commit
+            if name:  # its batch number does not show that it ran well: there was nothing to commit
                 self._failures = [f for f in self._failures if (f.query, f.failure.key) != (name, cause)]
         in_a_row = self._crash_loops.count(name, cause)
         decision = after_failure(where, self._failures, limits, in_a_row=in_a_row, first=first)
@@ -227,7 +227,7 @@ class Restarts:
         delay = strategy.delay(now, chance)
         if delay is not None:
             return Restart(delay)
-        # Who wants no restart at all wants to hear of the failure: then the whole job ends.
+        # Who wants no restart at all wants to hear of the failure: then the job ends.
         return GiveUp(strategy.describe(), repeated=True, whole=isinstance(strategy, NoRestart))
 
     def _after_machine(self, name: str, limits: Limits, now: float, chance: float) -> Restart | GiveUp:

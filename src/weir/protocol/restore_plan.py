@@ -282,7 +282,7 @@ _MEANS = {Overall.NEEDS_MAP: "map it, or say where it resumes", Overall.MISFITS:
 
 
 def text(plan: RestorePlan, width: int = WIDTH) -> str:
-    """The whole plan, no line longer than `width`."""
+    """The plan, no line longer than `width`."""
     lines = [line for query in plan.queries for line in _query(query, width)]
     return "\n".join([*lines, "", *_wrapped(summary(plan), "", width)])
 

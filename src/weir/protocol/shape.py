@@ -1,6 +1,6 @@
 """The shape of a query: what Spark's planner says of it before it runs.
 
-A shape is learnt at every start and kept with the live files, so that a savepoint can tell what its
+A shape is learnt at every start and kept with the live files, so that a savepoint records what its
 state belongs to. Spark itself finds state by an operator's number and the types of its columns; what
 an operator groups by, computes and reads is nowhere in its files, and two operators that changed
 places look alike there. All of it is text without Spark's ids, the same at every start of one code.
@@ -28,16 +28,16 @@ class Computed(_Frozen):
     text: str
     """`sum(v)`, with the names of the sources' columns."""
     columns: int
-    """So many columns of the value are its own, in order."""
+    """How many columns of the value are its own, in order."""
     start: tuple[int | float | bool | str | None, ...] | None = None
     """What these columns begin with; None when Spark does not say it in advance."""
 
 
 class PlannedOperator(Operator):
-    """An operator, and what tells it apart from another one of its kind and schema."""
+    """An operator, and what distinguishes it from another one of its kind and schema."""
 
     keys: tuple[str, ...] = ()
-    """What it groups, joins or tells duplicates by."""
+    """What it groups, joins or finds duplicates by."""
     computes: tuple[Computed, ...] = ()
     """What it keeps for each key, of an aggregation; else nothing."""
     reads: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class PlannedOperator(Operator):
 
     @property
     def evidence(self) -> tuple[str, ...]:
-        """All that tells it apart from its twins."""
+        """All that distinguishes it from its twins."""
         return (*self.keys, *(one.text for one in self.computes), *self.reads)
 
 
@@ -62,7 +62,7 @@ class PlannedSource(_Frozen):
     name: str
     """The same at every start: `channel clean`, `json /data/in`; "" for one that nobody described."""
     used: tuple[str, ...] = ()
-    """What is done with it until it meets another source: tells it apart from one of the same name."""
+    """What is done with it until it meets another source: distinguishes it from one of the same name."""
     folder: int | None = None
     """The number of its folder `sources/N`, which all uses of one relation share; None when not known."""
 
@@ -126,7 +126,7 @@ class Shape(_Frozen):
         return mine is not None and its is not None and mine[0] == its[0]
 
     def with_files(self, operators: Sequence[Operator]) -> Shape:
-        """The shape of a query whose state is really there: the operators that its files tell of.
+        """The shape of a query whose state is really there: the operators that its files have.
 
         What the shape knows of an operator is kept where the files have one of its kind in its place.
         """
@@ -135,7 +135,7 @@ class Shape(_Frozen):
 
 
 def _is_expanded(line: str, newer: Shape) -> bool:
-    """Whether it is the expansion of a sliding window, which the key alone tells of now."""
+    """Whether it is the expansion of a sliding window, which the key alone shows now."""
     return line.startswith("Expand ") and any(text.startswith("window(") for text in newer.older.values())
 
 

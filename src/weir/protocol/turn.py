@@ -52,7 +52,7 @@ def abort_all(turn: Turn, reason: AbortReason, detail: str) -> None:
 
 
 def abort(turn: Turn, one: Underway, reason: AbortReason, detail: str) -> None:
-    """Durable, with a reason. What was kept for it is swept when nothing else needs it."""
+    """Durable, with a reason. What was kept for it is deleted by a sweep, when nothing else needs it."""
     turn.end(one.id, CheckpointEvent.ABORT)
     turn.change(ended_at=turn.now)
     aborted = CheckpointAborted(

@@ -51,7 +51,7 @@ def convert(spark: SparkSession, made: Replan, target: str, source: JobSource, s
         _bring(place, old, made, generation, changed)
         made.carry_out(spark, generation)
         roots = {str(name): generation / "queries" / name for name in changed}
-        return remake(place, _told(old, made, roots, source), target, name, roots, since)
+        return remake(place, _description(old, made, roots, source), target, name, roots, since)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -82,7 +82,7 @@ def _bring(
     files.parallel(bring, own)
 
 
-def _told(old: Savepoint, made: Replan, roots: dict[str, Path], source: JobSource) -> Savepoint:
+def _description(old: Savepoint, made: Replan, roots: dict[str, Path], source: JobSource) -> Savepoint:
     """What the new savepoint says of itself."""
     wanted = {query.name for query in made.plan.queries if query.wanted}
     channels = {name: channel for name, channel in old.channels.items() if name in wanted}
@@ -110,6 +110,6 @@ def _described(old: SavedQuery, plan: QueryPlan, shape: Shape, root: Path) -> Sa
     kept = {new: counted[at] for at, new in plan.moves.items() if at in counted}
     descriptions = {at: source.description for at, source in enumerate(old.sources)}
     said = tuple("" if at is None else descriptions.get(at, "") for at in plan.sources)
-    told = old.model_copy(update={"shape": shape.model_copy(update={"sink": before(old).shape.sink})})
+    described = old.model_copy(update={"shape": shape.model_copy(update={"sink": before(old).shape.sink})})
     rows = kept | dict.fromkeys(plan.added, 0)
-    return with_files(told, sizes, lambda name: (root / name).read_bytes(), said, rows)
+    return with_files(described, sizes, lambda name: (root / name).read_bytes(), said, rows)

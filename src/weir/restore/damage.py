@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from weir.channel import integrity as whole
+from weir.channel import integrity
 from weir.channel.log import SCHEMA, first_number
 from weir.channel.position import positions_in
 from weir.checkpoint import manifest as mf
@@ -39,9 +39,11 @@ def look(store: Store, job: JobName, generation: Generation, *, thorough: bool =
         certain = expected(store, job, generation)
         running = _queries(store, job, generation) or certain.keys() | _folders(root / "queries")
         found = _lost_origin(store, job, generation, root)
-        found += torn(root, {name: certain[name] for name in certain if name in running}, contents, running)
-        found += _torn_values(root, running)
-        return found or _torn_channels(store, job, generation, root, running, contents)
+        found += damaged_queries(
+            root, {name: certain[name] for name in certain if name in running}, contents, running
+        )
+        found += _damaged_values(root, running)
+        return found or _damaged_channels(store, job, generation, root, running, contents)
     except OSError as error:
         raise files.failed("read", root, error, store.url) from error
 
@@ -101,7 +103,7 @@ def _queries(store: Store, job: JobName, generation: Generation) -> set[str]:
     return {*started, *checkpoint.queries} if started and checkpoint and of_generation else {*started}
 
 
-def torn(
+def damaged_queries(
     root: Path,
     expected: Mapping[str, BatchId],
     contents: FileContents | None = None,
@@ -116,7 +118,7 @@ def torn(
     ]
 
 
-def _torn_values(root: Path, queries: Collection[str]) -> list[Damage]:
+def _damaged_values(root: Path, queries: Collection[str]) -> list[Damage]:
     """The same of user state: a start reads the values of the last batch."""
     found = []
     for name in sorted(_folders(root / "user-state") & set(queries)):
@@ -127,7 +129,7 @@ def _torn_values(root: Path, queries: Collection[str]) -> list[Damage]:
     return found
 
 
-def _torn_channels(
+def _damaged_channels(
     store: Store,
     job: JobName,
     generation: Generation,
@@ -152,7 +154,7 @@ def _torn_channels(
         committed = newest(root / "queries" / name / "commits")
         before = elsewhere.get(QueryName(name), NO_BATCH)
         thorough = contents is not None
-        wrong = whole.problems(root / "channels" / name, low, committed, before, thorough=thorough)
+        wrong = integrity.problems(root / "channels" / name, low, committed, before, thorough=thorough)
         if checkpoint is not None and checkpoint.generation == generation:
             schema = f"channels/{name}/{SCHEMA}"
             kept = any(file.path == schema for file in checkpoint.files())

@@ -281,8 +281,8 @@ class Shapes:
         }
         live = self._live
         for name, shape in found.items():
-            told = shape.model_copy(update={"job": self._source.version, "code": self._source.code})
-            about.keep(live.store, live.job, live.generation, self._attempt, name, told)
+            recorded = shape.model_copy(update={"job": self._source.version, "code": self._source.code})
+            about.keep(live.store, live.job, live.generation, self._attempt, name, recorded)
 
     def _checked(self, spec: QuerySpec) -> Shape:
         files = QueryFiles.of(self._live, spec.name)

@@ -137,7 +137,7 @@ def _input_problems(root: Path, planned: BatchId) -> dict[str, str]:
         return {f"offsets/{planned}": f"can't be read: {error}"}
 
 
-def last_whole(root: Path, newest: BatchId, contents: FileContents) -> BatchId | None:
+def last_intact(root: Path, newest: BatchId, contents: FileContents) -> BatchId | None:
     """The last batch, up to the newest, with all its files; -1 when there never was one, None for none.
 
     Reads all state that it looks at.

@@ -29,7 +29,7 @@ from weir.protocol.checkpoint import Alignment, last_id
 from weir.restore import damage
 from weir.restore.intent import intend
 from weir.restore.point import newest_intact, resolve
-from weir.restore.query_damage import Damage, FileContents, last_whole, newest
+from weir.restore.query_damage import Damage, FileContents, last_intact, newest
 from weir.restore.request import RestoreRequest
 from weir.sinks.user_state import Values
 from weir.spark.closure import GoneError, closure
@@ -94,13 +94,13 @@ class Repair:
 
 
 def to_newest(
-    store: Store, job: JobName, torn: Sequence[Damage], clock: Clock, note: Callable[[str], None]
+    store: Store, job: JobName, damaged: Sequence[Damage], clock: Clock, note: Callable[[str], None]
 ) -> Generation:
     """Write down, unasked, that the job resumes from its newest intact checkpoint; the generation to be.
 
     Raises `DamagedError` without one.
     """
-    words = "; ".join(one.text for one in torn)
+    words = "; ".join(one.text for one in damaged)
 
     def passed_over(name: str, wrong: str) -> None:
         note(f"{name} is damaged ({wrong}): trying the one before it")
@@ -120,31 +120,31 @@ def plan(store: Store, job: JobName, savepoints: Sequence[str] = ()) -> Repair |
     point is intact, and `LostLedgerError` for damage beside the generations, which no point has.
     """
     live = _Live(store, job)
-    torn = (*damage.look(store, job, live.generation, thorough=True), *live.lost())
-    if not torn:
+    damaged = (*damage.look(store, job, live.generation, thorough=True), *live.lost())
+    if not damaged:
         damage.check_beside(store, job, live.generation)
         return None
     passed_over: list[str] = []
     found = newest_intact(store, job, lambda name, wrong: passed_over.append(f"{name} is damaged: {wrong}"))
     checkpoint = found.manifest if found is not None else None
-    whole = live.last_whole()
-    if whole is not None and (checkpoint is None or _reaches(whole, checkpoint)):
+    intact = live.last_intact()
+    if intact is not None and (checkpoint is None or _reaches(intact, checkpoint)):
         own = (
             QueryReplay(name, batch, batch, live.offsets(name, batch), live.rewindable(name))
-            for name, batch in whole.items()
+            for name, batch in intact.items()
         )
-        return Repair(torn, "", _newest(own, live.known), tuple(passed_over), whole)
+        return Repair(damaged, "", _newest(own, live.known), tuple(passed_over), intact)
     if checkpoint is not None:
         replays = _newest(_replays(checkpoint), live.known)
-        return Repair(torn, f"chk-{checkpoint.id}", replays, tuple(passed_over))
+        return Repair(damaged, f"chk-{checkpoint.id}", replays, tuple(passed_over))
     for place in savepoints:
         try:
             manifest = resolve(store, job, place).manifest
         except (NotASavepointError, DamagedSavepointError, ExternalError) as error:
             passed_over.append(error.what)
             continue
-        return Repair(torn, place, _newest(_replays(manifest), live.known), tuple(passed_over))
-    raise DamagedError(job=job, damage="; ".join(one.text for one in torn))
+        return Repair(damaged, place, _newest(_replays(manifest), live.known), tuple(passed_over))
+    raise DamagedError(job=job, damage="; ".join(one.text for one in damaged))
 
 
 def carry_out(
@@ -201,14 +201,14 @@ class _Live:
             if last > self.newest.get(name, NO_BATCH)
         ]
 
-    def last_whole(self) -> dict[str, BatchId] | None:
+    def last_intact(self) -> dict[str, BatchId] | None:
         """The last intact batch of every query; None when one has none, or when channels connect them."""
         origin = known_origin(self._store, self._job, self.generation)
         if origin is None or any("/log/" in name for name in files.below(self._root / "channels")):
             return None
         found, contents = {}, FileContents.known(self._store, self._job, self.generation)
         for name, committed in self.newest.items():
-            batch = last_whole(self._root / "queries" / name, committed, contents)
+            batch = last_intact(self._root / "queries" / name, committed, contents)
             if batch is None or (batch < committed and self._receives(name, batch)):
                 return None
             found[name] = batch
@@ -221,7 +221,7 @@ class _Live:
     def rewindable(self, name: str) -> bool:
         return _rewindable(name, list(_retained(self._store, self._job)))
 
-    def keep(self, whole: Mapping[str, BatchId], clock: Clock, still: Callable[[], None]) -> CheckpointId:
+    def keep(self, intact: Mapping[str, BatchId], clock: Clock, still: Callable[[], None]) -> CheckpointId:
         """Keep these batches as one more checkpoint; its id."""
         origin = known_origin(self._store, self._job, self.generation)
         assert origin is not None, "live files with intact batches have an origin"
@@ -241,7 +241,7 @@ class _Live:
             begun_at=begun_at,
             completed_at=clock.now().isoformat(),
             seconds=0.0,
-            queries={name: self._cut(name, batch, id, pins, retained) for name, batch in whole.items()},
+            queries={name: self._cut(name, batch, id, pins, retained) for name, batch in intact.items()},
         )
         still()
         self._store.create(paths.completed(self._job, id), mf.encode(manifest))
@@ -292,13 +292,13 @@ def _retained(store: Store, job: JobName) -> Iterator[Manifest]:
 
 
 def _rewindable(name: str, retained: Sequence[Manifest]) -> bool:
-    """Whether the sink of a query can be rewound; where no checkpoint tells, the start asks it itself."""
-    told = [one.queries[name].rewindable for one in retained if name in one.queries]
-    return told[-1] if told else True
+    """Whether the sink of a query can be rewound; where no checkpoint says it, the start asks it itself."""
+    known = [one.queries[name].rewindable for one in retained if name in one.queries]
+    return known[-1] if known else True
 
 
-def _reaches(whole: Mapping[str, BatchId], checkpoint: Manifest) -> bool:
-    return all(whole.get(name, NO_BATCH) >= cut.batch for name, cut in checkpoint.queries.items())
+def _reaches(intact: Mapping[str, BatchId], checkpoint: Manifest) -> bool:
+    return all(intact.get(name, NO_BATCH) >= cut.batch for name, cut in checkpoint.queries.items())
 
 
 def _replays(manifest: Manifest) -> Iterator[QueryReplay]:

@@ -1,4 +1,4 @@
-"""Savepoints: a whole, self-contained copy of a cut, which belongs to the user.
+"""Savepoints: a complete, self-contained copy of a cut, which belongs to the user.
 
 `manifest.py` says what a savepoint consists of; `take.py` makes one, `write.py` and `object_store.py`
 write and delete one, `place.py` reads one wherever it is, `verify.py` compares all its files with the

@@ -2,7 +2,7 @@
 
 Spark decides first and the sink follows, by up to `sink.max-pending-batches`. What is on that way is
 staged in the job's own directory and nowhere else: without it a restore would miss those batches, and a
-sink that is swapped at a restore would never get them. Plain checkpoints do not wait: their job goes on
+sink that is swapped at a restore would never get them. Plain checkpoints do not wait: their job continues
 in the same directory.
 """
 

@@ -77,7 +77,7 @@ class SavedQuery(_Frozen):
     positions: dict[str, tuple[int, int]] = {}
     """For each channel that it reads, by the writing query: (entry, barrier)."""
     set_back: dict[str, tuple[int, int]] = {}
-    """At-least-once: where the readers must be set back to on restore."""
+    """At-least-once: where the readers must be reset to on restore."""
     watermark_ms: int | None = None
     state_format: int | None = None
     """The version of Spark's state checkpoints; None without state."""
@@ -102,7 +102,7 @@ class SavedChannel(_Frozen):
     first: int
     """The first entry that is kept."""
     behind: int
-    """The number behind the last entry."""
+    """The number after the last entry."""
     batch: int
     """The writer's cut."""
 

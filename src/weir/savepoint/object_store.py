@@ -1,4 +1,4 @@
-"""A savepoint in an object store: written, given up, deleted, and swept, by any number of processes at once.
+"""A savepoint in an object store: written, abandoned, deleted, and swept, by any number of processes at once.
 
     <name>/taking.json              somebody writes it; created if absent, so the name is one writer's
     <name>/queries/...              its files
@@ -10,12 +10,12 @@ What is never deleted by itself is a savepoint, and what may become one:
 - A writer takes a name where nothing is but its own mark, and acts there only as long as that is so. It
   looks before and after it creates the manifest: one whose files were deleted meanwhile is no savepoint.
 - Who deletes leaves a mark of its own first and takes it away last, so that no name is used again while
-  somebody deletes there. Behind its mark it looks once more whether it may: of a writer and one who
+  somebody deletes there. After its mark it looks once more whether it may: of a writer and one who
   deletes at least one sees the other.
-- What is left of a killed deletion is known by its mark, and any sweep goes on with it, unless a writer's
+- What is left of a killed deletion is known by its mark, and any sweep continues it, unless a writer's
   mark is there too. The mark itself stays, for who left it may only be slow: the name is not used again.
 - A writer is known to be dead only when it was an earlier attempt of the very job that sweeps. What others
-  left behind when they were killed (a copy, an edit) goes with `weir savepoint dispose`.
+  left when they were killed (a copy, an edit) goes with `weir savepoint dispose`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PAUSES = (0.1, 0.5, 2.0)
 
 @dataclass(frozen=True)
 class TakingAttempt:
-    """The attempt of a job that takes a savepoint; there is one at a time, and its record tells it apart."""
+    """The attempt of a job that takes a savepoint; there is one at a time, and its record identifies it."""
 
     store: Store
     job: JobName
@@ -147,7 +147,7 @@ class InStore:
 def sweep(store: Store, holder: TakingAttempt | None) -> list[str]:
     """Delete what killed writers and deletions have left below a store; the names. Safe to be killed in.
 
-    Without a holder nobody is known to be dead, and only deletions are gone on with.
+    Without a holder nobody is known to be dead, and only deletions are continued.
     """
     there: dict[str, set[str]] = {}
     for key in store.list(""):
@@ -211,7 +211,7 @@ def _is_left(store: Store, name: str, own: set[str], holder: TakingAttempt | Non
 def _delete(store: Store, name: str, may: Callable[[set[str]], bool]) -> bool:
     """Delete all below a name but the marks of others who delete; False when it may not.
 
-    Whether it may is asked when our mark is there. The manifest goes first, a writer's mark behind its
+    Whether it may is asked when our mark is there. The manifest goes first, a writer's mark after its
     files, our own mark last.
     """
     mark = f"deleting-{secrets.token_hex(8)}.json"

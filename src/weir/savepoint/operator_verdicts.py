@@ -197,8 +197,8 @@ class OperatorVerdicts:
 
     def _refused(self, pair: Pair, why: str, todo: str) -> PlanPart:
         """What no `--map` makes fit."""
-        anew = f"{todo}, or begin without its state: --map {self._change.was}/{pair.old.id}=none -n"
-        return _part(pair.old, pair.new, PartVerdict.INCOMPATIBLE, why=why, todo=anew, certain=True)
+        either = f"{todo}, or begin without its state: --map {self._change.was}/{pair.old.id}=none -n"
+        return _part(pair.old, pair.new, PartVerdict.INCOMPATIBLE, why=why, todo=either, certain=True)
 
     def _verdicts(self, old: PlannedOperator, new: PlannedOperator, made: bool) -> list[PartVerdict]:
         change, conf = self._change, self._change.conf
@@ -297,7 +297,7 @@ def _first_change(before: Sequence[str], after: Sequence[str]) -> tuple[str, str
 
 
 def _reshapes(old: PlannedOperator, new: PlannedOperator, found: Fit, *, texts: bool) -> bool:
-    """Whether the values must be made anew: other columns, or the same in another order."""
+    """Whether the values must be rewritten: other columns, or the same in another order."""
     before, after = [one.text for one in old.computes], [one.text for one in new.computes]
     reordered = texts and before != after and Counter(before) == Counter(after)
     other_values = found.rekey is None or any(

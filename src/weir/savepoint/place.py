@@ -1,6 +1,6 @@
 """A savepoint where it is, a folder or a place in an object store: read, and nothing else.
 
-Every file is summed up while it is read: what is not as the manifest says never comes out whole.
+Every file is summed up while it is read: one that is not as the manifest says never comes out complete.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class SavepointPlace:
             raise self._damaged(file, "has changed")
 
     def content(self, file: SavedFile) -> bytes:
-        """Its whole content; raises `DamagedSavepointError`."""
+        """Its content; raises `DamagedSavepointError`."""
         return b"".join(self.chunks(file))
 
     def open(self, file: SavedFile) -> BinaryIO:
@@ -107,7 +107,7 @@ class SavepointPlace:
     def bring(self, file: SavedFile, target: Path, edit: Edit | None = None) -> None:
         """Make the target this file, or what `edit` makes of it, durably; its folder must be there.
 
-        Safe to repeat, and to be killed in: the target is whole or absent. Always a copy, never a
+        Safe to repeat, and to be killed in: the target is complete or absent. Always a copy, never a
         link: the savepoint stays the user's. Raises `DamagedSavepointError`.
         """
         try:
@@ -119,7 +119,7 @@ class SavepointPlace:
             raise files.failed("restore", target, error, self.url) from error
 
     def damage(self, file: SavedFile) -> str | None:
-        """What is wrong with a file, in words that follow its name; None when it is whole."""
+        """What is wrong with a file, as a phrase that follows its name; None when it is intact."""
         try:
             for _ in self.chunks(file):
                 pass

@@ -1,8 +1,8 @@
-"""Whether the present code can go on from a savepoint: as far as that is known without Spark. Pure.
+"""Whether the present code can resume from a savepoint: as far as that is known without Spark. Pure.
 
-What the queries of a job are was written down at its last start (`shapes.py`). As long as its job file
+What the queries of a job are was written down at its last start (`about.py`). As long as its job file
 is the same, the restore plan can be made from that, by the same rules. What is not known for sure is
-said to be unknown: `weir plan` asks Spark.
+reported as unknown: `weir plan` asks Spark.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Restorable:
 
 @dataclass(frozen=True)
 class Present:
-    """The code of a job, as its last start told of it."""
+    """The code of a job, as its last start recorded it."""
 
     attempt: int
     shapes: Mapping[str, Shape]
@@ -63,7 +63,7 @@ class Present:
 
 
 def judge(saved: Savepoint, present: Present) -> Restorable:
-    """Whether the present code can go on from a savepoint that is whole."""
+    """Whether the present code can resume from an intact savepoint."""
     doubt = present.doubt or _doubt(saved, present)
     if doubt:
         return Restorable(Restorability.UNKNOWN, doubt)
@@ -89,7 +89,7 @@ def _doubt(saved: Savepoint, present: Present) -> str:
     for name, query in saved.queries.items():
         now = present.shapes.get(name)
         if now is None or not query.conf:
-            continue  # it is dropped, or begins anew
+            continue  # it is dropped, or begins without state
         if query.shape is None or not query.shape.speaks_like(now):
             return f"another version of Spark described query {name!r} when it was taken"
         if name not in present.conf:

@@ -181,8 +181,10 @@ class SourceVerdicts:
             why = f"was {was!r}, and may be the same source at another place"
         else:
             why = "the savepoint does not record which source it was, and the number of sources has changed"
-        anew = f"--set-offsets {self._change.name}/@{number}"
-        todo = f"if it resumes where the old one was: {here}{number}; if it is another source: {anew}=initial"
+        begins = f"--set-offsets {self._change.name}/@{number}"
+        todo = (
+            f"if it resumes where the old one was: {here}{number}; if it is another source: {begins}=initial"
+        )
         return PlanPart(
             what="source",
             old=at,

@@ -1,4 +1,4 @@
-"""Take a savepoint: the kept files of a completed checkpoint, copied whole, with a manifest.
+"""Take a savepoint: the kept files of a completed checkpoint, copied in full, with a manifest.
 
 Runs beside the job and needs no Spark: the checkpoint must only be held until it is done. What is
 read must be what was kept, by its CRC; a file that is damaged in the pins is taken from the copy-dir.
@@ -49,18 +49,18 @@ _ENTRY = re.compile(r"sources/([^/]+)/log/(\d+)\.json")
 
 Item = TypeVar("Item")
 Progress = Callable[[int, int], None]
-"""Told, from several threads, how many bytes are copied, and of how many."""
+"""Called, from several threads, with how many bytes are copied, and of how many."""
 Rest = Callable[[float, float], None]
-"""Called by each thread that copies, behind each file: the seconds that it took, and those of a core."""
+"""Called by each thread that copies, after each file: the seconds that it took, and those of a core."""
 
 
 class HaltedError(Exception):
-    """The copy was given up, because the job ends."""
+    """The copy was abandoned, because the job ends."""
 
 
 @dataclass(frozen=True)
 class QueryFacts:
-    """What the files of a query do not tell."""
+    """What the files of a query do not say."""
 
     sink: SavedSink | None = None
     output_mode: str = ""
@@ -114,7 +114,7 @@ def take(
 ) -> TakenSavepoint:
     """Copy a completed checkpoint to a new savepoint below `target`, a folder or a URL.
 
-    When it returns, the savepoint is whole and durable; when it raises, nothing of it is left. The
+    When it returns, the savepoint is complete and durable; when it raises, nothing of it is left. The
     checkpoint must not be dropped meanwhile. Raises `SavepointPlaceError`, `StorageError`,
     `DamagedCheckpointError`, and `HaltedError` when `halted` said so.
     """
@@ -219,9 +219,9 @@ class _Copying:
 
 
 def unread_entries(store: Store, manifest: Manifest) -> list[str]:
-    """What receiving sources have journaled and the queries of a checkpoint have still before them.
+    """What receiving sources have journaled and the queries of a checkpoint have not read yet.
 
-    With the entry in front of it, which tells a reader whose entries count. Below the job's folder.
+    With the entry in front of it, which shows a reader whose entries count. Below the job's folder.
     """
     top = f"{paths.job(JobName(manifest.job))}/"
     cuts = manifest.queries.values()
@@ -318,7 +318,7 @@ def with_files(
     sources: tuple[str, ...],
     rows: Mapping[int, int],
 ) -> SavedQuery:
-    """A query with what its files at its batch tell; `sources` and `rows` are as in `QueryFacts`."""
+    """A query with what its files at its batch say; `sources` and `rows` are as in `QueryFacts`."""
     offsets = OffsetEntry.parse(read(f"offsets/{query.batch}"))
     operators = described(sizes, read)
     state_format = CommitEntry.parse(read(f"commits/{query.batch}")).state_format

@@ -1,4 +1,4 @@
-"""Is a savepoint whole? Every file is read and compared with the manifest.
+"""Is a savepoint intact? Every file is read and compared with the manifest.
 
 What was found is left beside the manifest, as `verified.json`, so that a catalogue can show it. Whether
 the state can be loaded is looked at by a process with Spark (`state/load.py`); `leave` notes it too.
@@ -33,7 +33,7 @@ class Verified:
     files: int
     bytes: int
     damage: tuple[str, ...] = ()
-    """What is wrong, each with its path; nothing when it is whole."""
+    """What is wrong, each with its path; nothing when it is intact."""
     rows: int | None = None
     """Rows of state that Spark loaded; None when it was not asked to."""
 
@@ -59,7 +59,7 @@ def verify(place: SavepointPlace, clock: Clock, progress: Progress = lambda _don
 
 def leave(place: SavepointPlace, found: Verified) -> None:
     """Leave a finding beside the manifest, where that is possible."""
-    with suppress(ExternalError):  # a place that can't be written may be whole
+    with suppress(ExternalError):  # a place that can't be written may be intact
         open_store(place.url).put(VERIFIED, json.dumps(asdict(found)).encode())
 
 
@@ -103,7 +103,7 @@ def copy(
     `read` is called when all is read: the storage may take long to make the rest durable.
 
     When it raises, nothing of the copy is left. Raises `DamagedSavepointError` when the original is
-    not whole, `NotASavepointError` when it is none.
+    not intact, `NotASavepointError` when it is none.
     """
     savepoint = place.read()
     writing = begin(target, savepoint.name, savepoint.lineage)
@@ -128,7 +128,7 @@ def copy(
 
 
 def dispose(place: SavepointPlace) -> TakenSavepoint:
-    """Delete a savepoint, whole or damaged.
+    """Delete a savepoint, intact or damaged.
 
     Raises `NotASavepointError` for a place that is none, or that holds other files too.
     """

@@ -1,7 +1,7 @@
-"""A savepoint in the making: out of sight until it is whole, and gone when it fails.
+"""A savepoint in the making: out of sight until it is complete, and gone when it fails.
 
 On a file system it grows in a folder `.weir-savepoint-<name>-<token>` beside its place, is forced to
-the disk, and gets its name by one rename. What a killed writer leaves behind is swept by the next one,
+the disk, and gets its name by one rename. What a killed writer leaves is deleted by the next one,
 when nobody holds its lock. In an object store (`object_store.py`) its files are put below its name, and the
 manifest, put last, makes them a savepoint.
 """
@@ -42,7 +42,7 @@ class Writing(Protocol):
     """One savepoint in the making. `add` may be called from several threads at once."""
 
     at_once: int
-    """So many threads are worth it."""
+    """How many threads are worth it."""
 
     def add(self, path: str, chunks: Iterable[bytes]) -> SavedFile:
         """Write a file, durably but for its name; what was there of it before is replaced."""
@@ -51,7 +51,7 @@ class Writing(Protocol):
         """Make it a savepoint, durably; returns its place. Raises `SavepointPlaceError` when one is there."""
 
     def give_up(self) -> None:
-        """Leave nothing behind. Safe to repeat, and behind `finish` without effect."""
+        """Delete what was written. Safe to repeat, and without effect after `finish`."""
 
 
 def begin(target: str, savepoint_name: str, lineage: str, holder: TakingAttempt | None = None) -> Writing:
@@ -191,57 +191,64 @@ def _names(name: str, lineage: str) -> list[str]:
 
 # A new savepoint of an old one, in which the files of some queries are others.
 #
-# The old savepoint stays as it is. What is not made anew is copied, and checked on the way.
+# The old savepoint stays as it is. What is not rewritten is copied, and checked on the way.
 
 
 def check_target(old: Savepoint, target: str, name: str) -> None:
-    """Raise, in front of long work, when `remake` could not write there behind it, or the name is taken."""
+    """Raise, before long work, when `remake` could not write there after it, or the name is taken."""
     begin(target, name, old.lineage).give_up()
 
 
 def remake(
-    place: SavepointPlace, told: Savepoint, target: str, name: str, made: Mapping[str, Path], since: float
+    place: SavepointPlace,
+    described: Savepoint,
+    target: str,
+    name: str,
+    made: Mapping[str, Path],
+    since: float,
 ) -> str:
-    """Write the savepoint that `told` describes, without its files, below `target`; gives its place.
+    """Write the savepoint that is `described`, without its files, below `target`; gives its place.
 
-    `made` has for each query that was made anew its folder, like a checkpointLocation; all other files of
-    the queries and channels that `told` still has come from `place`. `since` is when it was asked for, on
+    `made` has for each query that was rewritten its folder, like a checkpointLocation; all other files of
+    the queries and channels that it still has come from `place`. `since` is when it was asked for, on
     the monotonic clock. When it raises, nothing of the new savepoint is left.
     """
-    writing = begin(target, name, told.lineage)
+    writing = begin(target, name, described.lineage)
     try:
-        kept = [file for file in place.read().files if _stays(file, told, made)]
+        kept = [file for file in place.read().files if _stays(file, described, made)]
         copied = files.parallel(lambda file: writing.add(file.path, place.chunks(file)), kept)
         written = [
-            file for query, root in made.items() for file in _written(writing, told, query, root.absolute())
+            file
+            for query, root in made.items()
+            for file in _written(writing, described, query, root.absolute())
         ]
-        whole = told.model_copy(
+        complete = described.model_copy(
             update={
                 "files": tuple(sorted((*copied, *written), key=lambda file: file.path)),
                 "taken_at": Clock().now().isoformat(),
                 "seconds": round(time.monotonic() - since, 3),
             }
         )
-        return writing.finish(whole)
+        return writing.finish(complete)
     finally:
         writing.give_up()
 
 
-def _stays(file: SavedFile, told: Savepoint, made: Mapping[str, Path]) -> bool:
+def _stays(file: SavedFile, described: Savepoint, made: Mapping[str, Path]) -> bool:
     kind, name, *_ = file.path.split("/")
     if kind == JOURNALS:
         return True
-    return name in told.queries and not (kind == "queries" and name in made)
+    return name in described.queries and not (kind == "queries" and name in made)
 
 
-def _written(writing: Writing, told: Savepoint, query: str, root: Path) -> list[SavedFile]:
+def _written(writing: Writing, described: Savepoint, query: str, root: Path) -> list[SavedFile]:
     def add(name: str) -> SavedFile:
         path = f"queries/{query}/{name}"
         edit = relative(path)
         content = files.pieces(root / name) if edit is None else [edit((root / name).read_bytes())]
         return writing.add(path, content)
 
-    return files.parallel(add, closure(root, BatchId(told.queries[query].batch)).files)
+    return files.parallel(add, closure(root, BatchId(described.queries[query].batch)).files)
 
 
 _OPERATOR = re.compile(r"(queries/[^/]+)/state/\d+/_metadata/v2/\d+")

@@ -40,7 +40,7 @@ def main() -> None:
     try:
         answer = _answer(request)
     except Exception as error:
-        answer = {"error": _told(error)}
+        answer = {"error": _error_of(error)}
     result.write_text(json.dumps(answer))
 
 
@@ -165,7 +165,7 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def _told(error: Exception) -> dict[str, Any]:
+def _error_of(error: Exception) -> dict[str, Any]:
     if isinstance(error, WeirError):
         return {**error_form(error), "exit_code": error.exit_code, "log": shows_output(error)}
     if isinstance(error, AnalysisException):  # a folder that is there already, files that are not

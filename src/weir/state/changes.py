@@ -96,11 +96,11 @@ def _sliced(array: Any, values: list[Any]) -> list[Any]:
 
 
 def _unscaled(number: Decimal, scale: int) -> int:
-    """Arrow gives a decimal with all the digits behind its point that its type has."""
+    """Arrow gives a decimal with all the digits after its point that its type has."""
     sign, digits, exponent = number.as_tuple()
     assert exponent == -scale
-    whole = int("".join(map(str, digits)))
-    return -whole if sign else whole
+    digits_only = int("".join(map(str, digits)))
+    return -digits_only if sign else digits_only
 
 
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
@@ -120,7 +120,7 @@ class Changes:
         self._session = spark.newSession()
         self._session.conf.set(_FORMAT, str(cut.format_of(point.root, point.batch)))
         self.before = sum(self._rows(store).count() for store in operator.stores)
-        """So many rows there are."""
+        """How many rows there are."""
 
     def without(self, condition: str | Column) -> Mapping[StorePlace, Change]:
         """All rows but those for which a condition over `key` (and `value`) holds."""

@@ -1,6 +1,6 @@
 """State with other rows: a new savepoint of an old one, in which keys are deleted, replaced or seeded.
 
-The edited operator is written anew as `spark/rewrite.py` writes state: read back and compared. All else
+The edited operator is rewritten as `spark/rewrite.py` writes state: read back and compared. All else
 is copied. The old savepoint stays as it is. What a kind of operator does not allow is refused by name,
 before anything is written. An operator that the savepoint has not, and a changed job file has, comes by
 `weir savepoint convert`.
@@ -37,9 +37,9 @@ class Edited:
 
     place: str
     before: int
-    """So many rows its stores had."""
+    """How many rows its stores had."""
     after: int
-    """So many they have now."""
+    """How many they have now."""
 
 
 def edit(
@@ -56,9 +56,9 @@ def edit(
     """Make a new savepoint in the folder `target`, in which the state of one operator is edited.
 
     One of: `delete` is a condition over the columns `key` and `value` that `weir.state.read` gives; of a
-    join and of transformWithState a key goes whole, so it may only name `key`. `replace` has new values
-    for keys that are there, `seed` all rows of an operator that has none; both are frames with `key` and
-    `value` as `read` gives them, or with the columns of both by their names.
+    join and of transformWithState a key is deleted with all its rows, so it may only name `key`. `replace`
+    has new values for keys that are there, `seed` all rows of an operator that has none; both are frames with
+    `key` and `value` as `read` gives them, or with the columns of both by their names.
 
     Raises `StateNotRewritableError` for what can't be done, before anything is written; then, and when
     it fails, nothing is left in `target`.
@@ -95,8 +95,8 @@ def edit(
             changes=wanted,
         )
         new = _with(savepoint, point, operator, made, folder / point.query)
-        made_anew = {point.query: folder / point.query}
-        done = remake(place, new, str(target), name, made_anew, begun)
+        rewritten = {point.query: folder / point.query}
+        done = remake(place, new, str(target), name, rewritten, begun)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return Edited(done, changes.before, made.rows)

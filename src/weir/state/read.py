@@ -76,9 +76,9 @@ def frame_of(
 def options_of(
     point: StatePoint, id: int, *, store: str | None = None, side: str | None = None, var: str | None = None
 ) -> dict[str, str]:
-    """What Spark's reader must be told; raises `StateNotReadableError` for what it can't read."""
-    told = _options(point, point.operator(id), store, side, var)
-    return {"batchId": str(int(point.batch)), "operatorId": str(id), **told}
+    """The options of Spark's reader; raises `StateNotReadableError` for what it can't read."""
+    chosen = _options(point, point.operator(id), store, side, var)
+    return {"batchId": str(int(point.batch)), "operatorId": str(id), **chosen}
 
 
 def scratch(spark: SparkSession, near: Path) -> Path:
@@ -123,7 +123,7 @@ def _variable(point: StatePoint, operator: Operator, other: str | None, var: str
     if var not in known:
         reason = "it has several variables" if var is None else f"it has no variable {var!r}"
         raise _refused(point, operator, reason, todo)
-    # one row a key: a list as a whole, a map by its own keys
+    # one row a key: a list in one, a map by its own keys
     return {"stateVarName": var, "flattenCollectionTypes": str(known[var] != _LIST).lower()}
 
 
@@ -142,8 +142,8 @@ def _of_join(point: StatePoint, operator: Operator, store: str | None, side: str
 
 
 def _refused(point: StatePoint, operator: Operator, reason: str, todo: str) -> StateNotReadableError:
-    told = f"operator {operator.id} ({operator.kind}): {reason}"
-    return unreadable(point.path, point.query, told, todo)
+    refused = f"operator {operator.id} ({operator.kind}): {reason}"
+    return unreadable(point.path, point.query, refused, todo)
 
 
 # State as files that anybody can read.
