@@ -45,7 +45,7 @@ from weir.sinks import fence as sink_fence
 from weir.sinks.contract import Outcome
 from weir.sinks.staging import StagedFiles
 from weir.spark.closure import GoneError
-from weir.storage import attempts, folded_log
+from weir.storage import attempts, folded_log, paths
 
 Patch = tuple[object, str, object]
 MUTATIONS: dict[str, Callable[[], Iterable[Patch]]] = {}
@@ -288,7 +288,7 @@ def an_id_is_used_twice() -> Iterable[Patch]:
     def mutated(self: records.Records, said: Any) -> records.Begun:
         self._last = id = CheckpointId(self._last + 1)
         try:
-            self._store.create(mf.begun_key(self._job, id), json.dumps({"attempt": self._attempt}).encode())
+            self._store.create(paths.begun(self._job, id), json.dumps({"attempt": self._attempt}).encode())
         except ExternalError as error:
             return records.Begun(id, error.text)
         return records.Begun(id)
@@ -340,7 +340,7 @@ def an_abort_without_an_answer_is_forgotten() -> Iterable[Patch]:
         for id, body in list(self._unwritten.items()):
             del self._unwritten[id]
             with suppress(ExternalError):
-                self._store.create(mf.aborted_key(self._job, id), body)
+                self._store.create(paths.aborted(self._job, id), body)
 
     yield records.Records, "write_aborts", mutated
 

@@ -196,11 +196,6 @@ def no_cut(inconsistencies: Sequence[str]) -> str:
     return f"is not a consistent cut: {inconsistencies[0]}"
 
 
-completed_key = paths.completed
-aborted_key = paths.aborted
-begun_key = paths.begun
-
-
 def encode(checkpoint: Manifest) -> bytes:
     """As it is stored, with a checksum of its own."""
     return manifest.encode(checkpoint)
@@ -216,9 +211,9 @@ def decode(data: bytes) -> Manifest:
 
 def read(store: Store, job: JobName, id: CheckpointId) -> Manifest | None:
     """The manifest of a completed checkpoint, or None; raises `ValueError` as `decode` does."""
-    if store.exists(aborted_key(job, id)):
+    if store.exists(paths.aborted(job, id)):
         return None
-    data = store.get(completed_key(job, id))
+    data = store.get(paths.completed(job, id))
     return decode(data) if data is not None else None
 
 

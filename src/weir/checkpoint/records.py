@@ -22,7 +22,7 @@ from weir.clock import Clock
 from weir.errors import ExternalError, LeftBehindError
 from weir.ids import Attempt, CheckpointId, Generation, JobName
 from weir.protocol.checkpoint import AbortReason, is_abandoned, last_id
-from weir.storage import Created, Store
+from weir.storage import Created, Store, paths
 from weir.storage import generation as generations
 from weir.storage.generation import known_origin
 
@@ -63,7 +63,7 @@ class Records:
             self._last = id = CheckpointId(self._last + 1)
             body = json.dumps({"id": id, "attempt": self._attempt, **about}).encode()
             try:
-                if self._store.create(mf.begun_key(self._job, id), body) is Created.NOW:
+                if self._store.create(paths.begun(self._job, id), body) is Created.NOW:
                     return Begun(id)
                 abandoned = is_abandoned(self._begun_by(id), self._attempt)
             except ExternalError as error:
@@ -74,7 +74,7 @@ class Records:
 
     def _begun_by(self, id: CheckpointId) -> Attempt | None:
         """The attempt that has begun a checkpoint; None when its record does not name one."""
-        data = self._store.get(mf.begun_key(self._job, id))
+        data = self._store.get(paths.begun(self._job, id))
         try:
             attempt = json.loads(data or b"{}").get("attempt")
         except (ValueError, AttributeError):
@@ -86,7 +86,7 @@ class Records:
 
         One that was written without an answer is complete: others may have seen it by now.
         """
-        key = mf.completed_key(self._job, CheckpointId(manifest.id))
+        key = paths.completed(self._job, CheckpointId(manifest.id))
         data = mf.encode(manifest)
         try:
             created = self._store.create(key, data)
@@ -115,14 +115,14 @@ class Records:
         for id, body in list(self._unwritten.items()):
             with suppress(ExternalError):
                 if self._is_begun_here(id):
-                    self._store.create(mf.aborted_key(self._job, id), body)
+                    self._store.create(paths.aborted(self._job, id), body)
                 del self._unwritten[id]
 
     def _is_begun_here(self, id: CheckpointId) -> bool:
         """Make sure that a checkpoint is begun; False when a successor has taken its id meanwhile."""
         if id not in self._unanswered:
             return True
-        created = self._store.create(mf.begun_key(self._job, id), self._unanswered[id])
+        created = self._store.create(paths.begun(self._job, id), self._unanswered[id])
         by = self._attempt if created is Created.NOW else self._begun_by(id)
         del self._unanswered[id]
         return by == self._attempt or is_abandoned(by, self._attempt)

@@ -177,14 +177,6 @@ def has_position(*, committed: BatchId, planned: BatchId, stands: bool, fixed: b
     return committed != NO_BATCH or fixed or (stands and planned == NO_BATCH)
 
 
-def aligned_cut(joint: Mapping[BatchId, CheckpointId], id: CheckpointId) -> BatchId | None:
-    """The cut of a query with channel inputs: the first batch that reached the barrier on all of them.
-
-    `joint` has, for each planned batch, the lowest barrier among the query's channels.
-    """
-    return min((batch for batch, barrier in joint.items() if barrier >= id), default=None)
-
-
 _REMEMBERED = 1000
 """For how many batches before the newest a cut is still known."""
 
@@ -221,7 +213,8 @@ class Track:
         return Track(newest, {**known, **seen})
 
     def cut(self, id: CheckpointId) -> BatchId | None:
-        return aligned_cut(self.joint, id)
+        """The first batch that reached the barrier on all channels of the query."""
+        return min((batch for batch, barrier in self.joint.items() if barrier >= id), default=None)
 
 
 @dataclass(frozen=True)

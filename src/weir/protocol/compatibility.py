@@ -76,14 +76,17 @@ def fit(old: Operator, new: Operator, *, evolving: bool = False) -> Fit:
     compared = old if other is None else _with_key(old, new)
     why = next(_misfits(compared, new, evolving), "")
     if why:
-        reshapable = new.kind in _AGGREGATIONS | {_SESSIONS} and _keys_fit(compared, new)
+        keyed = zip(compared.stores, new.stores, strict=False)
+        same_keys = not any(_differ(one.key_schema, other.key_schema) for one, other in keyed)
+        reshapable = same_keys and new.kind in _AGGREGATIONS | {_SESSIONS}
         return Fit(FitLevel.RESHAPED if reshapable else FitLevel.MISFIT, why, rekey=other)
     if other is not None:
         return Fit(FitLevel.RESHAPED, other.why, rekey=other)
     renamed = next(_renamed(old, new), "")
     level = FitLevel.ACCEPTED if renamed else FitLevel.SAME
-    lost, swapped = tuple(_lost_variables(old, new)), next(_swapped(old, new), "")
-    return Fit(level, renamed, lost, swapped)
+    now = _variables(new)
+    lost = tuple(f"state variable {name}" for name in _variables(old) if name not in now)
+    return Fit(level, renamed, lost, next(_swapped(old, new), ""))
 
 
 def rekey(old: Operator, new: Operator) -> Rekey | None:
@@ -299,7 +302,8 @@ def _misfits(old: Operator, new: Operator, evolving: bool) -> Iterator[str]:
             if plain and _differ(one.key_schema, other.key_schema):
                 was, now = _key_text(old, one.key_schema), _key_text(new, other.key_schema)
                 yield f"its key was ({was}), is now ({now})"
-            yield from _schema_misfits("" if plain else f" in {_place(name, one)}", one, other, evolving)
+            where = "" if plain else f" in {name if one.name == 'default' else one.name}"
+            yield from _schema_misfits(where, one, other, evolving)
 
 
 def _key_text(operator: Operator, schema: Mapping[str, Any] | None) -> str:
@@ -357,11 +361,6 @@ def _structs(type: Any) -> Iterator[tuple[str, ...]]:
             yield from _structs(type[inner])
 
 
-def _keys_fit(old: Operator, new: Operator) -> bool:
-    pairs = zip(old.stores, new.stores, strict=False)
-    return all(not _differ(one.key_schema, other.key_schema) for one, other in pairs)
-
-
 def _common(old: StateStore, new: StateStore) -> Iterator[tuple[Family, Family]]:
     after = {family.name: family for family in new.families}
     for family in old.families:
@@ -416,15 +415,6 @@ def _names(schema: Mapping[str, Any] | None) -> Sequence[tuple[str, ...]]:
     return list(_structs(schema))
 
 
-def _place(store: str, family: Family) -> str:
-    return store if family.name == "default" else family.name
-
-
 def _variables(operator: Operator) -> dict[str, str]:
     listed = operator.properties.get("stateVariables") or []
     return {one["stateName"]: one["stateVariableType"] for one in listed}
-
-
-def _lost_variables(old: Operator, new: Operator) -> Iterator[str]:
-    now = _variables(new)
-    return (f"state variable {name}" for name in _variables(old) if name not in now)

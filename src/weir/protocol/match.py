@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from operator import attrgetter
 
 from weir.protocol.compatibility import Fit, FitLevel, similarity
 from weir.protocol.shape import PlannedOperator, PlannedSource
@@ -118,7 +119,8 @@ class _Left:
                 old += near
                 waiting = [other for other in waiting if other not in near]
             if new:
-                yield Ambiguity(tuple(sorted(old, key=_id)), tuple(sorted(new, key=_id)))
+                by_id = attrgetter("id")
+                yield Ambiguity(tuple(sorted(old, key=by_id)), tuple(sorted(new, key=by_id)))
 
     def tell_apart(self, group: Ambiguity) -> list[Pair]:
         """The pairs of a group that are beyond doubt."""
@@ -149,29 +151,29 @@ class _Left:
         """The one way to match them that is better than every other way; nothing if there is none."""
         if not old or not new or max(len(old), len(new)) > _MANY:
             return []
-        ways = [[pair for pair in way if self._possible(pair)] for way in _ways(old, new)]
+        levels = self._levels
+        ways = [
+            [pair for pair in way if levels[pair.old.id, pair.new.id] <= FitLevel.RESHAPED]
+            for way in _ways(old, new)
+        ]
         scores = [self._score(way) for way in ways]
         best = [way for way, score in zip(ways, scores, strict=True) if score == max(scores)]
-        if len({frozenset(_names(way)) for way in best}) > 1:
+        # Old operators that are the same in everything are one: it does not matter which is taken.
+        outcomes = {
+            frozenset((pair.old.evidence if pair.old.known else pair.old.id, pair.new.id) for pair in way)
+            for way in best
+        }
+        if len(outcomes) > 1:
             return []
-        return [pair for pair in best[0] if self._related(pair)]
-
-    def _possible(self, pair: Pair) -> bool:
-        return self._levels[pair.old.id, pair.new.id] <= FitLevel.RESHAPED
+        return [p for p in best[0] if not self._has_texts(p) or similarity(p.old, p.new) > 0]
 
     def _score(self, way: Sequence[Pair]) -> tuple[float, int]:
-        alike = sum(similarity(p.old, p.new) for p in way if self._told(p)) if self._comparable else 0.0
+        alike = sum(similarity(pair.old, pair.new) for pair in way if self._has_texts(pair))
         return round(alike, 9), sum(FitLevel.MISFIT - self._levels[p.old.id, p.new.id] for p in way)
 
-    def _related(self, pair: Pair) -> bool:
-        return not (self._comparable and self._told(pair)) or similarity(pair.old, pair.new) > 0
-
-    def _told(self, pair: Pair) -> bool:
-        return pair.old.known and pair.new.known
-
-
-def _id(operator: PlannedOperator) -> int:
-    return operator.id
+    def _has_texts(self, pair: Pair) -> bool:
+        """Whether the texts of both may be compared."""
+        return self._comparable and pair.old.known and pair.new.known
 
 
 def _ways(old: list[PlannedOperator], new: list[PlannedOperator]) -> Iterator[list[Pair]]:
@@ -181,12 +183,6 @@ def _ways(old: list[PlannedOperator], new: list[PlannedOperator]) -> Iterator[li
     else:
         for order in permutations(old, len(new)):
             yield [Pair(one, other) for one, other in zip(order, new, strict=True)]
-
-
-def _names(way: Sequence[Pair]) -> Iterator[tuple[object, int]]:
-    """Old operators that are the same in everything are one: it does not matter which is taken."""
-    for pair in way:
-        yield (pair.old.evidence if pair.old.known else pair.old.id), pair.new.id
 
 
 def match_sources(

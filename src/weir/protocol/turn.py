@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -34,16 +33,19 @@ class Turn:
         self.state = replace(self.state, **values)
 
     def keep(self, one: Underway) -> None:
-        self.change(pending={**self.state.pending, one.id: one})
+        self.state = self.state.with_pending(one)
 
     def end(self, id: CheckpointId, event: CheckpointEvent) -> None:
         """Move a checkpoint; raises `IllegalMoveError`, and moves nothing, for one that can't."""
         states = self.state.ended
         after = move("checkpoint", CHECKPOINT, states.get(id, CheckpointState.PENDING), event)
-        self.change(
-            pending={other: one for other, one in self.state.pending.items() if other != id},
-            ended=_remembered({**states, id: after}),
-        )
+        ended = {**states, id: after}
+        # Every retained one is remembered, and the newest of those that can't move any more.
+        over = [other for other, state in ended.items() if state is not CheckpointState.COMPLETED]
+        for old in sorted(over)[:-_REMEMBERED]:
+            del ended[old]
+        pending = {other: one for other, one in self.state.pending.items() if other != id}
+        self.change(pending=pending, ended=ended)
 
 
 def abort_all(turn: Turn, reason: AbortReason, detail: str) -> None:
@@ -85,10 +87,3 @@ def _count_failure(turn: Turn, reason: AbortReason, why: str) -> None:
     turn.change(failures=count)
     if limit is not None and count > limit:
         turn.do(f.Fail(CheckpointsFailedError(count=count, limit=limit, reason=why)))
-
-
-def _remembered(ended: Mapping[CheckpointId, CheckpointState]) -> dict[CheckpointId, CheckpointState]:
-    """Every retained one, and the newest of those that can't move any more."""
-    over = [id for id, state in ended.items() if state is not CheckpointState.COMPLETED]
-    old = set(sorted(over)[:-_REMEMBERED])
-    return {id: state for id, state in ended.items() if id not in old}

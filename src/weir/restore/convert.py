@@ -175,7 +175,8 @@ class Conversion:
         changes = {}
         for part in self._converted:
             assert part.old is not None and part.new is not None, "only state that is kept is converted"
-            (old,) = (o for o in self._shape(part).operators if o.id == part.old)
+            shape = self.queries[part.of or self.query.base].shape
+            (old,) = (operator for operator in shape.operators if operator.id == part.old)
             changes[part.new, "default"] = convert_state(
                 old, new[part.new], self._partitions, reshape=part.reshape, rekey=part.rekey
             )
@@ -189,9 +190,6 @@ class Conversion:
             backend=self._backend,
             changes=changes,
         )
-
-    def _shape(self, part: PlanPart) -> Shape:
-        return self.queries[part.of or self.query.base].shape
 
     @property
     def _converted(self) -> list[PlanPart]:

@@ -97,7 +97,8 @@ def intend(
         store, job, request.point, forked_from=request.forked_from, savepoint_dir=savepoint_dir
     )
     still()
-    _check_rewindable(store, job, request, point)
+    if not request.accept_duplicates and (stuck := ahead(store, job, point.manifest)):
+        raise NotRewindableError(job=job, query=stuck[0], point=point.known_as)
     if not (point.place or in_copy_dir(point.name)):
         named(store, job, point.known_as)  # to verify takes its time; it may be deleted by now
     check(store, job, request, point)
@@ -206,12 +207,6 @@ def ahead(store: Store, job: JobName, manifest: Manifest) -> list[str]:
         return QueryFiles(store, paths.query(job, live, QueryName(name))).last_committed()
 
     return [n for n, cut in manifest.queries.items() if not cut.rewindable and last(n) > cut.batch]
-
-
-def _check_rewindable(store: Store, job: JobName, request: RestoreRequest, point: Point) -> None:
-    """Raise `NotRewindableError` where output would be delivered again that nobody has accepted."""
-    if not request.accept_duplicates and (stuck := ahead(store, job, point.manifest)):
-        raise NotRewindableError(job=job, query=stuck[0], point=point.known_as)
 
 
 def _check_depth(store: Store, job: JobName, point: Point) -> None:

@@ -21,7 +21,7 @@ from weir.job import graph
 from weir.job.env import QuerySpec
 from weir.protocol import maps, offsets, restore_plan
 from weir.protocol.offsets import SourcePosition
-from weir.protocol.restore_plan import Overall, PartVerdict, QueryPlan, RefusedSink, RestorePlan
+from weir.protocol.restore_plan import Overall, PartVerdict, RefusedSink, RestorePlan
 from weir.protocol.shape import Shape
 from weir.restore.convert import Conversion, output_mode
 from weir.restore.point import Point
@@ -182,13 +182,9 @@ class Replan:
             self.planned[name],
             self.positions.get(name, {}),
         )
-        shared = any(
-            query.base in (*one.taken, *one.origins.values(), one.base) for one in self._others(name)
-        )
+        others = [one for one in self.plan.queries if one.wanted and one.name != name]
+        shared = any(query.base in (*one.taken, *one.origins.values(), one.base) for one in others)
         return conversion if conversion.operates or conversion.rewrites or shared else None
-
-    def _others(self, name: QueryName) -> list[QueryPlan]:
-        return [one for one in self.plan.queries if one.wanted and one.name != name]
 
 
 def make(

@@ -209,7 +209,11 @@ class _Live:
         found, contents = {}, FileContents.known(self._store, self._job, self.generation)
         for name, committed in self.newest.items():
             batch = last_intact(self._root / "queries" / name, committed, contents)
-            if batch is None or (batch < committed and self._receives(name, batch)):
+            if batch is None:
+                return None
+            # A journal of weir's own keeps little of what was committed.
+            receives = batch == NO_BATCH or any('"source"' in line for line in self.offsets(name, batch))
+            if batch < committed and receives:
                 return None
             found[name] = batch
         return found
@@ -277,10 +281,6 @@ class _Live:
                 "new_bytes": kept.new_bytes,
             }
         )
-
-    def _receives(self, name: str, batch: BatchId) -> bool:
-        """Whether it reads a journal of weir's own, which keeps little of what was committed."""
-        return batch == NO_BATCH or any('"source"' in line for line in self.offsets(name, batch))
 
 
 def _retained(store: Store, job: JobName) -> Iterator[Manifest]:

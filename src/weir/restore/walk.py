@@ -85,10 +85,13 @@ class Restoring:
         store, job = self._store, self._job.name
         made = None
         if request is not None:
-            request = self._shaped(request)  # 1
+            backend = self._config.settings.state_backend_type.value
+            request = request.shaped(session.asked_parallelism(self._config), backend)  # 1
             point = self._resolve(request)  # 2
-            made = self._planned(point, request)  # 3
-            self._intend(request, point)  # 4
+            number = intent.next_generation(store, job, point.manifest.generation)
+            made = self._plan(point, request, Live(store, job, number), True)  # 3
+            why = f"started from {point.name}"
+            intent.intend(store, job, request, clock=self._clock, why=why, point=point)  # 4
         generation = generations.opening(store, job)
         if generation is None:
             live = Live(store, job, generations.live(store, job))
@@ -100,7 +103,9 @@ class Restoring:
         self._check(generation)
         with intent.kept_or_dropped(store, job, generation, self._note):
             made = made or self._planned_as_intended(generation)  # 3, where it was intended before
-        generation = self._lay_out(generation, made)
+        generation, again = lay_out(store, job, generation, made.layout, self._clock)
+        if again:
+            self._note("the files of the restore were laid out for another plan: they are made again")
         with intent.kept_or_dropped(store, job, generation, self._note):
             return self._fetch_and_convert(Live(store, job, generation), made)  # 7 and 8
 
@@ -141,29 +146,16 @@ class Restoring:
 
     # the steps
 
-    def _shaped(self, request: RestoreRequest) -> RestoreRequest:
-        backend = self._config.settings.state_backend_type.value
-        return request.shaped(session.asked_parallelism(self._config), backend)
-
     def _resolve(self, request: RestoreRequest) -> Point:
+        def passed_over(name: str, wrong: str) -> None:
+            self._note(f"{name} can't be used ({wrong}): trying the newest of the others")
+
         point = resolve(
-            self._store,
-            self._job.name,
-            request.point,
-            self._passed_over,
-            request.forked_from,
-            self._saved_to,
+            self._store, self._job.name, request.point, passed_over, request.forked_from, self._saved_to
         )
         if request.point == LATEST:
             self._note(f"the latest point is {point.name}, completed at {point.manifest.completed_at}")
         return describe(self._store, point)
-
-    def _passed_over(self, point: str, wrong: str) -> None:
-        self._note(f"{point} can't be used ({wrong}): trying the newest of the others")
-
-    def _planned(self, point: Point, request: RestoreRequest) -> Replan:
-        number = intent.next_generation(self._store, self._job.name, point.manifest.generation)
-        return self._plan(point, request, Live(self._store, self._job.name, number), True)
 
     def _planned_as_intended(self, generation: Generation) -> Replan:
         """The plan for a restore that was written down before; its files were verified then."""
@@ -190,16 +182,6 @@ class Restoring:
             self._report(m.RestorePlanned(restore_plan.text(made.plan), made.plan.model_dump(mode="json")))
         made.check(self._job.name)
         return made
-
-    def _intend(self, request: RestoreRequest, point: Point) -> None:
-        why = f"started from {point.name}"
-        intent.intend(self._store, self._job.name, request, clock=self._clock, why=why, point=point)
-
-    def _lay_out(self, generation: Generation, made: Replan) -> Generation:
-        generation, again = lay_out(self._store, self._job.name, generation, made.layout, self._clock)
-        if again:
-            self._note("the files of the restore were laid out for another plan: they are made again")
-        return generation
 
     def _fetch_and_convert(self, live: Live, made: Replan) -> Opened:
         origin = generations.read_origin(live.store, live.job, live.generation)

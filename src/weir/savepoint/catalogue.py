@@ -64,8 +64,13 @@ def scheduled(found: Iterable[CatalogueEntry], job: str, lineage: str) -> list[C
     Another life, another job of this name elsewhere, or a fork, which keeps the lineage, may write to the
     same place: those are its own.
     """
-    ours = [one for one in found if one.savepoint and _is_scheduled(one.savepoint, job, lineage)]
-    return sorted(ours, key=taken_at, reverse=True)
+    ours = (job, lineage, SCHEDULE)
+    taken = [
+        entry
+        for entry in found
+        if (one := entry.savepoint) is not None and (one.job, one.lineage, one.trigger) == ours
+    ]
+    return sorted(taken, key=taken_at, reverse=True)
 
 
 def superfluous(newest_first: Sequence[CatalogueEntry], keep: Keep, now: datetime) -> list[CatalogueEntry]:
@@ -77,10 +82,6 @@ def superfluous(newest_first: Sequence[CatalogueEntry], keep: Keep, now: datetim
 def taken_at(entry: CatalogueEntry) -> datetime:
     assert entry.savepoint is not None
     return datetime.fromisoformat(entry.savepoint.taken_at)
-
-
-def _is_scheduled(savepoint: Savepoint, job: str, lineage: str) -> bool:
-    return (savepoint.job, savepoint.lineage, savepoint.trigger) == (job, lineage, SCHEDULE)
 
 
 def _is_gone(place: str) -> bool:

@@ -87,7 +87,7 @@ class InStore:
 
     def add(self, path: str, chunks: Iterable[bytes]) -> SavedFile:
         data = b"".join(chunks)
-        self._put(f"{self._name}/{path}", data)
+        retry(lambda: self._store.put(f"{self._name}/{path}", data), _PAUSES, Clock().sleep, on=ExternalError)
         return SavedFile(path=path, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
     def finish(self, savepoint: Savepoint) -> str:
@@ -139,9 +139,6 @@ class InStore:
 
     def _holds(self) -> bool:
         return self._store.get(f"{self._name}/{TAKING}") == self._mark
-
-    def _put(self, key: str, data: bytes) -> None:
-        retry(lambda: self._store.put(key, data), _PAUSES, Clock().sleep, on=ExternalError)
 
 
 def sweep(store: Store, holder: TakingAttempt | None) -> list[str]:

@@ -97,7 +97,10 @@ class OperatorVerdicts:
             words = f"its state goes to query {to.query}, operator {to.number}"
             yield _part(one, None, PartVerdict.MOVED, notes=(words,))
         for one in found.new:
-            yield _part(None, one, PartVerdict.NEW, notes=_begins(one) if self._change.conf else ())
+            begins = "begins without state"
+            if one.kind in ("dedupe", "dedupeWithinWatermark"):
+                begins += ": rows that were seen before pass once more"
+            yield _part(None, one, PartVerdict.NEW, notes=(begins,) if self._change.conf else ())
 
     def _foreign_operators(self) -> Iterator[tuple[str, PlannedOperator, PlannedOperator]]:
         """The operators that get the state of one of another query."""
@@ -175,9 +178,11 @@ class OperatorVerdicts:
             certain = _steady(old.keys) != _steady(new.keys)
             return _part(old, new, PartVerdict.AMBIGUOUS, why=doubt, todo=todo, certain=certain)
         rekeyed = found.rekey
-        if rekeyed is not None and (why := _can_not_rekey(old, new, rewritable)):
+        if rekeyed is not None and (why := _not_rewritable(rekey_refusal(old, new), rewritable)):
             return self._refused(pair, f"{rekeyed.why}, and {why}", "leave its keys as they were")
-        made = _reshaped(old, new, rewritable) if _reshapes(old, new, found, texts=texts) else None
+        made: Reshape | str | None = None
+        if _reshapes(old, new, found, texts=texts):
+            made = _not_rewritable(conversion_refusal(old, new), rewritable) or reshape(old, new)
         if isinstance(made, str):
             why = f"{found.why or 'its functions changed places'}, and {made}"
             return self._refused(pair, why, "leave its functions as they were")
@@ -233,13 +238,6 @@ _EVOLVES = (
 )
 
 
-def _begins(operator: PlannedOperator) -> tuple[str, ...]:
-    """What a new operator does not know yet."""
-    if operator.kind in ("dedupe", "dedupeWithinWatermark"):
-        return ("begins without state: rows that were seen before pass once more",)
-    return ("begins without state",)
-
-
 def _doubt(old: PlannedOperator, new: PlannedOperator, found: Fit) -> str:
     """What Spark would accept silently, though it may be something else."""
     if found.swapped:
@@ -279,8 +277,8 @@ def _other_window(old: PlannedOperator, new: PlannedOperator) -> str:
     return ""
 
 
-def _can_not_rekey(old: PlannedOperator, new: PlannedOperator, rewritable: bool) -> str:
-    refusal = rekey_refusal(old, new)
+def _not_rewritable(refusal: Refusal | None, rewritable: bool) -> str:
+    """Why state can't be rewritten; "" where it can. `rewritable`: whether the rest of the query can."""
     if refusal is not None:
         return refusal.why
     return "" if rewritable else "other state of this query can't be rewritten"
@@ -305,14 +303,6 @@ def _reshapes(old: PlannedOperator, new: PlannedOperator, found: Fit, *, texts: 
         for one, two in zip(old.stores, new.stores, strict=False)
     )
     return (found.level is FitLevel.RESHAPED and other_values) or reordered
-
-
-def _reshaped(old: PlannedOperator, new: PlannedOperator, rewritable: bool) -> Reshape | str:
-    """What becomes of the values, or why nothing can."""
-    refusal = conversion_refusal(old, new)
-    if refusal is not None:
-        return refusal.why
-    return reshape(old, new) if rewritable else "other state of this query can't be rewritten"
 
 
 def _notes(old: PlannedOperator, new: PlannedOperator, made: Reshape | None, *, texts: bool) -> Iterator[str]:

@@ -13,7 +13,6 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -308,7 +307,7 @@ def _query(name: str, cut: QueryCut, facts: QueryFacts, shape: Shape | None, kep
     if not own:
         return query
     sizes = {path: file.bytes for path, file in own.items()}
-    return with_files(query, sizes, partial(_content, kept, own), facts.sources, facts.rows)
+    return with_files(query, sizes, lambda path: kept.content(own[path]), facts.sources, facts.rows)
 
 
 def with_files(
@@ -330,10 +329,6 @@ def with_files(
             "operators": tuple(_counted(one, rows) for one in operators),
         }
     )
-
-
-def _content(kept: KeptFiles, own: Mapping[str, File], path: str) -> bytes:
-    return kept.content(own[path])
 
 
 def _counted(operator: Operator, rows: Mapping[int, int]) -> Operator:

@@ -76,7 +76,8 @@ class _InFolder:
         try:
             make_folders(folder)
             sweep(folder)
-            self._refuse_if_there()
+            if all((folder / taken_name).exists() for taken_name in self._names):
+                raise taken(folder / self._names[-1])
             self._root, self._held = _hidden(folder, name)
         except OSError as error:
             raise files.failed("write a savepoint to", folder, error, str(folder)) from error
@@ -85,7 +86,10 @@ class _InFolder:
     def add(self, path: str, chunks: Iterable[bytes]) -> SavedFile:
         target = self._root / path
         try:
-            self._make(target.parent)
+            if target.parent not in self._made:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with self._lock:
+                    self._made.update(files.up_to(target, self._root))
             size, digest = 0, hashlib.sha256()
             with open(target, "wb", buffering=0) as file:
                 for chunk in chunks:
@@ -118,12 +122,6 @@ class _InFolder:
             shutil.rmtree(self._root, ignore_errors=True)
             os.close(self._held)
 
-    def _make(self, folder: Path) -> None:
-        if folder not in self._made:
-            folder.mkdir(parents=True, exist_ok=True)
-            with self._lock:
-                self._made.update(files.up_to(folder / "any", self._root))
-
     def _name(self) -> None:
         for name in self._names:
             named = self._folder / name
@@ -136,10 +134,6 @@ class _InFolder:
                 self._root = named
                 return
         raise taken(self._folder / self._names[-1])
-
-    def _refuse_if_there(self) -> None:
-        if all((self._folder / name).exists() for name in self._names):
-            raise taken(self._folder / self._names[-1])
 
 
 def sweep(folder: Path) -> list[str]:

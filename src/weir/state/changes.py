@@ -28,6 +28,7 @@ from weir.spark.rewrite import Change
 from weir.spark.rewrite import Place as StorePlace
 from weir.spark.unsafe_row import struct_type
 from weir.state.point import StatePoint
+from weir.state.read import session_for
 
 # Rows of a frame as rows of state: plain values from Arrow, packed as Spark keeps them.
 
@@ -103,9 +104,6 @@ def _unscaled(number: Decimal, scale: int) -> int:
     return -digits_only if sign else digits_only
 
 
-_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-
-
 class Changes:
     """The rows of one operator, and what can become of them. Raises `StateNotRewritableError`."""
 
@@ -117,8 +115,7 @@ class Changes:
         self._point, self._operator, self._folder = point, operator, folder
         self._partitions = int(conf[PARTITIONS])
         self._view = cut.lay_out(point.root, point.batch, folder / "read")
-        self._session = spark.newSession()
-        self._session.conf.set(_FORMAT, str(cut.format_of(point.root, point.batch)))
+        self._session = session_for(spark, point.root, point.batch)
         self.before = sum(self._rows(store).count() for store in operator.stores)
         """How many rows there are."""
 

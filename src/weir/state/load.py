@@ -18,8 +18,7 @@ from weir.spark.closure import GoneError
 from weir.spark.reshape import LIMIT, backend_of
 from weir.spark.state_schema import operators
 from weir.state.point import Scratch, StatePoint, queries
-
-_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+from weir.state.read import session_for
 
 
 @dataclass(frozen=True)
@@ -72,8 +71,7 @@ def _rows(
     spark: SparkSession, point: StatePoint, operator: Operator, store: StateStore, scratch: Scratch
 ) -> int:
     view = cut.lay_out(point.root, point.batch, scratch() / "view")
-    session = spark.newSession()
-    session.conf.set(_FORMAT, str(cut.format_of(view, point.batch)))
+    session = session_for(spark, view, point.batch)
     rocksdb = backend_of(cut.conf_of(view, point.batch)) == "rocksdb"
     frame = (content.bytes_of if rocksdb else content.typed)(
         session, view, point.batch, operator.id, store.name

@@ -85,7 +85,9 @@ Files = Callable[[Scratch], tuple[Path, BatchId]]
 def queries(path: str) -> Mapping[str, Files]:
     """The queries whose state is there, by name."""
     if not is_local(path) or (Path(local_path(path)) / MANIFEST).exists() or path.endswith(MANIFEST):
-        return _of_savepoint(SavepointPlace(path))
+        place = SavepointPlace(path)
+        savepoint = place.read()
+        return {name: _saved(place, savepoint, name) for name in savepoint.queries}
     folder = Path(local_path(path)).absolute()
     if (folder / "offsets").is_dir() and (folder / "commits").is_dir():
         return {folder.name: lambda _: (folder, _last(folder))}
@@ -95,11 +97,6 @@ def queries(path: str) -> Mapping[str, Files]:
         return _of_checkpoint(path, Path(found["job"]), CheckpointId(int(found["id"])))
     reason = "there is no savepoint, checkpoint or job" if folder.exists() else "there is no such place"
     raise unreadable(path, "", reason, "name a savepoint, <dir>/<job>, <dir>/<job>/chk-<number>")
-
-
-def _of_savepoint(place: SavepointPlace) -> Mapping[str, Files]:
-    savepoint = place.read()
-    return {name: _saved(place, savepoint, name) for name in savepoint.queries}
 
 
 def _saved(place: SavepointPlace, savepoint: Savepoint, query: str) -> Files:

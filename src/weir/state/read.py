@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from weir.errors import StateNotReadableError
+from weir.ids import BatchId
 from weir.protocol.operators import Operator
 from weir.spark import cut
 from weir.spark.reshape import JOIN, LIMIT, TRANSFORM
@@ -67,10 +68,16 @@ def frame_of(
     """The same of a point that is found already."""
     options = options_of(point, id, store=store, side=side, var=var)
     laid_out = cut.lay_out(point.root, point.batch, scratch(spark, point.root) / point.query)
-    session = spark.newSession()
-    session.conf.set(_FORMAT, str(cut.format_of(laid_out, point.batch)))
+    session = session_for(spark, laid_out, point.batch)
     session.conf.set(_TIME_ZONE, spark.conf.get(_TIME_ZONE) or "UTC")
     return session.read.format("statestore").options(**options).load(f"file:{laid_out}")
+
+
+def session_for(spark: SparkSession, root: Path, batch: BatchId) -> SparkSession:
+    """A session of its own that reads state of the format that these files have."""
+    session = spark.newSession()
+    session.conf.set(_FORMAT, str(cut.format_of(root, batch)))
+    return session
 
 
 def options_of(
