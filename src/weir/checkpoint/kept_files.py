@@ -1,8 +1,9 @@
 """The files of a completed checkpoint, wherever they are: in the pins, in a copy-dir, in its manifest.
 
 A file counts only when its size and CRC are those of the manifest. What is damaged in one place is
-taken from another. `edit_of` says what must change in a file that becomes a live one; `left_out`, whether a
-manifest names all that its cut needs.
+taken from another. `damages` and `bring_all` are for any `PointFiles`: those of a checkpoint, a copy or a
+savepoint. `edit_of` says what must change in a file that becomes a live one; `left_out`, whether a manifest
+names all that its cut needs.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import base64
 import io
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol, TypeVar
 
 from weir.channel.log import cut_files
 from weir.channel.position import Position
@@ -32,6 +34,66 @@ _OFFSETS = re.compile(r"queries/([^/]+)/offsets/\d+")
 Edit = Callable[[bytes], bytes]
 """What is made of the content of a file."""
 Read = Callable[[], BinaryIO]
+
+
+class PointFile(Protocol):
+    """A file that a manifest names."""
+
+    @property
+    def path(self) -> str:
+        """Below the generation, or below the savepoint."""
+
+
+F = TypeVar("F", bound=PointFile)
+F_contra = TypeVar("F_contra", bound=PointFile, contravariant=True)
+
+
+class PointFiles(Protocol[F_contra]):
+    """The files of a checkpoint (`KeptFiles`) or of a savepoint (`SavepointPlace`)."""
+
+    def damage(self, file: F_contra) -> str | None:
+        """What is wrong with a file, as a phrase that follows its name; None when it is intact."""
+
+    def open(self, file: F_contra) -> BinaryIO:
+        """Its content, to be read from the beginning."""
+
+    def bring(self, file: F_contra, target: Path, edit: Edit | None) -> None:
+        """Make the target this file, or what `edit` makes of it; safe to repeat, and to be killed in."""
+
+
+def damages(
+    kept: PointFiles[F], named: Iterable[F], manifest: Manifest, seen: Callable[[F], None] = lambda _: None
+) -> list[str]:
+    """What is wrong with the files that a point names, each with its path; nothing when it is intact.
+
+    Reads every file; `seen` is called after each, from several threads. Of a manifest without a checksum it
+    looks, too, whether the files are all that its cut needs.
+    """
+    listed = list(named)
+
+    def look(file: F) -> str | None:
+        damage = kept.damage(file)
+        seen(file)
+        return f"{file.path} {damage}" if damage else None
+
+    found = [wrong for wrong in files.parallel(look, listed) if wrong]
+    if found or manifest.format > 1:
+        return found
+    return left_out(manifest, {file.path: partial(kept.open, file) for file in listed})
+
+
+def bring_all(
+    kept: PointFiles[F], targets: Sequence[tuple[F, Path]], manifest: Manifest, generation: Path
+) -> None:
+    """Bring each file to its target, with what must change in a file of this generation (`edit_of`)."""
+    for folder in {target.parent for _, target in targets}:
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def bring(pair: tuple[F, Path]) -> None:
+        file, target = pair
+        kept.bring(file, target, edit_of(manifest, file.path, generation))
+
+    files.parallel(bring, targets)
 
 
 class KeptFiles:
@@ -177,19 +239,16 @@ def reset_readers(offset_log_entry: str, to: Mapping[str, Position]) -> str:
     return OffsetEntry.parse(offset_log_entry).with_offsets(reset).text
 
 
-def left_out(
-    batches: Mapping[str, int], channels: Mapping[str, tuple[int, int]], files: Mapping[str, Read]
-) -> list[str]:
+def left_out(manifest: Manifest, files: Mapping[str, Read]) -> list[str]:
     """What a cut needs and `files` does not have, each with its path; nothing when all is there.
 
     The files themselves tell: what a batch of Spark's consists of, and which files the entries of a channel
-    name. So a path that was changed or left out in a manifest is found, also in one without a checksum.
-    `batches` are the cuts of the queries, `channels` the entries that are kept of each: from the first up to
-    the one before the second. The files must be intact.
+    name. So a path that was changed or left out in a manifest is found, also in one without a checksum. The
+    files must be intact.
     """
     lost = []
-    for name, number in batches.items():
-        folder, batch = f"queries/{name}/", BatchId(number)
+    for name, cut in manifest.queries.items():
+        folder, batch = f"queries/{name}/", BatchId(cut.batch)
         own = _below(folder, files)
         if batch == NO_BATCH:
             continue
@@ -199,11 +258,11 @@ def left_out(
             lost.append(f"{folder}offsets/{batch} can't be used: {error}")
         else:
             lost += [f"{folder}{path} is not in it"] if path else []
-    for name, (first, end) in channels.items():
+    for name, kept in manifest.channels.items():
         folder = f"channels/{name}/"
         own = _below(folder, files)
         try:
-            needed = cut_files(_ChannelFiles(folder, own), first, end)  # type: ignore[arg-type]
+            needed = cut_files(_ChannelFiles(folder, own), kept.first, kept.behind)  # type: ignore[arg-type]
         except LostSegmentError as error:
             lost.append(f"{error.fields['file']} {error.fields['wrong']}")
         else:

@@ -12,20 +12,19 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weir.checkpoint.kept_files import edit_of
+from weir.checkpoint.kept_files import bring_all
 from weir.errors import RestorePlanError
 from weir.ids import BatchId, QueryName
 from weir.protocol.restore_plan import QueryPlan
 from weir.protocol.shape import Shape
 from weir.restore.plan import Replan
 from weir.savepoint.about import JobSource, before
-from weir.savepoint.manifest import SavedFile, SavedQuery, Savepoint, facts
+from weir.savepoint.manifest import SavedQuery, Savepoint, facts
 from weir.savepoint.place import SavepointPlace
 from weir.savepoint.take import with_files
 from weir.savepoint.write import check_target, remake
 from weir.spark.closure import closure
 from weir.state.read import scratch
-from weir.storage import files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,14 +71,8 @@ def _bring(
     cuts = {name: cut.model_copy(update={"set_back": {}}) for name, cut in manifest.queries.items()}
     manifest = manifest.model_copy(update={"queries": cuts})
     own = [file for name in changed for file in old.files_of(name).values()]
-    targets = {file.path: target for file in own if (target := to(file.path)) is not None}
-    for folder in {target.parent for target in targets.values()}:
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def bring(file: SavedFile) -> None:
-        place.bring(file, targets[file.path], edit_of(manifest, file.path, generation))
-
-    files.parallel(bring, own)
+    targets = [(file, target) for file in own if (target := to(file.path)) is not None]
+    bring_all(place, targets, manifest, generation)
 
 
 def _description(old: Savepoint, made: Replan, roots: dict[str, Path], source: JobSource) -> Savepoint:

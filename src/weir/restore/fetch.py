@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weir.checkpoint.kept_files import KeptFiles, edit_of
+from weir.checkpoint.kept_files import KeptFiles, bring_all
 from weir.checkpoint.manifest import Manifest
 from weir.clock import Clock
 from weir.ids import Generation, JobName, QueryName
@@ -121,22 +121,14 @@ def fetch(
 
 
 def _fetch_checkpoint(store: Store, manifest: Manifest, root: Path, to: Target) -> None:
-    kept = KeptFiles(store, manifest)
-    found = {file.path: at for file in manifest.files() if (at := to(file.path)) is not None}
-    targets = {path: below(root, target) for path, target in found.items()}
-    folders = {target.parent for target in targets.values()}
+    wanted = [(file, target) for file in manifest.files() if (target := to(file.path)) is not None]
+    targets = [(file, below(root, target)) for file, target in wanted]
     try:
-        for folder in folders:
-            folder.mkdir(parents=True, exist_ok=True)
-        files.parallel(
-            lambda file: kept.bring(file, targets[file.path], edit_of(manifest, file.path, root)),
-            [file for file in manifest.files() if file.path in targets],
-        )
-        for folder in folders:
+        bring_all(KeptFiles(store, manifest), targets, manifest, root)
+        for folder in {target.parent for _, target in targets}:
             for left in filter(lambda path: files.is_temporary(path.name), list(folder.iterdir())):
                 left.unlink()
-        above = (one for target in targets.values() for one in files.up_to(target, root.parent))
-        files.sync_folders(above)
+        files.sync_folders(one for _, target in targets for one in files.up_to(target, root.parent))
     except OSError as error:
         raise files.failed("restore", root, error, store.url) from error
 
@@ -152,24 +144,16 @@ def fetch_savepoint(place: SavepointPlace, root: Path, to: Target) -> Manifest:
     manifest = facts(savepoint)
     job = root.parent.parent
     check_lines(place, job)
-    targets: dict[str, Path] = {}
+    targets: list[tuple[SavedFile, Path]] = []
     for file in savepoint.files:
         if is_journal(file):
-            targets[file.path] = below(job / JOURNALS, job / file.path)
+            targets.append((file, below(job / JOURNALS, job / file.path)))
         elif (target := to(file.path)) is not None:
-            targets[file.path] = below(root, target)
+            targets.append((file, below(root, target)))
     try:
-        for folder in {target.parent for target in targets.values()}:
-            folder.mkdir(parents=True, exist_ok=True)
-
-        def bring(file: SavedFile) -> None:
-            target = targets[file.path]
-            if not (is_journal(file) and target.exists()):
-                place.bring(file, target, edit_of(manifest, file.path, root))
-
-        files.parallel(bring, [file for file in savepoint.files if file.path in targets])
-        above = (one for target in targets.values() for one in files.up_to(target, job))
-        files.sync_folders(above)
+        absent = [(file, target) for file, target in targets if not (is_journal(file) and target.exists())]
+        bring_all(place, absent, manifest, root)
+        files.sync_folders(one for _, target in targets for one in files.up_to(target, job))
     except OSError as error:
         raise files.failed("restore", root, error, place.url) from error
     return manifest

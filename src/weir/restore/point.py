@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from weir.checkpoint import manifest as mf
-from weir.checkpoint.kept_files import KeptFiles, left_out
-from weir.checkpoint.manifest import File, Manifest, no_cut
+from weir.checkpoint.kept_files import KeptFiles, damages
+from weir.checkpoint.manifest import Manifest, no_cut
 from weir.checkpoint.records import Timeline, is_of, is_on, timeline
 from weir.errors import (
     DamagedCheckpointError,
@@ -32,10 +32,10 @@ from weir.savepoint import about
 from weir.savepoint.catalogue import below as savepoints_below
 from weir.savepoint.catalogue import out_of_reach, recorded
 from weir.savepoint.manifest import MANIFEST, facts
-from weir.savepoint.place import SavepointPlace, lacks
+from weir.savepoint.place import SavepointPlace
 from weir.savepoint.query_change import Before
 from weir.savepoint.take import saved_queries
-from weir.storage import Store, files, open_store
+from weir.storage import Store, open_store
 from weir.storage.generation import Origin
 from weir.storage.manifest import NEWER, NewerManifestError
 
@@ -109,13 +109,10 @@ def _savepoint(url: str, job: str, forked_from: str) -> Manifest:
     savepoint = place.read()
     if savepoint.job not in (job, forked_from):
         raise NotASavepointError(place=place.url, reason=f"it was taken from job {savepoint.job!r}")
-    damaged = [one for one in files.parallel(lambda f: (f, place.damage(f)), savepoint.files) if one[1]]
-    if damaged:
-        raise DamagedSavepointError(place=place.url, file=damaged[0][0].path, damage=damaged[0][1])
-    if lacking := lacks(place, savepoint):
-        file, _, missing = lacking[0].partition(" ")
-        raise DamagedSavepointError(place=place.url, file=file, damage=missing)
     manifest = facts(savepoint)
+    if damage := damages(place, savepoint.files, manifest):
+        file, _, wrong_with_it = damage[0].partition(" ")
+        raise DamagedSavepointError(place=place.url, file=file, damage=wrong_with_it)
     if wrong := manifest.inconsistencies():
         raise InconsistentSavepointError(place=place.url, file=MANIFEST, damage=no_cut(wrong))
     return manifest
@@ -221,20 +218,7 @@ def verify(store: Store, manifest: Manifest) -> list[str]:
     """
     if wrong := manifest.inconsistencies():
         return [f"chk-{manifest.id}.json {no_cut(wrong)}"]
-    kept = KeptFiles(store, manifest)
-
-    def look(file: File) -> str | None:
-        damage = kept.damage(file)
-        return f"{file.path} {damage}" if damage else None
-
-    found = [wrong for wrong in files.parallel(look, manifest.files()) if wrong]
-    if found or manifest.format > 1:
-        return found
-    return left_out(
-        {name: cut.batch for name, cut in manifest.queries.items()},
-        {name: (cut.first, cut.behind) for name, cut in manifest.channels.items()},
-        {file.path: partial(kept.open, file) for file in manifest.files()},
-    )
+    return damages(KeptFiles(store, manifest), manifest.files(), manifest)
 
 
 def verify_id(store: Store, job: JobName, id: CheckpointId) -> list[str]:

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from weir.checkpoint.kept_files import left_out
+from weir.checkpoint.kept_files import Edit
 from weir.errors import DamagedSavepointError, NotASavepointError
 from weir.savepoint.manifest import MANIFEST, SavedFile, Savepoint, decode
 from weir.storage import files, open_store
 from weir.storage.files import NOT_PLAIN, NotPlainError
 from weir.storage.open import is_local, local_path
-
-Edit = Callable[[bytes], bytes]
 
 
 class SavepointPlace:
@@ -140,14 +137,3 @@ class SavepointPlace:
 
     def _damaged(self, file: SavedFile, damage: str) -> DamagedSavepointError:
         return DamagedSavepointError(place=self.url, file=file.path, damage=damage)
-
-
-def lacks(place: SavepointPlace, savepoint: Savepoint) -> list[str]:
-    """What its cut needs and its manifest, which has no checksum, does not name; its files are intact."""
-    if savepoint.format > 1:
-        return []
-    return left_out(
-        {name: query.batch for name, query in savepoint.queries.items()},
-        {name: (one.first, one.behind) for name, one in savepoint.channels.items()},
-        {file.path: partial(place.open, file) for file in savepoint.files},
-    )

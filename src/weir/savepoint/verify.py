@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
+from weir.checkpoint.kept_files import damages
 from weir.checkpoint.manifest import no_cut
 from weir.clock import Clock
 from weir.errors import ExternalError, NotASavepointError
-from weir.savepoint.manifest import MANIFEST, SavedFile, Savepoint, facts
+from weir.savepoint.manifest import MANIFEST, SavedFile, facts
 from weir.savepoint.object_store import discard, is_mark
-from weir.savepoint.place import SavepointPlace, lacks
+from weir.savepoint.place import SavepointPlace
 from weir.savepoint.take import Progress, TakenSavepoint
 from weir.savepoint.write import begin, delete
 from weir.storage import files, open_store
@@ -48,9 +49,18 @@ def verify(place: SavepointPlace, clock: Clock, progress: Progress = lambda _don
     The finding is left beside the manifest, where that is possible.
     """
     savepoint = place.read()
-    look = _Look(place, savepoint, progress)
-    damage = [found for found in files.parallel(look, savepoint.files) if found] or lacks(place, savepoint)
-    if wrong := facts(savepoint).inconsistencies():
+    manifest = facts(savepoint)
+    done, lock = 0, threading.Lock()
+
+    def seen(file: SavedFile) -> None:
+        nonlocal done
+        with lock:
+            done += file.bytes
+            so_far = done
+        progress(so_far, savepoint.bytes)
+
+    damage = damages(place, savepoint.files, manifest, seen)
+    if wrong := manifest.inconsistencies():
         damage.insert(0, f"{MANIFEST} {no_cut(wrong)}")
     found = Verified(clock.now().isoformat(), len(savepoint.files), savepoint.bytes, tuple(damage))
     leave(place, found)
@@ -70,23 +80,6 @@ def last_verified(place: SavepointPlace) -> Verified | None:
         found = json.loads(data or b"null")
         return Verified(**{**found, "damage": tuple(found["damage"])}) if found else None
     return None
-
-
-class _Look:
-    def __init__(self, place: SavepointPlace, savepoint: Savepoint, progress: Progress) -> None:
-        self._place = place
-        self._progress = progress
-        self._total = savepoint.bytes
-        self._done = 0
-        self._lock = threading.Lock()
-
-    def __call__(self, file: SavedFile) -> str | None:
-        damage = self._place.damage(file)
-        with self._lock:
-            self._done += file.bytes
-            done = self._done
-        self._progress(done, self._total)
-        return f"{file.path} {damage}" if damage else None
 
 
 # Copy a savepoint to another storage, and delete one.
