@@ -277,7 +277,7 @@ def _other_window(old: PlannedOperator, new: PlannedOperator) -> str:
     return ""
 
 
-def _not_rewritable(refusal: Refusal | None, rewritable: bool) -> str:
+def _not_rewritable(refusal: StateRefusal | None, rewritable: bool) -> str:
     """Why state can't be rewritten; "" where it can. `rewritable`: whether the rest of the query can."""
     if refusal is not None:
         return refusal.why
