@@ -128,20 +128,20 @@ def _through(chain: Chain, file: Path, count: int | None, ended: Callable[[], bo
             _print(last_lines(chain, count, stream))
         following = _wait_behind(chain, stream, ended) if ended else None
         if ended:
-            _print(_grown(stream))  # what came before the file was turned over, and after the last read
+            _print(_grown(stream))  # what came before the file was rotated, and after the last read
         return following
 
 
 def _wait_behind(chain: Chain, stream: BinaryIO, ended: Callable[[], bool]) -> Path | None:
     """Print what is appended until there is a next file, or None when nothing will come any more."""
     while True:
-        following = chain.behind(os.fstat(stream.fileno()).st_ino)
+        following = chain.after(os.fstat(stream.fileno()).st_ino)
         if following is not None:
             return following
         over = ended()  # asked before the last read, so that nothing is missed
         _print(_grown(stream))
         if over:
-            return chain.behind(os.fstat(stream.fileno()).st_ino)
+            return chain.after(os.fstat(stream.fileno()).st_ino)
         pause()
 
 

@@ -44,14 +44,14 @@ class Chain:
     def files(self) -> list[Path]:
         later = [n for n in self.attempts(self.folder) if self.onwards and n > (self.attempt or 0)]
         names = [self.name, *(f"driver-{number:06d}.log" for number in later)]
-        return [file for name in names for file in self._turned(name)]
+        return [file for name in names for file in self._rotated(name)]
 
-    def _turned(self, name: str) -> list[Path]:
+    def _rotated(self, name: str) -> list[Path]:
         older = [(int(p.suffix[1:]), p) for p in self.folder.glob(f"{name}.*") if p.suffix[1:].isdigit()]
         current = self.folder / name
         return [path for _, path in sorted(older, reverse=True)] + ([current] if current.exists() else [])
 
-    def behind(self, inode: int) -> Path | None:
+    def after(self, inode: int) -> Path | None:
         """The file after the one with this identity; the oldest when that one is no longer there."""
         files = self.files()
         identities = [_inode(file) for file in files]
@@ -64,7 +64,7 @@ class Chain:
 def _inode(file: Path) -> int:
     try:
         return file.stat().st_ino
-    except FileNotFoundError:  # it is being turned over
+    except FileNotFoundError:  # it is being rotated
         return 0
 
 
@@ -106,7 +106,7 @@ def _end(files: list[Path], most: int) -> tuple[bytes, bool]:
                 room = most - len(data)
                 stream.seek(max(0, size - room))
                 data = stream.read(room) + data
-        except FileNotFoundError:  # it is being turned over
+        except FileNotFoundError:  # it is being rotated
             continue
         if size > room or (size == room and at < len(files) - 1):
             return data, True

@@ -301,7 +301,7 @@ class Pages:
             for one in reversed(asked[-5:])
             if one.ended_at is None or seconds_since(one.ended_at, now) < _LATELY
         ]
-        return [{**one, "said": _said(one["verb"], one["result"] or {})} for one in shown]
+        return [{**one, "outcome": _outcome(one["verb"], one["result"] or {})} for one in shown]
 
     def _page(self, template: str, code: int = 200, /, **values: Any) -> Response:
         now = self._site.clock.now()
@@ -312,7 +312,7 @@ class Pages:
         return HTMLResponse(text, code)
 
 
-def _said(verb: str, result: Mapping[str, Any]) -> str:
+def _outcome(verb: str, result: Mapping[str, Any]) -> str:
     """What came of an operation, in a few words."""
     if verb == "verify":
         return "every file is intact" if result.get("whole") else ", ".join(result.get("damage", ()))
