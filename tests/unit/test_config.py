@@ -54,7 +54,7 @@ def test_without_layers_every_key_has_its_default() -> None:
     assert config.settings == Settings()
     assert set(config.origins.values()) == {Layer.DEFAULT}
     assert config.spark == {}
-    assert not config.explicit(TIMEOUT)
+    assert config.origins[TIMEOUT] is Layer.DEFAULT
 
 
 def test_flinks_defaults() -> None:
@@ -99,7 +99,7 @@ def test_each_layer_is_stronger_than_the_one_before(tmp_path: Path) -> None:
         config = resolve(**layers)
         assert config.settings.heartbeat_timeout == timedelta(seconds=seconds)
         assert config.origins[TIMEOUT] is origin
-        assert config.explicit(TIMEOUT)
+        assert config.origins[TIMEOUT] is not Layer.DEFAULT
 
 
 def test_layers_merge_key_by_key(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_older_spellings_load_and_count_for_the_present_key(old: str) -> None:
     }
     value = others.get(old, "/data")
     config = resolve(file=None, overrides={old: value})
-    assert config.explicit(OLDER_SPELLINGS[old].key)
+    assert config.origins[OLDER_SPELLINGS[old].key] is not Layer.DEFAULT
     assert old not in config.origins
 
 
@@ -323,8 +323,8 @@ def test_sparks_keys_pass_through_with_the_stronger_layer_winning(tmp_path: Path
     )
     assert config.spark == {"spark.a": "file", "spark.b": "job", "spark.C": "2"}
     assert config.origins["spark.b"] is Layer.JOB
-    assert config.explicit("spark.C")
-    assert not config.explicit("spark.d")
+    assert config.origins["spark.C"] is not Layer.DEFAULT
+    assert "spark.d" not in config.origins
 
 
 def test_a_list_is_no_value_for_spark(tmp_path: Path) -> None:

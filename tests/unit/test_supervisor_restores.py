@@ -21,7 +21,7 @@ from tests.played_driver import (
     restores,
 )
 from weir.clock import Clock
-from weir.config import Config, resolve
+from weir.config import Config, Layer, resolve
 from weir.ids import Generation
 from weir.protocol import messages as m
 from weir.protocol.states import JobState
@@ -89,7 +89,7 @@ def test_a_restore_into_another_shape_gives_the_next_driver_its_settings(
     assert intended[0] == replace(wanted, backend="rocksdb")
     before, after = (Config.from_wire(one.heard_of(m.Prepare)[0].config) for one in drivers)
     assert (before.settings.parallelism_default, after.settings.parallelism_default) == (None, 8)
-    assert not after.explicit("state.backend.type")
+    assert after.origins["state.backend.type"] is Layer.DEFAULT
 
 
 def test_a_restore_that_is_refused_leaves_the_job_as_it_is(

@@ -79,10 +79,6 @@ class Config:
     spark: Mapping[str, str]
     origins: Mapping[str, Layer]
 
-    def explicit(self, key: str) -> bool:
-        """Whether anything but the defaults gave this key (one of weir's or `spark.*`)."""
-        return self.origins.get(key, Layer.DEFAULT) is not Layer.DEFAULT
-
     def text(self, key: str) -> str:
         """A setting's value as one would write it; reading it back gives the same value."""
         return text(self.settings, key)

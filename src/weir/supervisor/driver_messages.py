@@ -8,6 +8,7 @@ from weir.config import resolve
 from weir.ids import NO_BATCH
 from weir.protocol import messages as m
 from weir.protocol.restart import Restarts
+from weir.protocol.states import QueryEvent
 from weir.supervisor.failures import FailureHandler
 from weir.supervisor.requests import RequestHandler
 from weir.supervisor.restore import RestoreHandler
@@ -121,7 +122,7 @@ class DriverMessages:
             job.queries.learn([str(one["name"]) for one in message.queries])
         elif isinstance(message, m.QueryEnded):
             job.schedule.restarts.over(message.query)
-            job.queries.ended(message.query)
+            job.queries.apply(message.query, QueryEvent.END)
             job.settle(driver)
         elif isinstance(message, m.Restored):
             self._restores.restored(message, leaving=driver.leaving)

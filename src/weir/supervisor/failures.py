@@ -27,7 +27,7 @@ from weir.protocol.restart import (
     Restarts,
     RestartStrategy,
 )
-from weir.protocol.states import JobEvent
+from weir.protocol.states import JobEvent, QueryEvent
 from weir.supervisor.restore import RestoreHandler
 from weir.supervisor.running_driver import RunningDriver, exit_words, failure_body
 from weir.supervisor.stop import fail_stop
@@ -103,7 +103,7 @@ class FailureHandler:
             driver.failure, driver.failed_at = message.failure, where
             self.driver_over(driver)
             return
-        job.queries.failed(message.query, message.failure)
+        job.queries.apply(message.query, QueryEvent.FAIL, failure=message.failure)
         if driver.leaving or job.ending:
             job.event("failure", failure_body(where), message.query)
         else:
@@ -150,7 +150,7 @@ class FailureHandler:
         """End a query as FAILED while the others run; or the job, where nothing would be left of it."""
         job, name, reason = self._job, str(where.query), decision.reason
         if where.query is not None:
-            job.queries.give_up(name, reason)
+            job.queries.apply(name, QueryEvent.GIVE_UP, reason=reason)
         if ends_the_job(
             decision,
             whole=whole,

@@ -69,22 +69,25 @@ class QueryStandings:
     def moved(self, name: str, state: QueryState, run: int) -> None:
         """The driver is about to start a query, or lets it wait for its streams."""
         event = QueryEvent.WAIT if state is QueryState.WAITING else QueryEvent.START
-        if event in QUERY[self._state(name)]:
-            self._move(name, event, run=run)
+        self.apply(name, event, run=run)
 
     def started(self, name: str, run: int) -> None:
-        if QueryEvent.START in QUERY[self._state(name)]:
-            self._move(name, QueryEvent.START, run=run)
-        if QueryEvent.RUN in QUERY[self._state(name)]:
-            self._move(name, QueryEvent.RUN, run=run)
+        """The query of a run has started, whether its STARTING was reported or not."""
+        self.apply(name, QueryEvent.START, run=run)
+        self.apply(name, QueryEvent.RUN, run=run)
 
-    def ended(self, name: str) -> None:
-        if QueryEvent.END in QUERY[self._state(name)]:
-            self._move(name, QueryEvent.END)
-
-    def failed(self, name: str, failure: Failure) -> None:
-        if QueryEvent.FAIL in QUERY[self._state(name)]:
-            self._move(name, QueryEvent.FAIL, failure=failure)
+    def apply(
+        self, name: str, event: QueryEvent, *, run: int = 0, failure: Failure | None = None, reason: str = ""
+    ) -> None:
+        """Move a query; an event that its state does not know, such as a late one, changes nothing."""
+        before = self._found.setdefault(name, self._fresh())
+        if event not in QUERY[before.state]:
+            return
+        after = move(f"query {name}", QUERY, before.state, event)
+        kept = failure or (before.failure if event is QueryEvent.GIVE_UP else None)
+        since = self._clock.now().isoformat()
+        self._found[name] = QueryStanding(after, since, run or before.run, failure=kept, reason=reason)
+        self._report()
 
     def restarts(self, name: str, seconds: float) -> None:
         """It starts again after this many seconds."""
@@ -95,10 +98,6 @@ class QueryStandings:
         """It starts again when the machine can start a process in time. Safe to repeat."""
         if self._found[name].waits_for != MACHINE:
             self._keep(name, waits_for=MACHINE)
-
-    def give_up(self, name: str, reason: str) -> None:
-        if QueryEvent.GIVE_UP in QUERY[self._state(name)]:
-            self._move(name, QueryEvent.GIVE_UP, reason=reason)
 
     def event(self) -> JobEvent | None:
         """What follows for the job from all of them."""
@@ -121,27 +120,12 @@ class QueryStandings:
         found = [one.failure for one in self._found.values() if one.state is QueryState.FAILED]
         return found[0] if found else None
 
-    def _state(self, name: str) -> QueryState:
-        return self._found.setdefault(name, self._fresh()).state
-
-    def _move(
-        self, name: str, event: QueryEvent, *, run: int = 0, failure: Failure | None = None, reason: str = ""
-    ) -> None:
-        before = self._found[name]
-        after = move(f"query {name}", QUERY, before.state, event)
-        kept = failure or (before.failure if event is QueryEvent.GIVE_UP else None)
-        self._found[name] = QueryStanding(after, self._now(), run or before.run, failure=kept, reason=reason)
-        self._report()
-
     def _keep(self, name: str, *, restart_at: str = "", waits_for: str = "") -> None:
         self._found[name] = replace(self._found[name], restart_at=restart_at, waits_for=waits_for)
         self._report()
 
     def _fresh(self) -> QueryStanding:
-        return QueryStanding(QueryState.CREATED, self._now())
-
-    def _now(self) -> str:
-        return self._clock.now().isoformat()
+        return QueryStanding(QueryState.CREATED, self._clock.now().isoformat())
 
     def _report(self) -> None:
         self._changed({name: one.form() for name, one in self._found.items()})
