@@ -325,6 +325,11 @@ def what_a_sleeper_begins_is_not_aborted() -> Iterable[Patch]:
 
 
 @mutation
+def what_a_successor_has_begun_is_aborted_by_a_sleeper() -> Iterable[Patch]:
+    yield records, "is_successors", lambda begun_by, own: False
+
+
+@mutation
 def a_manifest_without_an_answer_is_aborted() -> Iterable[Patch]:
     yield records.Records, "_is_there", lambda self, key, data: False
 
@@ -526,6 +531,7 @@ def _take_checkpoints(number: int, examples: int) -> None:
     for happens in (False, True):
         machine.test_an_abort_without_an_answer_is_written_until_there_is_one(happens)
     machine.test_what_is_pending_is_aborted_when_a_query_fails("L")
+    machine.test_a_driver_that_sleeps_in_its_start_does_not_abort_what_its_successor_has_begun("alone")
     for graph, slow in product(("twice", "chain"), (False, True)):
         machine.test_a_newer_checkpoint_that_completes_first_leaves_the_older_one_what_it_needs(graph, slow)
     for graph, aborted in product(("chain", "two roots", "deep"), ("", "expire newest")):

@@ -570,6 +570,26 @@ def test_a_sleeper_does_not_abort_the_checkpoint_that_its_successor_has_begun(
     check_the_end(world, new)
 
 
+@pytest.mark.parametrize("graph", ["alone", "chain"])
+def test_a_driver_that_sleeps_in_its_start_does_not_abort_what_its_successor_has_begun(graph: str) -> None:
+    """Where there is no channel, nothing else keeps it from looking for what was begun and not ended."""
+    for started, steps in product(range(4), range(1, 6)):
+        world = World(GRAPHS[graph], Mode.ALIGNED)
+        old = Driver(world)
+        old.go_on(started)
+        old.leased = False
+        new = Driver(world)
+        new.go_on(100)
+        rows_for_everybody(world, new, 1)
+        new.ask("trigger")
+        new.coordinate(steps)
+        old.go_on(100)
+        rows_for_everybody(world, new, 1)
+        settle(world, new)
+        assert world.completed() == [1]
+        check_the_end(world, new)
+
+
 @pytest.mark.parametrize("happens", [False, True])
 def test_an_abort_without_an_answer_is_written_until_there_is_one(happens: bool) -> None:
     """One of two barriers could not be written: whoever has reached the other waits for the abort."""

@@ -16,13 +16,14 @@ from tests.played_graph import JOB, Graph, Query, finish, waited_for
 from weir.checkpoint import manifest as mf
 from weir.checkpoint import records
 from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
+from weir.clock import ManualClock
 from weir.errors import InconsistentCheckpointError, OutcomeUnknownError
-from weir.ids import NO_BATCH, CheckpointId, Generation, QueryName
+from weir.ids import NO_BATCH, Attempt, CheckpointId, Generation, QueryName
 from weir.protocol import messages as m
 from weir.protocol.checkpoint import AbortReason, TriggerRefusal, last_id, subsumed
 from weir.restore.point import resolve, verify
 from weir.storage import generation as generations
-from weir.storage import paths
+from weir.storage import open_store, paths
 from weir.storage.generation import create_origin, mark_live, read_origin
 
 
@@ -292,6 +293,13 @@ def test_what_a_later_driver_has_begun_or_nobody_says_who_is_left_alone(tmp_path
     assert mf.ids(graph.disk, JOB)["aborted"] == set()
     assert [one.id for one in graph.begun()] == [2]
     graph.coordinator.stop()
+
+
+def test_a_driver_that_slept_in_its_start_aborts_nothing_of_its_successors(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    for id, body in ((1, '{"id": 1}'), (2, '{"attempt": 1}'), (3, '{"attempt": 2}'), (4, '{"attempt": 3}')):
+        store.create(paths.begun(JOB, CheckpointId(id)), body.encode())
+    assert records.Records(store, JOB, Attempt(2), ManualClock()).learn() == [1, 2, 3]
 
 
 # what is retained

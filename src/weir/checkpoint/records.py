@@ -21,7 +21,7 @@ from weir.checkpoint.manifest import Manifest
 from weir.clock import Clock
 from weir.errors import ExternalError, LeftBehindError
 from weir.ids import Attempt, CheckpointId, Generation, JobName
-from weir.protocol.checkpoint import AbortReason, is_abandoned, last_id
+from weir.protocol.checkpoint import AbortReason, is_abandoned, is_successors, last_id
 from weir.storage import Created, Store, paths
 from weir.storage import generation as generations
 from weir.storage.generation import known_origin
@@ -52,10 +52,14 @@ class Records:
     def learn(
         self, restored: CheckpointId | None = None, barriers: Iterable[CheckpointId] = ()
     ) -> list[CheckpointId]:
-        """Find the last id (`protocol.checkpoint.last_id`); which checkpoints have begun and not ended."""
+        """Find the last id (`protocol.checkpoint.last_id`); which checkpoints have begun and not ended.
+
+        Without those of a successor, which are there when this driver slept before it looked.
+        """
         recorded = mf.ids(self._store, self._job)
         self._last = last_id((id for ids in recorded.values() for id in ids), restored, barriers)
-        return sorted(recorded["begun"] - recorded["chk"] - recorded["aborted"])
+        unended = sorted(recorded["begun"] - recorded["chk"] - recorded["aborted"])
+        return [id for id in unended if not is_successors(self._begun_by(id), self._attempt)]
 
     def begin(self, about: Mapping[str, str]) -> Begun:
         """Take the next id; one that a replaced driver has taken is aborted."""

@@ -129,6 +129,11 @@ def is_abandoned(begun_by: Attempt | None, own: Attempt) -> bool:
     return begun_by is not None and begun_by < own
 
 
+def is_successors(begun_by: Attempt | None, own: Attempt) -> bool:
+    """Whether a checkpoint was begun by a later driver: then this one is replaced, and must not abort it."""
+    return begun_by is not None and begun_by > own
+
+
 @dataclass(frozen=True)
 class Reading:
     """Where a reader resumes in a channel after a restore of a checkpoint: at this entry."""
