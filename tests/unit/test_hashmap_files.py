@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.spark import hashmap
-from weir.spark.hashmap import TornFileError, load, read, write_snapshot
+from weir.spark.hashmap import DamagedFileError, load, read, write_snapshot
 from weir.spark.reshape import HASHMAP_CODECS
 
 Rows = dict[bytes, bytes]
@@ -71,7 +71,7 @@ def test_a_file_that_ends_too_early_is_torn(codec: str, kept: float, tmp_path: P
     write_snapshot(file, ROWS.items(), codec)
     data = file.read_bytes()
     file.write_bytes(data[: int(len(data) * kept)])
-    with pytest.raises(TornFileError):
+    with pytest.raises(DamagedFileError):
         load(tmp_path, 1, codec)
 
 
@@ -86,7 +86,7 @@ def test_a_flipped_bit_never_goes_unseen(at: float, bit: int) -> None:
         file.write_bytes(data)
         try:
             found = load(Path(folder), 1, "lz4")
-        except TornFileError:
+        except DamagedFileError:
             return
         assert found == dict(list(ROWS.items())[:200])
 

@@ -180,7 +180,7 @@ class Driver:
 
     def found(self, batch: int | None = None) -> Any:
         """The value behind a batch, the last committed one unless told otherwise."""
-        behind = self.values.behind(self.committed() if batch is None else BatchId(batch))
+        behind = self.values.after(self.committed() if batch is None else BatchId(batch))
         return json.loads(behind).get("seen")
 
 
@@ -406,7 +406,7 @@ def test_a_state_that_is_taken_out_keeps_its_value_until_it_comes_back(tmp_path:
         sink.stage(FRAME, staged.batch, staged.token)
         sink.record(staged)
         sink.commit(staged)
-        found: dict[str, Any] = json.loads(values.behind(staged.batch))
+        found: dict[str, Any] = json.loads(values.after(staged.batch))
         return found
 
     assert run(0, "a", "b") == {"a": 1, "b": 1}

@@ -170,7 +170,7 @@ class Env:
         """Cut the graph here: the frame is computed once, by a query of its own, into a channel.
 
         Returns the rows of the channel as a streaming frame, which any number of sinks and streams
-        may read; event time goes on across the cut.
+        may read; event time continues across the cut.
         """
         query = self._new(name, output_mode, trigger)
         if output_mode == "complete":

@@ -247,10 +247,10 @@ def _call(job: JobName, pipeline: Pipeline, env: Env) -> None:
     except Exception as error:
         if not failure.is_authors(error):
             raise
-        said, todo = failure.slip_of(error)
+        what, todo = failure.slip_of(error)
         stack = f"'weir logs {job}' has the stack"
         raise PipelineError(
             job=job,
-            reason=f"it raised {said}",
+            reason=f"it raised {what}",
             todo=f"{todo}; {stack}" if todo else f"fix the function; {stack}",
         ) from error

@@ -269,7 +269,7 @@ class _Live:
         try:
             needed = closure(self._root / "queries" / name, batch).files
             names = [f"queries/{name}/{file}" for file in needed]
-            names += Values(open_store(str(self._root)), QueryName(name)).files_behind(batch)
+            names += Values(open_store(str(self._root)), QueryName(name)).files_with_staged(batch)
             kept = pins.keep("", names, checkpoint=id)
         except GoneError as error:
             raise DamagedError(job=self._job, damage=f"{error} of query {name} is gone") from error

@@ -1,7 +1,7 @@
 """Commits staged batches once Spark has decided for them, in order, beside the running query.
 
 One thread a query. It waits for `commits/<n>`, then has the sink commit; the next batch may already
-run, and a bound holds it when the sink falls behind. What is not committed when the query ends is
+run, and a bound holds it when the sink lags. What is not committed when the query ends is
 left as it is: the next start decides about it from what is stored. Batches are dense, for every sink: one
 that does not follow the last one is refused before Spark decides for it.
 """
@@ -130,7 +130,7 @@ class Committer:
                         self._pending.popleft()
                         self._changed.notify_all()
                     self._forget()
-        except Exception as error:  # whatever it is, the query must not go on without it
+        except Exception as error:  # whatever it is, the query must not continue without it
             with self._changed:
                 self._closed = True
                 self.refused = delivering

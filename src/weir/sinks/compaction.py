@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 #
 # Files of about the same size are merged when there are enough of them, as in a log-structured tree. So a
 # row is written again only when what it lies in grows by a factor, a few times in all, and of each size
-# there are never more than a few files. Only files of batches that no rewind takes apart, and of one
+# there are never more than a few files. Only files of batches that no rewind separates, and of one
 # partition folder, come together.
 
 
 FAN = 16
-"""So many files of about one size are worth a merge."""
+"""How many files of about one size are worth a merge."""
 MOST = 500
 """No merge has more files than this, however small they are."""
 _SIZES = 3
@@ -54,7 +54,7 @@ def partition_of(name: str) -> str:
 
 
 def may_merge(span: Span, upto: BatchId) -> bool:
-    """Whether no rewind to this batch, or to a later one, takes a file with this span back."""
+    """Whether no rewind to this batch, or to a later one, removes a part of a file with this span."""
     return span.last <= upto
 
 
@@ -151,7 +151,7 @@ class Upkeep:
     def work(self) -> None:
         """Do all that is to be done now; raises `FencedError` when a higher token was announced."""
         while True:
-            if self._ledger.is_long:  # also between merges, which may go on for long
+            if self._ledger.is_long:  # also between merges, which may take long
                 self._ledger.keep()
             now = self._ledger.contents()
             self._sweep(now)

@@ -153,7 +153,7 @@ class FencedLog(Generic[S]):
 
     @property
     def state(self) -> S:
-        """What the log said when it was read last."""
+        """The state of the log when it was read last."""
         return self.log.state
 
     @property

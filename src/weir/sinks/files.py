@@ -1,4 +1,4 @@
-"""Files (Parquet, JSON, CSV, ORC, text): readers see whole batches, each once.
+"""Files (Parquet, JSON, CSV, ORC, text): readers see complete batches, each once.
 
     <path>/_weir/log/<number>.json            the ledger: one entry a batch; see `files_ledger.py`
     <path>/_weir/snapshots/<number>.json      what its entries below this number say together
@@ -56,7 +56,7 @@ def files(
 
     With `partition_by` the files of a batch lie in a folder for each value of these columns. With
     `compact="128 mb"` small files of old batches are merged into files of about that size, beside the
-    batches; for Parquet and ORC in output mode append. The output can then be taken back to a retained
+    batches; for Parquet and ORC in output mode append. The output can then be rewound to a retained
     checkpoint, but not to a savepoint that is older than all of them.
     """
     if format not in FORMATS:
@@ -95,7 +95,7 @@ class FilesSink:
         self._compact = compact
         self._output_mode = ""
         self._schema: StructType | None = None
-        """The frame's, as the sink was told before it is opened."""
+        """The frame's, known before the sink is opened."""
         self._about: bytes | None = None
         """What readers need to know, and is not written yet."""
         self._store = store or open_store(path)

@@ -21,9 +21,9 @@ from weir.storage.log import Entry, parse
 
 ABOUT = "_weir/about.json"
 EVERY = 100
-"""So many entries get a snapshot."""
+"""After how many entries a snapshot is written."""
 _SHARE = 100
-"""So many files of a snapshot are worth one entry more: a long list is not written too often."""
+"""For how many files of a snapshot it waits one entry longer: a long list is not written too often."""
 
 
 def described(store: Store, data: bytes) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 In output mode update each batch has the rows that changed, so the files have every version of a row:
 `latest` keeps the newest of each key.
 
-Readers see the batches that the ledger names when they ask, each whole and once, whatever is being written
+Readers see the batches that the ledger names when they ask, each complete and once, whatever is being written
 beside them. Files are never changed; so what was found can be read later too, for an hour at least, unless a
-rollback took it back and its files were deleted since.
+rollback rewound it and its files were deleted since.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ def _arrow_format(name: str) -> Any:
 
 
 def _partition_value(name: str, folders: int) -> Column:
-    """The value of a column in the name of its folder, one of so many above the file."""
+    """The value of a column in the name of its folder, one of this many above the file."""
     from pyspark.sql import functions as F  # noqa: PLC0415
 
     path = F.slice(F.split("_metadata.file_path", "/"), -folders - 1, folders)

@@ -7,7 +7,7 @@
 The function is called inside the batch, so what it does has happened before Spark decides: at least
 once. The ledger says up to which batch the calls were of batches that Spark committed, which is what
 a start must know. It lies beside the generations: like the ledger of any other sink it is rewound by
-a rollback, and not replaced. Every entry tells the whole state of the sink behind it, so only the
+a rollback, and not replaced. Every entry has the complete state of the sink after it, so only the
 newest are kept.
 """
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 # <job>/sinks/<query>/marks/<batch>-<digest>.json    a part of a batch that is done
 #
 # The digest is of the batch's key and of the part. The key holds the id that Spark knows the query by,
-# which a restore changes: behind one the same number stands for other rows, and no mark of before is
+# which a restore changes: after one the same number stands for other rows, and no mark from before it is
 # found.
 
 
@@ -65,7 +65,7 @@ class BatchLedger:
 
     key: str
     """Names this batch, of this query, for other systems: the same when the batch runs again, and never that
-    of other rows, behind a restore neither. An idempotency key.
+    of other rows, not even after a restore. An idempotency key.
     """
     token: Token
     """Attempt and run of this call, which only grow: of two callers the greater one is right."""
@@ -78,7 +78,7 @@ class BatchLedger:
         return self._store.exists(self._mark(part))
 
     def mark(self, part: str) -> None:
-        """Say, durably, that this part is done; any text of yours names it. Safe to repeat.
+        """Record, durably, that this part is done; any text of yours names it. Safe to repeat.
 
         A crash between doing a part and marking it repeats that part. Raises `FencedError` in a run that
         was replaced by another.
@@ -114,7 +114,7 @@ def _is_of(data: bytes, token: Token) -> bool:
 BatchFunction = Callable[["DataFrame", int], Any] | Callable[["DataFrame", int, BatchLedger], Any]
 
 KEPT = 100
-"""So many entries of the ledger are kept; one is needed."""
+"""How many entries of the ledger are kept; one is needed."""
 _LOG = "log"
 _STAGED = "staged"
 
@@ -133,7 +133,7 @@ def function(fn: BatchFunction) -> Function:
     that part, and the rows must be the same both times: for sources that are read again alike, and no chance.
 
     Each evaluation of the frame computes the batch once more; persist it where there are several. The
-    frame of a stateful query must be evaluated as a whole, or the state of the rest would be lost: a
+    frame of a stateful query must be evaluated completely, or the state of the rest would be lost: a
     function that looks at a part only (`take`, `first`, or nothing) is refused.
     """
     return Function(fn)
@@ -154,7 +154,7 @@ class FunctionSink:
     """See the module's docstring; keeps the contract of `StagingSink`, but for what the function does."""
 
     rewindable = False
-    """What the function has done can't be taken back."""
+    """What the function has done can't be undone."""
     at_once = True
     """The function is called inside the batch."""
     ledger_in_job = True
@@ -203,7 +203,7 @@ class FunctionSink:
         try:
             self._fn(frame, batch, *([self._batch_ledger(batch, token)] if self._with_ledger else []))
         except (WeirError, PySparkException, Py4JError, OSError):
-            raise  # told apart by their types
+            raise  # distinguished by their types
         except Exception as error:
             job, query = self._ledger.owner.split("/", 1)
             name = type(error).__name__
@@ -327,7 +327,7 @@ def _takes_ledger(fn: BatchFunction) -> bool:
     """Whether the function has a third positional parameter for it; one of its own with a default is none."""
     try:
         parameters = list(inspect.signature(fn).parameters.values())
-    except (TypeError, ValueError):  # some functions of C don't tell
+    except (TypeError, ValueError):  # some functions of C have no signature
         return False
     by_place = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
     third = by_place[2] if len(by_place) > 2 else None

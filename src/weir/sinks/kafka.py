@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 LEDGER = "{topic}.weir-ledger"
 _KEPT = 1000
-"""Of so many batches the ledger keeps an entry when the topic is compacted; the newest is needed."""
+"""Of how many batches the ledger keeps an entry when the topic is compacted; the newest is needed."""
 _TRIES = 8
 _STAGED = "staged"
 _FENCES = "fences"
@@ -61,14 +61,14 @@ def kafka(
 
     `key` and `value` are columns of strings or bytes, by name or as an expression; `headers` gives a
     column to each header's name, or is a column as Spark's own Kafka source has it. `partitions`: make a
-    topic of so many when it is not there. `ledger` names the topic that says what was sent, one of its
-    own for each query; without it `<topic>.weir-ledger`. `config` is for the client: security, compression,
-    timeouts, by librdkafka's names.
+    topic with this many when it is not there. `ledger` names the topic that records what was sent, one of
+    its own for each query; without it `<topic>.weir-ledger`. `config` is for the client: security,
+    compression, timeouts, by librdkafka's names.
 
     With `delivery="at_least_once"` the executors send inside the batch, each for itself: sooner, and nothing
     is staged, but readers see parts of a batch, and a batch that runs again is there twice.
 
-    What was sent can't be taken back: a restore behind it is refused without --accept-duplicates.
+    What was sent can't be rewound: a restore to an older point is refused without --accept-duplicates.
     """
     check_installed()
     given = dict(config or {})
@@ -132,13 +132,13 @@ class Kafka:
 
 @dataclass(frozen=True)
 class Sent:
-    """The sink's state, as each entry of its ledger tells the whole of it."""
+    """The sink's state; each entry of its ledger has all of it."""
 
     ledger: Ledger = Ledger()
     records: int = 0
     """How many records were ever sent, those of batches that came twice too."""
     checkpoint: CheckpointId | None = None
-    """The one that readers see exactly, where they see whole checkpoints."""
+    """The one that readers see exactly, where they see complete checkpoints."""
 
     def encode(self) -> KafkaEntry:
         last = self.ledger.last
@@ -153,7 +153,7 @@ class Sent:
 
 
 class KafkaSink:
-    """See the module's docstring; keeps the contract of `StagingSink`, but for what it can't take back."""
+    """See the module's docstring; keeps the contract of `StagingSink`, but can't rewind what was sent."""
 
     rewindable = False
     """What was sent stays sent."""

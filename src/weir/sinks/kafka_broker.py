@@ -1,7 +1,7 @@
 """Kafka as the sink needs it: fence, read the ledger to its end, send one transaction. On confluent-kafka.
 
 The ledger is a topic of its own with one partition, compacted. Only one transactional id ever writes to
-it, the ledger's own, so whoever has called `fence` last is the only writer; and behind `fence` no
+it, the ledger's own, so whoever has called `fence` last is the only writer; and after `fence` no
 transaction of an earlier one is open any more: the broker has committed or aborted it before it answers.
 Nothing here depends on a transaction's timeout.
 """
@@ -73,7 +73,7 @@ class Sending:
                 self._put_later(topic, KafkaRecord(key, value, headers))
 
     def flush(self) -> None:
-        """Wait until everything was sent, or was given up."""
+        """Wait until everything was sent, or has failed."""
         self._begin()
         while self._producer.flush(0.2):
             self._check()
@@ -113,7 +113,7 @@ Client = TypeVar("Client")
 
 @dataclass(frozen=True)
 class KafkaEntry:
-    """One entry of the ledger: the sink's whole state. Of several with one key the last stays."""
+    """One entry of the ledger: all of the sink's state. Of several with one key the last stays."""
 
     key: bytes
     state: bytes
@@ -139,7 +139,7 @@ class Broker(Protocol):
     def entries(self, newest: bool) -> Sequence[KafkaEntry]:
         """The ledger's entries that count, in order; with `newest` some from its end, one at least.
 
-        Directly behind `fence` all of them; before it, one that was sent a moment ago may be missing.
+        Right after `fence` all of them; before it, one that was sent a moment ago may be missing.
         """
 
     def send(self, records: Iterable[KafkaRecord], entry: KafkaEntry) -> None:
@@ -178,10 +178,10 @@ class KafkaBroker:
         self._config = config
         self._partitions = partitions
         self._patience = patience
-        """Seconds without an answer, or without any progress, after which it is given up."""
+        """Seconds without an answer, or without any progress, after which a call fails."""
         self._producer: Producer | None = None
         self._said = ""
-        """What the client said last of its connections."""
+        """What the client reported last of its connections."""
 
     @property
     def ledger_topic(self) -> str:
@@ -238,7 +238,7 @@ class KafkaBroker:
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
             "auto.offset.reset": "earliest",
-            "fetch.wait.max.ms": 10,  # the end is told only after it
+            "fetch.wait.max.ms": 10,  # the end is reported only after it
         }
         consumer = self._made(Consumer, config)
         partition = TopicPartition(self._ledger, 0)
@@ -302,7 +302,7 @@ class KafkaBroker:
     # the client
 
     def _client(self) -> dict[str, Any]:
-        """What every client of ours is told."""
+        """The settings of every client of ours."""
         return {
             "log_level": 0,  # what goes wrong is raised; the client would repeat each failed connection
             **self._config,
@@ -311,7 +311,7 @@ class KafkaBroker:
         }
 
     def _made(self, kind: Callable[[dict[str, Any]], Client], config: dict[str, Any]) -> Client:
-        """A client; what it does not take of the author's settings is the author's to mend."""
+        """A client; what it does not take of the author's settings is the author's to fix."""
         from confluent_kafka import KafkaException  # noqa: PLC0415
 
         try:

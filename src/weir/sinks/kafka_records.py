@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FORMAT = "parquet"
 _ROWS = 10_000
-"""So many rows are in memory at a time."""
+"""How many rows are in memory at a time."""
 _BYTES = ("string", "binary")
 _SPARKS_HEADERS = "array<struct<key:string,value:binary>>"
 
@@ -147,8 +147,8 @@ class Direct:
 
         sent, failed = 0, list[str]()
         own = {"bootstrap.servers": self.bootstrap, "enable.idempotence": True}
-        told = {"on_delivery": lambda error, _: failed.append(error.str()) if error else None}
-        producer = Producer({**PRODUCER, "log_level": 0, **self.config, **own, **told})
+        report = {"on_delivery": lambda error, _: failed.append(error.str()) if error else None}
+        producer = Producer({**PRODUCER, "log_level": 0, **self.config, **own, **report})
         sending = Sending(producer, _PATIENCE, lambda: self._failed("no answer"))
         for batch in batches:
             sent += batch.num_rows

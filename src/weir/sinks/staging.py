@@ -103,14 +103,14 @@ class StagedFiles:
         sync_files(self._store, self.folder_of(staged.batch, staged.token))
 
     def record(self, staged: Staged, files: Sequence[Any]) -> None:
-        """Make the staging durable as a whole; `files` comes back from `files_of`."""
+        """Make the complete staging durable; `files` comes back from `files_of`."""
         body = {"files": list(files), "state_ids": list(staged.state_ids)}
         self._store.create(self._key(staged), sums.add(json.dumps(body).encode()))
 
     def recorded(self) -> list[Staged]:
         """Everything that is recorded and was neither forgotten nor discarded.
 
-        A torn record is among them, without state ids: only `files_of` needs to read it.
+        A damaged record is among them, without state ids: only `files_of` needs to read it.
         """
         found = []
         for key in records_in(self._store, self._records):
@@ -124,7 +124,7 @@ class StagedFiles:
         return self._store.exists(self._key(staged))
 
     def files_of(self, staged: Staged, query: str, sink: str) -> tuple[Any, ...]:
-        """What was recorded; raises `LostStagingError` when it is not there or torn.
+        """What was recorded; raises `LostStagingError` when it is not there or damaged.
 
         The error names the query whose batch it is, and what describes its sink.
         """
@@ -134,8 +134,8 @@ class StagedFiles:
             raise LostStagingError(batch=staged.batch, query=query, path=sink)
         record = read_record(data)
         if record is None:
-            torn = f"{self._store.url}/{key}, which can't be read"
-            raise LostStagingError(batch=staged.batch, query=query, path=torn)
+            damaged = f"{self._store.url}/{key}, which can't be read"
+            raise LostStagingError(batch=staged.batch, query=query, path=damaged)
         return record.files
 
     def forget(self, staged: Staged) -> None:
@@ -152,7 +152,7 @@ class StagedFiles:
         """Remove every staging up to this batch, recorded or not, whose folder is not kept.
 
         Only those of runs up to this token: a start that slept in here would take what a newer run has
-        delivered, behind a rewind, for dead.
+        delivered after a rewind for dead.
         """
 
         # A name says which run of which batch it is, so it is the same one in whichever folder it lies.
@@ -177,7 +177,10 @@ class StagedFiles:
 
 
 def read_record(data: bytes) -> StagingRecord | None:
-    """What a record says; None when it is torn. Records are created whole, so a half one was lost later."""
+    """What a record says; None when it is damaged.
+
+    Records are created complete, so what is missing was lost later.
+    """
     try:
         body = json.loads(sums.strip(data))
         return StagingRecord(tuple(body["files"]), tuple(body["state_ids"]))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 LIMIT = 1_000_000
 """The largest value of one state, in bytes of JSON."""
 KEPT = 100
-"""The values of so many batches are kept, as Spark keeps its logs."""
+"""For how many batches values are kept, as Spark keeps its logs."""
 _PATIENCE = 10.0
 """Seconds that a checkpoint waits for the delivery of its cut."""
 
@@ -71,7 +71,7 @@ class State:
         self._value = json.loads(self._json(value))
 
     def begin(self, before: Mapping[str, Any]) -> None:
-        """A batch begins, behind these values of the query's states."""
+        """A batch begins, with these values of the query's states before it."""
         self._value = before[self.name] if self.name in before else json.loads(self._initial)
         self._inside = True
 
@@ -174,7 +174,7 @@ class Values:
     """The values of all states of one query, in the store of a generation. For any thread.
 
     The values of a batch are those of the newest batch up to it that has some: a state that is taken
-    out of the pipeline keeps its last value, and goes on with it when it comes back.
+    out of the pipeline keeps its last value, and resumes with it when it comes back.
     """
 
     def __init__(self, generation: Store, query: QueryName) -> None:
@@ -231,8 +231,8 @@ class Values:
         if any(one > to for one in self._notes()):
             self._note([one for one in self._notes() if one <= to])
 
-    def behind(self, batch: BatchId) -> bytes:
-        """The values behind a committed batch, as a JSON object by the names of the states.
+    def after(self, batch: BatchId) -> bytes:
+        """The values after a committed batch, as a JSON object by the names of the states.
 
         Raises `LostLedgerError` when they are damaged.
         """
@@ -244,7 +244,7 @@ class Values:
         return sums.strip(data)
 
     def files_of(self, batch: BatchId) -> list[str]:
-        """The file, below the generation, that holds the values behind a batch that was delivered.
+        """The file, below the generation, that holds the values after a batch that was delivered.
 
         Empty when there are none. Raises `ValuesGoneError` when there may have been some.
         """
@@ -292,7 +292,7 @@ class Values:
             return str(error.fields["wrong"])
         return None
 
-    def files_behind(self, batch: BatchId) -> list[str]:
+    def files_with_staged(self, batch: BatchId) -> list[str]:
         """The same of a batch that may not be delivered yet: with what its runs have staged."""
         staged = [key for key in records_in(self._store, self._staged) if _parse(key)[0] == batch]
         return self.files_of(batch) + staged
@@ -318,7 +318,7 @@ class UserStateSink:
         self._states = states
         self._token = NOBODY
         self._last: tuple[BatchId, bytes] | None = None
-        """The batch that this run staged last, and the values behind it."""
+        """The batch that this run staged last, and the values after it."""
         self._undelivered: set[BatchId] = set()
         self._delivered = threading.Condition()
 
@@ -379,7 +379,7 @@ class UserStateSink:
         return outcome
 
     def files_of(self, batch: BatchId, seconds: float = _PATIENCE) -> list[str]:
-        """The file, below the generation, that holds the values behind a batch that Spark has committed.
+        """The file, below the generation, that holds the values after a batch that Spark has committed.
 
         Waits while this run has not delivered it yet; raises `ExternalError` when that takes longer.
         """
@@ -392,7 +392,7 @@ class UserStateSink:
         return self._values.files_of(batch)
 
     def _before(self, batch: BatchId) -> bytes:
-        """The values behind the batch before; never those that a first try of this batch left."""
+        """The values after the batch before; never those that a first try of this batch left."""
         if self._last is not None and self._last[0] == batch - 1:
             return self._last[1]
-        return self._values.behind(BatchId(batch - 1))
+        return self._values.after(BatchId(batch - 1))

@@ -1,7 +1,7 @@
 """What weir reads of a query's checkpointLocation. Spark's live files are Spark's: read only.
 
 Two exceptions: `renew_id` is for files that are not live yet, `clear_beginning` for what Spark itself has
-given up.
+abandoned.
 
 `commits/<n>` is the decision record: its existence decides that batch n happened. With state
 checkpoint format 2 it also names the state that the deciding run wrote. The facts behind this file
@@ -28,7 +28,7 @@ HASHMAP = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStorePr
 BACKENDS = {ROCKSDB: "rocksdb", HASHMAP: "hashmap"}
 
 _UNFINISHED = re.compile(r"\.?\.\d+\.[0-9a-f-]{36}\.tmp(\.crc)?")
-"""What Spark calls an entry of a log until it is whole, and Hadoop the checksum of it."""
+"""What Spark calls an entry of a log until it is complete, and Hadoop the checksum of it."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class QueryFiles:
     def renew_id(self) -> None:
         """Give the query another id, before its files are live. Safe to repeat.
 
-        Delta Lake and Apache Iceberg remember (id, batch) and skip what they have seen. Behind a restore the
+        Delta Lake and Apache Iceberg remember (id, batch) and skip what they have seen. After a restore the
         same numbers stand for other batches, which would be lost in silence.
         """
         if self._store.exists(f"{self._prefix}/metadata"):
@@ -75,7 +75,7 @@ class QueryFiles:
         """Before a query that has planned nothing yet is started: delete what is left of a try to.
 
         A driver that dies while it writes `offsets/0` leaves the temporary file, and beside that Spark
-        refuses to begin, for ever (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY). Behind the first entry it does
+        refuses to begin, for ever (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY). After the first entry it does
         not mind them, and they stay.
         """
         if self.last_planned() == NO_BATCH:
@@ -109,14 +109,14 @@ class QueryFiles:
         return frozenset(uid for parts in ids.values() for stores in parts for uid in stores)
 
     def committed_offsets(self) -> list[dict[str, Any]]:
-        """Where each source stood behind the last committed batch; none before there is one.
+        """Where each source stood after the last committed batch; none before there is one.
 
         What a planned and uncommitted batch reads begins there.
         """
         return self.offsets(self.last_committed())
 
     def offsets(self, batch: BatchId) -> list[dict[str, Any]]:
-        """Where each source stood behind a batch; none when Spark has not planned it, or has purged it.
+        """Where each source stood after a batch; none when Spark has not planned it, or has purged it.
 
         Only offsets that are JSON objects, as those of weir's own sources are.
         """
@@ -127,7 +127,7 @@ class QueryFiles:
     def state_ids(self, batch: BatchId) -> frozenset[str]:
         """Ids of the state files of the batch that are there, by any run (format 2).
 
-        One operator's first partition is enough to tell runs apart: every run writes all of them.
+        One operator's first partition is enough to distinguish runs: every run writes all of them.
         """
         found = map(_written_by, self._names(f"{self._prefix}/state/0/0"))
         return frozenset(uid for version, uid in found if version == str(batch + 1) and uid)

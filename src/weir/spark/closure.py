@@ -6,7 +6,7 @@ file in it is immutable. Maintenance may take a file away between listing and us
 is raised, and the closure of a newer batch is taken instead. The facts are proven in the project's
 experiments on Spark 4.3 (117 of 117 copies restarted exactly).
 
-The same reading tells whether a list of files is all that a batch needs (`missing`): that of a folder, or
+The same reading shows whether a list of files is all that a batch needs (`missing`): that of a folder, or
 that of a manifest.
 """
 
@@ -198,7 +198,7 @@ class _Reader:
             lines = [own]
             if not certain:
                 # A frame that is used twice has two lines in the offset log and one folder, so the folders
-                # behind it have lower numbers than their lines. Too much of a log does no harm, too little
+                # after it have lower numbers than their lines. Too much of a log does no harm, too little
                 # loses its files: the furthest line that may be this folder's counts.
                 lines = [end for name, end in ends.items() if int(name) >= int(source)]
                 last = max((one for one in map(log_offset, lines) if one is not None), default=last)
@@ -250,9 +250,11 @@ class _Reader:
         ids = self._ids.get(operator)
         if ids is not None:
             return range(len(ids))
-        told = max((int(store["numPartitions"]) for store in stores if "numPartitions" in store), default=1)
+        recorded = max(
+            (int(store["numPartitions"]) for store in stores if "numPartitions" in store), default=1
+        )
         there = max(map(int, self._numbers(f"state/{operator}")), default=0)
-        return range(int(self._conf.get(PARTITIONS, told)) if there else 1)
+        return range(int(self._conf.get(PARTITIONS, recorded)) if there else 1)
 
     def _metadata(self, folder: str) -> str:
         if self._exists(f"{folder}/_metadata/metadata"):
@@ -338,7 +340,7 @@ def _newest(names: set[str], pattern: str, limit: int) -> int:
 def _source_log(names: list[str], last: int | None) -> list[str]:
     """A file source's log up to its end offset, where it has one, from its newest compaction.
 
-    Entries behind the end were planned and not committed: with them the first batch after a
+    Entries after the end were planned and not committed: with them the first batch after a
     restore would take more than the batch that it repeats.
     """
     numbered = file_entries(names)

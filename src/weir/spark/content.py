@@ -1,7 +1,7 @@
 """What a state store holds, in numbers that do not depend on order and place: before and after must agree.
 
 Rows are counted, and the hashes of all keys with their values are summed up and combined by exclusive
-or. The same reading tells whether each row is in the partition where Spark will look for it.
+or. The same reading shows whether each row is in the partition where Spark will look for it.
 Stores of two backends are compared by what Spark's state reader makes of their rows; else by the bytes.
 """
 
@@ -79,7 +79,7 @@ def measured(frame: DataFrame, measures: list[Column]) -> Content:
 def misplaced(frame: DataFrame, columns: int | None, partitions: int) -> Column:
     """Counts the rows that are in another `partition_id` than that where Spark will look for them.
 
-    Told by the first columns of the key, or by `partition_key`. Keys with a collation are not looked
+    By the first columns of the key, or by `partition_key`. Keys with a collation are not looked
     at: Spark has no function that hashes them as its shuffle does.
     """
     key = "partition_key" if columns is None else "key"

@@ -31,7 +31,7 @@ def convert_state(
     reshape: Reshape | None = None,
     rekey: Rekey | None = None,
 ) -> Change:
-    """The change that makes the rows of `old` those of `new`, which are in so many partitions.
+    """The change that makes the rows of `old` those of `new`, which are in this many partitions.
 
     For `rewrite(changes={(old.id, "default"): ...})`, when `refusals.conversion_refusal` says None.
     """

@@ -1,6 +1,6 @@
 """From an exception of Spark or of Python to a `Failure`: whose fault, and does a retry help.
 
-Decided from types: weir's own errors know their domain, Spark's exceptions are told by the Java
+Decided from types: weir's own errors know their domain, Spark's exceptions by the Java
 classes in their chain of causes. Texts are only carried along; but from a Python process of Spark's an
 error comes as a text alone: weir's own, and connections that failed (`outage.py`), are recognised by the
 name of their class in it.
@@ -64,7 +64,7 @@ _OWN = re.compile(r"^weir\.errors(?:\.\w+)*\.(\w+): (.+)$", re.MULTILINE)
 _NOISE = re.compile(
     r"^(\[STREAM_FAILED\] )?Query (\S+ )?\[id = [^\]]*\] terminated with exception: |( SQLSTATE: \w+)+$"
 )
-"""What Spark puts round the words of every failed query."""
+"""What Spark puts round the message of every failed query."""
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in (\S+)')
 _FOREIGN = re.compile(
     r"/(site-packages|dist-packages|pyspark|py4j)/|/weir/|/lib/python3|<frozen|/python/lib/"
@@ -96,7 +96,7 @@ _SLIPS: tuple[tuple[str, str], ...] = (
 
 
 def whole_stack(job: str) -> str:
-    """Where the whole stack of a failure is, under a supervisor."""
+    """Where the full stack of a failure is, under a supervisor."""
     return f"'weir logs {job}' has the full stack"
 
 
@@ -187,8 +187,10 @@ def _of_spark(error: BaseException, stack: str, logs: str, planning: bool) -> Fa
     outside = sorted(c for c in classes if c.startswith(_EXTERNAL))
     if outside and not _missing(error):
         hint = f"make room on the disk; {logs}" if _FULL in f"{why} {message}" else logs
-        name, said = outside[0], why or message
-        return Failure(f"{name}: {said}", message if why else "", hint, Domain.EXTERNAL, True, name, stack, 3)
+        name, reason = outside[0], why or message
+        return Failure(
+            f"{name}: {reason}", message if why else "", hint, Domain.EXTERNAL, True, name, stack, 3
+        )
     if classes:
         return Failure(f"Spark failed: {message}", why, logs, error=sorted(classes)[0], stack=stack)
     return Failure(
@@ -286,7 +288,7 @@ def exit_words(code: int) -> str:
 
 
 def shows_output(error: BaseException) -> bool:
-    """Whether what the process printed tells more than the error's own words."""
+    """Whether what the process printed says more than the error's own message."""
     return isinstance(error, JvmNotStartedError) or not isinstance(error, WeirError)
 
 
@@ -313,11 +315,11 @@ def _own_in_worker(error: BaseException, stack: str) -> Failure | None:
 
 
 def _user_code(error: BaseException, message: str, stack: str, logs: str, *, retry: bool) -> Failure:
-    said, where = _raised_in_python(error)
-    name = said.partition(":")[0]
+    raised_line, where = _raised_in_python(error)
+    name = raised_line.partition(":")[0]
     raised = name.rsplit(".", 1)[-1] if re.fullmatch(r"[\w.]+", name) else type(error).__name__
-    why = f"{said or message}{where}"
-    advice = _advice(f"{message}\n{said}")
+    why = f"{raised_line or message}{where}"
+    advice = _advice(f"{message}\n{raised_line}")
     hint = advice or f"fix it and start again; {logs}"
     return Failure(f"code of the job raised {raised}", why, hint, Domain.USER, retry, raised, stack, 2)
 
@@ -330,8 +332,8 @@ def _advice(text: str) -> str:
 def _told(error: BaseException, kinds: set[str], condition: str = "") -> str:
     """What Java's exception of one of these kinds and of this condition says, or ""."""
     causes = _causes(error)
-    said = (one.text for one in causes if one.name in kinds and one.text.startswith(condition))
-    return " ".join(re.sub(r"^\[[A-Z_.]+\]", "", next(said, "")).split())
+    texts = (one.text for one in causes if one.name in kinds and one.text.startswith(condition))
+    return " ".join(re.sub(r"^\[[A-Z_.]+\]", "", next(texts, "")).split())
 
 
 def cause_of(error: BaseException) -> str:
@@ -344,8 +346,8 @@ def cause_of(error: BaseException) -> str:
 def _innermost(error: BaseException, message: str) -> str:
     """What the innermost cause says in its first line, or "" where the message has it already."""
     texts = [one.text.strip() for one in _causes(error)]
-    told = [_NOISE.sub("", text.splitlines()[0])[:500] for text in texts if text]
-    return told[-1] if told and told[-1] not in message else ""
+    lines = [_NOISE.sub("", text.splitlines()[0])[:500] for text in texts if text]
+    return lines[-1] if lines and lines[-1] not in message else ""
 
 
 def _java_classes(error: BaseException) -> set[str]:

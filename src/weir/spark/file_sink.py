@@ -1,14 +1,14 @@
-"""The log of Spark's own file sink, `<folder>/_spark_metadata`: does it fit the query that goes on with it?
+"""The log of Spark's own file sink, `<folder>/_spark_metadata`: does it fit the query that resumes with it?
 
     <n>, <n>.compact     the files of batch n; of all batches up to n. Each line names a file in full
 
 Spark is silent where it does not fit. A folder that was moved reads as empty, because its files are looked
-for in the old place. A query that was taken back, or that begins anew over old output, has its batches
-skipped as written already, with other rows in them. A query that goes on in a new folder leaves one that
+for in the old place. A query that was rewound, or that begins again over old output, has its batches
+skipped as written already, with other rows in them. A query that resumes in a new folder leaves one that
 nobody can read, and that Spark fails to compact: it wants every batch from 0. So a start looks first: names
-that moved with the folder are written anew, a query that was taken back takes the log back too, a new folder
-begins with batches that name nothing, and what can't be mended is refused. Only folders of a file system are
-looked at.
+that moved with the folder are written again, with a query that was rewound its log is rewound too, a new
+folder begins with batches that name nothing, and what can't be fixed is refused. Only folders of a file
+system are looked at.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOG = "_spark_metadata"
 _COMPACT = ".compact"
 _COMPACT_EVERY = 10
 """Spark's own default."""
-_TAKEN_BACK = ".taken-back"
+_REWOUND = ".taken-back"
 _IDENTITY = ("path", "topic", "dbtable", "table", "url")
 _CREDENTIALS = re.compile(r"//[^/@\s]*@")
 _INTERVAL = "spark.sql.streaming.fileSink.log.compactInterval"
@@ -104,7 +104,7 @@ class FileSinkLog:
             check()
             if _identity(path) == seen:
                 _forget_sum(path)
-                os.replace(path, path.with_name(path.name + _TAKEN_BACK))
+                os.replace(path, path.with_name(path.name + _REWOUND))
 
     def check_rewind(self, to: BatchId, *, new: bool) -> None:
         """Raise when it can't be brought to end with a batch.
@@ -131,12 +131,12 @@ class FileSinkLog:
         compacted = [batch for batch, path in there.items() if is_compaction(path.name)]
         return [batch for batch in range(max(compacted, default=0), to + 1) if batch not in there]
 
-    def _begin(self, behind: BatchId) -> None:
-        """Let it begin behind a batch, compacted where Spark would have done that. Safe to repeat."""
-        last = (behind + 1) // self._interval * self._interval - 1
+    def _begin(self, after: BatchId) -> None:
+        """Let it begin after a batch, compacted where Spark would have done that. Safe to repeat."""
+        last = (after + 1) // self._interval * self._interval - 1
         names = [f"{last}{_COMPACT}"] if last >= 0 else []
         self._log.mkdir(parents=True, exist_ok=True)
-        for name in [*names, *map(str, range(last + 1, behind + 1))]:
+        for name in [*names, *map(str, range(last + 1, after + 1))]:
             if not (self._log / name).exists():
                 files.write(self._log / name, FileEntry().data)
 

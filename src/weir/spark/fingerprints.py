@@ -31,7 +31,7 @@ _AGGREGATES = {
     *("HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec"),
     *("MergingSessionsExec", "UpdatingSessionsExec"),
 }
-_SAID_BY_KEYS = {"Aggregate", "Deduplicate", "DeduplicateWithinWatermark"}
+_GIVEN_BY_KEYS = {"Aggregate", "Deduplicate", "DeduplicateWithinWatermark"}
 _CALLS = {"FlatMapGroupsInPandasWithState", "TransformWithStateInPySpark"}
 _STREAMS = {"StreamingRelation", "StreamingRelationV2"}
 _IDENTITY = ("path", "subscribe", "subscribepattern", "assign", "topic", "stream", "table", "host")
@@ -61,7 +61,7 @@ _DECLARATIVE = "org.apache.spark.sql.catalyst.expressions.aggregate.DeclarativeA
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What tells an operator apart from another one of its kind and schema."""
+    """What distinguishes an operator from another one of its kind and schema."""
 
     keys: tuple[str, ...]
     computes: tuple[Computed, ...]
@@ -89,11 +89,11 @@ class Texts:
             return Fingerprint((), (), (), ())
         logical = link.get()
         below = list(logical_below(logical))
-        said = below if _class(logical) in _SAID_BY_KEYS else [logical, *below]
+        nodes = below if _class(logical) in _GIVEN_BY_KEYS else [logical, *below]
         return Fingerprint(
             keys=tuple(self._keys(physical)),
             computes=tuple(self._computes(physical, logical)),
-            reads=tuple(line for node in said for line in self._lines(node)),
+            reads=tuple(line for node in nodes for line in self._lines(node)),
             sources=tuple(dict.fromkeys(source(node) for node in below if is_stream(node))),
         )
 
@@ -128,7 +128,7 @@ class Texts:
         self._columns[id], self._older_columns[id] = text, older
 
     def _first_projection(self, expand: Any) -> list[Any]:
-        """A sliding window is expanded into one row for each window; the first one tells of all."""
+        """A sliding window is expanded into one row for each window; the first one stands for all."""
         return sequence(sequence(expand.projections())[0])
 
     def _text(self, expression: Any) -> str:
@@ -198,7 +198,7 @@ class Texts:
         elif kind == "Expand" and any(
             self._text(one).startswith("window(") for one in self._first_projection(node)
         ):
-            return  # the key says it
+            return  # the key has it
         elif kind == "LogicalRelation":
             yield _ATTRIBUTE.sub(r"\1", node.simpleString(_LONG))
         elif kind not in ("Project", "LocalRelation"):
@@ -288,12 +288,12 @@ def _windows(text: str) -> str:
 
 def _window(found: re.Match[str]) -> str:
     length, slide, shift = (int(found[name]) for name in ("length", "slide", "shift"))
-    said = [found["of"], _duration(length)]
+    arguments = [found["of"], _duration(length)]
     if slide != length or shift:
-        said.append(_duration(slide))
+        arguments.append(_duration(slide))
     if shift:
-        said.append(_duration(shift))
-    return f"window({', '.join(said)})"
+        arguments.append(_duration(shift))
+    return f"window({', '.join(arguments)})"
 
 
 def _duration(microseconds: int) -> str:

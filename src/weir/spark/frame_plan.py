@@ -51,7 +51,7 @@ class Replayable(Enum):
     YES = "yes"
     NO = "no"
     UNKNOWN = "unknown"
-    """A source of somebody else's: weir takes it as it is, and says so."""
+    """A source of somebody else's: weir takes it as it is, and reports that."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,13 @@ class FrameStream:
     table: str
     """The class of its table; of its source, when that is of Spark's older kind."""
     location: str
-    """The option of this name, by which weir's own sources are told apart; or ""."""
+    """The option of this name, by which weir's own sources are distinguished; or ""."""
     cleans: str = ""
-    """What Spark is told to do with files that it has read: archive or delete; "" for nothing."""
+    """What Spark is asked to do with files that it has read: archive or delete; "" for nothing."""
 
     @property
     def replay(self) -> Replayable:
-        """Told by the class, by whatever name the source was asked for."""
+        """By the class, whatever name the source was asked for by."""
         if self.table == _SPARKS_SOCKET:
             return Replayable.NO
         return Replayable.YES if self.table.startswith(_REPLAYABLE) else Replayable.UNKNOWN
@@ -193,7 +193,7 @@ def planned(
 ) -> PlannedQuery:
     """What Spark will run for a streaming frame.
 
-    `pinned` are the settings of the query's offset log, when it goes on from one.
+    `pinned` are the settings of the query's offset log, when it resumes from one.
     """
     with tempfile.TemporaryDirectory(prefix="weir-plan-") as name:
         folder = Path(name)

@@ -5,7 +5,7 @@
 
 Both are `[key length, key, value length, value]*` and a length of -1 at the end, compressed as the
 query's settings say; a value length of -1 deletes the key. Keys and values are UnsafeRows, which
-nobody looks into here. A file is read whole, and what is torn or changed raises `TornFileError`.
+nobody looks into here. A file is read completely, and what is cut off or changed raises `DamagedFileError`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LENGTH = struct.Struct(">i")
 _END = _LENGTH.pack(-1)
 
 
-class TornFileError(Exception):
+class DamagedFileError(Exception):
     """A state file that ends too early, or whose content has changed."""
 
 
@@ -58,11 +58,11 @@ def read(path: Path, codec: str) -> Iterator[tuple[bytes, bytes | None]]:
             value, at = _piece(data, at)
             yield key, value
     except struct.error as error:
-        raise TornFileError(f"{path} ends too early") from error
+        raise DamagedFileError(f"{path} ends too early") from error
 
 
 def check(path: Path, codec: str) -> None:
-    """Read a file to its end, that of a changelog too; raises `TornFileError`."""
+    """Read a file to its end, that of a changelog too; raises `DamagedFileError`."""
     if path.name.endswith((".delta", ".snapshot")):
         for _ in read(path, codec):
             pass
@@ -113,14 +113,14 @@ def _decompressed(path: Path, codec: str) -> bytes:
             with open(path, "rb") as file:
                 return b"".join(lz4.read(file))
         except lz4.LZ4Error as error:
-            raise TornFileError(f"{path} {error}") from error
+            raise DamagedFileError(f"{path} {error}") from error
     try:
         with pa.CompressedInputStream(pa.OSFile(str(path)), codec) as stream:
             return bytes(stream.read())
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise TornFileError(f"{path} can't be decompressed: {error}") from error
+        raise DamagedFileError(f"{path} can't be decompressed: {error}") from error
 
 
 def _compressing(file: io.BufferedWriter, codec: str) -> io.BufferedWriter | pa.NativeFile:

@@ -1,6 +1,6 @@
-"""Is a file of Spark's whole? By the size that another file tells of it, or by reading all of it.
+"""Is a file of Spark's intact? By the size that another file has of it, or by reading all of it.
 
-A snapshot of RocksDB (`<version>.zip`) tells the sizes of the files beside it, and in state format 2 a
+A snapshot of RocksDB (`<version>.zip`) has the sizes of the files beside it, and in state format 2 a
 `<name>.crc` that of a changelog or snapshot. Deltas and changelogs are blocks with checksums, and have
 an end of their own.
 """
@@ -30,7 +30,7 @@ _HADOOP = struct.Struct(">4si")
 def misfits(root: Path, names: Sequence[str], codec: str) -> dict[str, str]:
     """Those that have another size than they should, or no end; what is wrong with each. All must be there.
 
-    Of state only what tells sizes is read, and the last bytes of files whose size nothing tells.
+    Of state only what has sizes is read, and the last bytes of files whose size is recorded nowhere.
     """
     found: dict[str, str] = {}
     for name in names:
@@ -55,17 +55,17 @@ def _has_end(path: Path) -> bool:
 
 
 def _expected(root: Path, name: str) -> Iterator[tuple[str, int]]:
-    """The sizes that a file tells of others."""
+    """The sizes that a file has of others."""
     if name.endswith(".zip"):
         folder = name.rpartition("/")[0]
-        told = sizes(root / name).items()
-        yield from ((f"{folder}/{file}", size) for file, size in told if size is not None)
+        recorded = sizes(root / name).items()
+        yield from ((f"{folder}/{file}", size) for file, size in recorded if size is not None)
     elif name.endswith(".crc"):
         try:
             size = json.loads((root / name).read_text())["mainFileSize"]
             yield name.removesuffix(".crc"), int(size)
         except KeyError:
-            return  # it tells no size
+            return  # it has no size
         except TypeError as error:
             raise ValueError from error
 
@@ -73,15 +73,15 @@ def _expected(root: Path, name: str) -> Iterator[tuple[str, int]]:
 def checksum_problem(path: Path) -> str | None:
     """What is wrong with a file by Hadoop's checksum beside it, which Spark compares; None without one."""
     try:
-        told = path.with_name(f".{path.name}.crc").read_bytes()
+        stored = path.with_name(f".{path.name}.crc").read_bytes()
         data = path.read_bytes()
     except FileNotFoundError:
         return None
-    if len(told) < _HADOOP.size or told[:4] != b"crc\0":
+    if len(stored) < _HADOOP.size or stored[:4] != b"crc\0":
         return None  # Hadoop takes no notice of such a one
-    _, piece = _HADOOP.unpack_from(told)
+    _, piece = _HADOOP.unpack_from(stored)
     sums = (zlib.crc32(data[at : at + piece]) for at in range(0, len(data), piece)) if piece > 0 else iter(())
-    if told[_HADOOP.size :] == b"".join(struct.pack(">I", one) for one in sums):
+    if stored[_HADOOP.size :] == b"".join(struct.pack(">I", one) for one in sums):
         return None
     return f"does not match its checksum, .{path.name}.crc"
 
@@ -109,7 +109,7 @@ def description_problem(path: Path, name: str, *, thorough: bool) -> str | None:
     except ValueError as error:
         return f"can't be read: {error}"
     except FileNotFoundError:
-        return None  # which is said of it already
+        return None  # which is reported already
 
 
 def log_problem(path: Path) -> str | None:
@@ -139,14 +139,14 @@ def _source_problem(path: Path, thorough: bool) -> str | None:
 
 
 def problem(path: Path, codec: str) -> str | None:
-    """What is wrong with a file of state, which is read to its end; None for one that is whole or unknown."""
+    """What is wrong with a file of state, which is read to its end; None if it is intact or unknown."""
     if path.name.endswith(".zip"):
         try:
             with zipfile.ZipFile(path) as snapshot:
-                torn = snapshot.testzip()
+                damaged = snapshot.testzip()
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
             return f"can't be read: {error}"
-        return f"has changed in {torn}" if torn else None
+        return f"has changed in {damaged}" if damaged else None
     if not path.name.endswith(_READ):
         return None
     if codec not in HASHMAP_CODECS:
@@ -155,6 +155,6 @@ def problem(path: Path, codec: str) -> str | None:
 
     try:
         hashmap.check(path, codec)
-    except hashmap.TornFileError as error:
+    except hashmap.DamagedFileError as error:
         return f"can't be read: {str(error).removeprefix(f'{path} ')}"
     return None

@@ -102,13 +102,13 @@ class KafkaAdmin:
         return self.new("org.apache.kafka.common.TopicPartition", topic, number)
 
     def new(self, name: str, *arguments: Any) -> Any:
-        """An object, by the first constructor of so many arguments."""
+        """An object, by the first constructor of this many arguments."""
         made = self._loader.loadClass(name).getConstructors()
         constructor = next(one for one in made if one.getParameterCount() == len(arguments))
         return constructor.newInstance(self._array("java.lang.Object", arguments))
 
     def ends(self, topic: str, number: int) -> tuple[int, int]:
-        """The first offset that a partition has, and the one behind its last."""
+        """The first offset that a partition has, and the one after its last."""
         one = (topic, number)
         return self.offsets([one], "earliest")[one], self.offsets([one], "latest")[one]
 
@@ -216,10 +216,10 @@ def _has_kafka(spark: SparkSession) -> bool:
     return True
 
 
-# Offsets that Spark's Kafka source has read, told to a consumer group: for others who look there.
+# Offsets that Spark's Kafka source has read, reported to a consumer group: for others who look there.
 #
-# Spark itself never commits to a group, and nothing of a job ever reads what is told here. Offsets are
-# told by Kafka's own Java client, which came with the source, so that the source's settings fit.
+# Spark itself never commits to a group, and nothing of a job ever reads what is reported here. Offsets are
+# reported by Kafka's own Java client, which came with the source, so that the source's settings fit.
 
 
 GROUP = "weir.group"
@@ -259,7 +259,7 @@ def group_of(stream: KafkaStream) -> Group:
 
 
 class GroupCommits:
-    """Tells groups what was read, in a thread of its own; only the newest counts. Failures are said once."""
+    """Reports to groups what was read, in its own thread: only the newest counts. A failure is shown once."""
 
     def __init__(self, spark: SparkSession, say: Callable[[str], None]) -> None:
         self._spark = spark
@@ -287,7 +287,7 @@ class GroupCommits:
             self._thread.start()
 
     def settle(self, seconds: float) -> None:
-        """Wait until all was told, at most so long."""
+        """Wait until all was reported, at most this long."""
         with self._changed:
             self._changed.wait_for(lambda: not self._wanted, seconds)
 
@@ -298,7 +298,7 @@ class GroupCommits:
                 key, (group, offsets) = next(iter(self._wanted.items()))
             try:
                 commit(self._spark, group, offsets)
-            except Exception as error:  # the group is for others to look at: the job goes on
+            except Exception as error:  # the group is for others to look at: the job continues
                 self._note(group, error)
             with self._changed:
                 if self._wanted[key][1] is offsets:
@@ -316,19 +316,21 @@ class GroupCommits:
 
 
 def _why(text: str) -> str:
-    """What Kafka said: py4j's first line only tells the call, and a future wraps the cause."""
+    """What Kafka reported: py4j's first line only names the call, and a future wraps the cause."""
     lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
-    said = [line for line in lines if not line.startswith("An error occurred while calling")] or lines
+    reported = [line for line in lines if not line.startswith("An error occurred while calling")] or lines
     return (
-        said[0].removeprefix("java.util.concurrent.ExecutionException: ") if said else "no reason was given"
+        reported[0].removeprefix("java.util.concurrent.ExecutionException: ")
+        if reported
+        else "no reason was given"
     )
 
 
 def commit(spark: SparkSession, group: Group, offsets: Offsets) -> None:
-    """Tell the group; raises when Kafka refuses, as it does while the group has consumers of its own."""
+    """Report to the group; raises when Kafka refuses, as it does while the group has consumers of its own."""
     with KafkaAdmin(spark, group.loader, group.client) as kafka:
-        told = kafka.jvm.java.util.HashMap()
+        read = kafka.jvm.java.util.HashMap()
         for topic, partitions in offsets.items():
             for number, offset in partitions.items():
-                told.put(kafka.partition(topic, int(number)), kafka.new(_OFFSET, int(offset)))
-        kafka.wait(kafka.admin.alterConsumerGroupOffsets(group.name, told).all())
+                read.put(kafka.partition(topic, int(number)), kafka.new(_OFFSET, int(offset)))
+        kafka.wait(kafka.admin.alterConsumerGroupOffsets(group.name, read).all())

@@ -1,4 +1,4 @@
-"""Where in its topics a Kafka source goes on, when a user says earliest, latest, a time or offsets.
+"""Where in its topics a Kafka source resumes, when a user asks for earliest, latest, a time or offsets.
 
 Kafka is asked by its own Java client with the source's settings, which are shown nowhere. What is
 answered are offsets, as Spark writes them: they mean the same whenever the query really starts.
@@ -27,7 +27,7 @@ _SAFE = "org.apache.kafka.common.errors."
 
 
 def position(spark: SparkSession, stream: KafkaStream, choice: OffsetChoice) -> SourcePosition:
-    """Where the source goes on; raises `BadOffsetsError`, and `BrokerError` when Kafka gives no answer."""
+    """Where the source resumes; raises `BadOffsetsError`, and `BrokerError` when Kafka gives no answer."""
     with _asking(stream), KafkaAdmin(spark, stream.loader, stream.client) as kafka:
         partitions = kafka.partitions(stream)
         if not partitions:
@@ -50,7 +50,7 @@ def position(spark: SparkSession, stream: KafkaStream, choice: OffsetChoice) -> 
 def _given(
     choice: OffsetChoice, first: Mapping[Partition, int], last: Mapping[Partition, int]
 ) -> SourcePosition:
-    """The offsets that the user gave, checked: each is one that the partition can go on at."""
+    """The offsets that the user gave, checked: each is one that the partition can resume at."""
     found: dict[Partition, int] = {}
     for topic, numbers in kafka_offsets(choice).items():
         for number, offset in numbers.items():
@@ -87,7 +87,7 @@ def _asking(stream: KafkaStream) -> Iterator[None]:
 
 
 def _words(error: Py4JJavaError) -> str:
-    """What a broker said; of anything else only its kind, because its text may have a setting in it."""
+    """What a broker reported; of anything else only its kind, because its text may have a setting in it."""
     cause = error.java_exception
     while cause.getCause() is not None:
         cause = cause.getCause()
@@ -95,7 +95,7 @@ def _words(error: Py4JJavaError) -> str:
     return f"{kind.rsplit('.', 1)[-1]}: {cause.getMessage()}" if kind.startswith(_SAFE) else kind
 
 
-# Records that a query goes on with and that Kafka no longer has: found before the query starts.
+# Records that a query resumes with and that Kafka no longer has: found before the query starts.
 #
 # Spark finds out too, in a task, whose error does not always reach the driver as what it is.
 
@@ -103,8 +103,8 @@ def _words(error: Py4JJavaError) -> str:
 def check_records(frame: DataFrame, offsets: Iterable[Mapping[str, Any]]) -> None:
     """Raise `LostRecordsError` when a topic does not have what follows these offsets.
 
-    `offsets` are those of all sources behind the last committed batch. What can't be asked now is not
-    checked: Spark will say so.
+    `offsets` are those of all sources after the last committed batch. What can't be asked now is not
+    checked: Spark will report it.
     """
     streams = [one for one in kafka_streams(frame) if one.option("failondataloss").lower() != "false"]
     positions = [one for one in offsets if one and all(isinstance(value, dict) for value in one.values())]
@@ -132,8 +132,8 @@ def _lost(frame: DataFrame, stream: KafkaStream, wanted: Mapping[str, Mapping[st
     with suppress(Py4JError), KafkaAdmin(frame.sparkSession, stream.loader, stream.client) as kafka:
         for topic, partitions in wanted.items():
             for number, position in partitions.items():
-                first, behind = kafka.ends(topic, int(number))
+                first, end = kafka.ends(topic, int(number))
                 if first > position:
                     yield f"{topic}-{number} begins with offset {first}, the query resumes with {position}"
-                elif behind < position:
-                    yield f"{topic}-{number} ends at offset {behind}, the query has read up to {position}"
+                elif end < position:
+                    yield f"{topic}-{number} ends at offset {end}, the query has read up to {position}"

@@ -48,7 +48,7 @@ class Cause:
 
 
 def machine_failure(error: BaseException, causes: Sequence[Cause]) -> MachineError | None:
-    """The failure of the machine behind an exception with these causes; None when it is none."""
+    """The failure of the machine that an exception with these causes means; None when it is none."""
     if not causes:
         return _of_python(error)
     for cause in causes:

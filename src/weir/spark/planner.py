@@ -2,7 +2,7 @@
 
 The plan is made as `MicroBatchExecution` makes it for the first batch of a query, over sources that
 are never opened. While it plans, Spark itself writes the metadata and the schemas of its stateful
-operators into the place that it is told is the checkpointLocation: a folder that nobody else uses.
+operators into the place that is given as the checkpointLocation: a folder that nobody else uses.
 No batch is run, no row is read. The classes are private to Spark; `tests/integration/test_planned.py`
 compares the answer with what a query writes that really runs, per version of Spark.
 """
@@ -36,7 +36,7 @@ _AS_A_STREAM = {
     "spark.sql.requireAllClusterKeysForDistribution": "false",
     "spark.sql.debug.maxToStringFields": "10000",
 }
-"""The first two as Spark sets them for every streaming query; the last one so that texts are whole."""
+"""The first two as Spark sets them for every streaming query; the last one so that texts are complete."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,10 @@ def ask(
 
 
 def refusal(frame: DataFrame, output_mode: str, root: Path, batch: BatchId) -> str:
-    """Why Spark would not go on with this frame behind a committed batch of `root`; "" when it would.
+    """Why Spark would not resume with this frame after a committed batch of `root`; "" when it would.
 
     Spark itself compares operators and schemas, on copies of their descriptions in a temporary folder:
-    a start that it refuses would have left a planned batch behind.
+    a start that it refuses would have left a planned batch.
     """
     from pyspark.errors import PySparkException  # noqa: PLC0415  only with a JVM
 
@@ -110,7 +110,7 @@ def settings_of_a_new_query(spark: SparkSession) -> dict[str, Any]:
 def _planning(
     frame: DataFrame, output_mode: str, folder: Path, last: BatchId, pinned: Mapping[str, str] | None
 ) -> Iterator[Any]:
-    """A plan of the batch behind `last`, in a session of its own; it is made when it is asked for."""
+    """A plan of the batch after `last`, in a session of its own; it is made when it is asked for."""
     jvm = _jvm(frame)
     session = _session(frame._jdf.sparkSession())
     log = jvm.org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata

@@ -2,7 +2,7 @@
 
 Spark finds state by an operator's number, and the position of a source by its place in the offset
 log. Both change when the query does. From the files of a cut a new folder is made in which each piece
-is where the changed query looks for it, at the same batch; state that is given up is left out, and an
+is where the changed query looks for it, at the same batch; state that is dropped is left out, and an
 operator that is new begins there with nothing. Pieces may come of other queries, too. The new folder
 appears under its name complete or not at all, and the files of the cut are never touched: they are
 linked, or written again.
@@ -111,7 +111,7 @@ def operate(
     `moves` has the old and new number of each operator that keeps its state: every other one is left
     out. `added` are the operators that begin with nothing, and `descriptions` the files by which Spark
     describes them. `sources` has for each source of the changed query the old one whose position it
-    takes, None for one that begins anew; without it they stay as they are. `names` has the new names of
+    takes, None for one that begins again; without it they stay as they are. `names` has the new names of
     those that Spark finds by a name, None for one whose position is left out. `ends` has other positions
     for some of them, as Spark writes them, and `logs` by folder the first entry of another log of what they
     have read; an empty one for those that have read nothing. `folders` has for each source its old folder
@@ -184,7 +184,7 @@ class _Work:
                 self._link(root / path, f"state/{to}/{found[2]}")
 
     def plant(self, added: Sequence[Operator], descriptions: Mapping[str, bytes], ids: StateIds) -> None:
-        """Describe the new operators, and give each an empty version behind the batch."""
+        """Describe the new operators, and give each an empty version after the batch."""
         for operator in added:
             for path, data in descriptions.items():
                 if path.startswith(f"state/{operator.id}/"):
@@ -261,7 +261,7 @@ class _Work:
                     self._link(root / path, to)
 
     def verify(self, wanted: set[int]) -> None:
-        """Look whether the new folder is whole, and has exactly these operators."""
+        """Check that the new folder is complete, and has exactly these operators."""
         needed = closure(self._target, self._batch).files
         for path in needed:
             if not (self._target / path).is_file():
@@ -337,7 +337,7 @@ class _Work:
 
 
 def _ends(other: Other, back: int) -> dict[int, str]:
-    """Where the sources that come of another query stood so many batches ago; nowhere before its first."""
+    """Where the sources that come of another query stood this many batches ago; nowhere before its first."""
     if not other.sources:
         return {}
     file = other.cut / f"offsets/{int(other.batch) - back}"

@@ -50,7 +50,7 @@ class StateRefusal:
 def refusals(
     operators: Sequence[Operator], conf: Mapping[str, str], *, partitions: int, backend: str
 ) -> list[StateRefusal]:
-    """Why these operators can't have their state in so many partitions of that backend.
+    """Why these operators can't have their state in this many partitions of that backend.
 
     `conf` is what `offsets/<n>` fixes for the query (`cut.conf_of`). Nothing is refused when
     partitions and backend stay what they are there.
@@ -103,7 +103,7 @@ def codec_of(conf: Mapping[str, str]) -> str:
 
 
 def partition_columns(operator: Operator, store: StateStore) -> int:
-    """So many leading columns of a key decide where it is, in a store without column families.
+    """How many leading columns of a key decide where it is, in a store without column families.
 
     0 for a global aggregate, which is all in partition 0.
     """

@@ -42,8 +42,8 @@ _BASE = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.streaming.stopActiveRunOnRestart": "true",
-    # So often a query without new rows looks for some. With Spark's 10 ms four idle queries, three of
-    # them behind channels, take 0.4 of a core; with this 0.1.
+    # How often a query without new rows looks for some. With Spark's 10 ms four idle queries, three of
+    # which read channels, take 0.4 of a core; with this 0.1.
     "spark.sql.streaming.pollingDelay": "50ms",
 }
 

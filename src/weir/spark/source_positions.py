@@ -1,4 +1,4 @@
-"""The sources of a frame as a user can set them: what they are, how they are called, where they can go on.
+"""The sources of a frame as a user can set them: what they are, how they are called, where they can resume.
 
 Spark keeps positions by the place of a source in the plan. The name that an author gave a source is not
 in the plan; it is found by the very object that was loaded, which a plan keeps however it is built on.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 #
 # <entry>, <entry>.compact     the files of one entry; of all entries up to it
 #
-# A file that is in the log is never read again. Another log is made for a query that goes on elsewhere:
+# A file that is in the log is never read again. Another log is made for a query that resumes elsewhere:
 # always as one first entry, because Spark looks files of a batch up by the entry that they came with.
 
 
@@ -121,7 +121,7 @@ def streams(frame: DataFrame, named: Mapping[str, DataFrame]) -> list[FrameSourc
 
 
 def position(frame: DataFrame, stream: FrameSource, choice: OffsetChoice) -> SourcePosition:
-    """Where a source goes on that the choice was checked for; raises `BadOffsetsError`, `BrokerError`."""
+    """Where a source resumes for which the choice was checked; raises `BadOffsetsError`, `BrokerError`."""
     if choice.word is Word.INITIAL:
         note = "is read from its beginning, or where its options say, as you asked"
         return SourcePosition(note, log=b"", only_new=fixed_position(stream.about))

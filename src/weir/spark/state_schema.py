@@ -20,7 +20,7 @@ from weir.spark.closure import GoneError, closure
 from weir.spark.logs import OperatorEntry, schema_files, store_folder
 
 _PIECE = 65535 // 4
-"""So many characters fit into one piece, whatever they are."""
+"""How many characters fit into one piece, whatever they are."""
 
 
 @dataclass(frozen=True)

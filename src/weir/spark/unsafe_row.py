@@ -46,10 +46,10 @@ class Type(ABC):
 
     @abstractmethod
     def put(self, into: bytearray, at: int, tail: bytearray, value: Any) -> None:
-        """Write a value into its bytes at `at`, and what does not fit behind the end."""
+        """Write a value into its bytes at `at`, and what does not fit after the end."""
 
     def put_null(self, into: bytearray, at: int, tail: bytearray) -> None:
-        """Null has zeros for its bytes, and nothing behind the end, in nearly every type."""
+        """Null has zeros for its bytes, and nothing after the end, in nearly every type."""
         into[at : at + self.width] = bytes(self.width)
 
 
@@ -121,7 +121,7 @@ class _Elsewhere(Type):
         tail += data + bytes(self.room(len(data)) - len(data))
 
     def room(self, size: int) -> int:
-        """The bytes that a value of this size takes behind the end."""
+        """The bytes that a value of this size takes after the end."""
         return size + -size % 8
 
     @abstractmethod
@@ -158,7 +158,7 @@ class _Decimal(_Elsewhere):
 
 
 class Struct(_Elsewhere):
-    """A struct; also the whole row of a key or a value."""
+    """A struct; also the complete row of a key or a value."""
 
     def __init__(self, fields: Sequence[Type]) -> None:
         self.fields = tuple(fields)
@@ -309,16 +309,16 @@ def _field(field: Mapping[str, Any]) -> Type:
     return _type(field["type"])
 
 
-def _type(told: Any) -> Type:
-    if isinstance(told, str):
-        return _atomic(told)
-    if told["type"] == "struct":
-        return struct_type(told)
-    if told["type"] == "array":
-        return _Array(_type(told["elementType"]))
-    if told["type"] == "map":
-        return _Map(_type(told["keyType"]), _type(told["valueType"]))
-    raise UnknownTypeError(str(told["type"]))
+def _type(named: Any) -> Type:
+    if isinstance(named, str):
+        return _atomic(named)
+    if named["type"] == "struct":
+        return struct_type(named)
+    if named["type"] == "array":
+        return _Array(_type(named["elementType"]))
+    if named["type"] == "map":
+        return _Map(_type(named["keyType"]), _type(named["valueType"]))
+    raise UnknownTypeError(str(named["type"]))
 
 
 def _atomic(name: str) -> Type:
@@ -355,11 +355,11 @@ def _hash_long(value: int, seed: int) -> int:
 
 
 def _hash_bytes(data: memoryview, seed: int) -> int:
-    """Not the usual Murmur3: the bytes behind the last whole word are each a word, with their sign."""
+    """Not the usual Murmur3: the bytes after the last full word are each a word, with their sign."""
     length = len(data)
-    whole = length & ~3
-    for (word,) in struct.iter_unpack("<I", data[:whole]):
+    words = length & ~3
+    for (word,) in struct.iter_unpack("<I", data[:words]):
         seed = _mix(seed, word)
-    for byte in data[whole:]:
+    for byte in data[words:]:
         seed = _mix(seed, byte | 0xFFFFFF00 if byte > 127 else byte)
     return _finish(seed, length)

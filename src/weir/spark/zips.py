@@ -23,7 +23,7 @@ def members(snapshot: Path | BinaryIO) -> list[str]:
 
 
 def sizes(snapshot: Path | BinaryIO) -> dict[str, int | None]:
-    """The same with the size of each, where it is told. Raises `ValueError` for what is damaged."""
+    """The same with the size of each, where it is recorded. Raises `ValueError` for what is damaged."""
     try:
         return _sizes(_metadata(snapshot))
     except (zipfile.BadZipFile, zlib.error, KeyError, TypeError, AttributeError, EOFError) as error:

@@ -252,7 +252,7 @@ def remove_empty(top: Path) -> None:
 
 
 def uncache(handle: int) -> None:
-    """Take what was written and forced to the disk out of the cache, where the system can.
+    """Remove what was written and forced to the disk from the cache, where the system can.
 
     For what nobody reads soon: in the cache it would displace what the queries read.
     """

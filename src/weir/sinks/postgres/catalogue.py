@@ -315,7 +315,7 @@ class _Fit:
 
 
 def _scale(name: str, mod: int) -> int | None:
-    """Digits behind the point, where a type modifier limits them."""
+    """Digits after the decimal point, where a type modifier limits them."""
     if mod < 0:
         return None
     if name == "numeric":

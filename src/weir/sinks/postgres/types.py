@@ -37,7 +37,7 @@ class PgType:
     category: str
     """`pg_type.typcategory`: N for numbers, S for texts, A for arrays, ..."""
     scale: int | None = None
-    """Digits behind the point that it keeps, where that is limited: of numeric, and of seconds."""
+    """Digits after the decimal point that it keeps, where that is limited: of numeric, and of seconds."""
     element: PgType | None = None
     length: int | None = None
     """Characters that a varchar takes, where that is limited; of an array, each of its elements."""
