@@ -155,17 +155,15 @@ class Committer:
         pause = _LOOK_FIRST
         while not self._closed:
             if self._files.committed(staged.batch):
-                self._check_decider(staged)
+                # A zombie may have decided with its own state: then its staging counts, not ours.
+                if not decided_by(staged, self._files.committed_state(staged.batch)):
+                    by = f"another run (it decided batch {staged.batch})"
+                    raise FencedError(who=f"run {staged.token}", by=by)
                 return True
             with self._changed:
                 self._changed.wait(pause)
             pause = min(pause * 1.5, _LOOK_LAST)
         return False
-
-    def _check_decider(self, staged: Staged) -> None:
-        """A zombie may have decided with its own state: then its staging counts, not ours."""
-        if not decided_by(staged, self._files.committed_state(staged.batch)):
-            raise FencedError(who=f"run {staged.token}", by=f"another run (it decided batch {staged.batch})")
 
     def _commit(self, staged: Staged) -> None:
         faults.point("batch.committed")

@@ -21,7 +21,7 @@ from weir import faults
 from weir.clock import Clock
 from weir.errors import FencedError, InternalError
 from weir.ids import NO_BATCH, Attempt, BatchId, Run, Token
-from weir.protocol.contents import Contents, Span, merged
+from weir.protocol.contents import Contents, merged
 from weir.sinks.files_ledger import FilesLedger
 from weir.sinks.staging import remove_files, sync_files
 from weir.spark.failure import cause_of
@@ -51,11 +51,6 @@ _SIZES = 3
 def partition_of(name: str) -> str:
     """The folder for the values of partition columns: `data/<staging>/<it>/part-*`; empty without any."""
     return "/".join(name.split("/")[2:-1])
-
-
-def may_merge(span: Span, upto: BatchId) -> bool:
-    """Whether no rewind to this batch, or to a later one, removes a part of a file with this span."""
-    return span.last <= upto
 
 
 def next_merge(sizes: Mapping[str, int], target: int) -> list[str]:
@@ -200,10 +195,11 @@ class Upkeep:
     def _next(self, now: Contents) -> list[str]:
         if self._target is None:
             return []
+        # A file is merged only when no rewind that a checkpoint asks for removes a part of its batches.
         may = [
             name
             for name in now.in_order()
-            if may_merge(now.files[name], self._upto) and name not in self._hopeless
+            if now.files[name].last <= self._upto and name not in self._hopeless
         ]
         known = self._sizes | self._merger.sizes([name for name in may if name not in self._sizes])
         self._sizes = {name: known[name] for name in may if name in known}

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from weir.errors import FilesNotReadableError
-from weir.protocol.contents import Span
 from weir.sinks.files_ledger import ABOUT, described, log_of
 from weir.storage import open_store
 from weir.storage.open import is_local, local_path, spark_url
@@ -48,12 +47,13 @@ def read_files(path: str) -> CommittedFiles:
         )
     now = log_of(store).catch_up()
     names = now.in_order()
+    spans = [now.files[name] for name in names]
     return CommittedFiles(
         store.url,
         tuple(f"{store.url}/{name}" for name in names),
         described(store, about),
         now.checkpoint,
-        tuple(_batch_of(now.files[name]) for name in names),
+        tuple(span.first if span.first == span.last else None for span in spans),
     )
 
 
@@ -218,10 +218,6 @@ class CommittedFiles:
         from pyspark.sql.types import StructType  # noqa: PLC0415
 
         return to_arrow_schema(StructType.fromJson(self.about["schema"]), timezone="UTC")
-
-
-def _batch_of(span: Span) -> int | None:
-    return span.first if span.first == span.last else None
 
 
 def _newest(rows: pa.Table, keys: Sequence[str]) -> pa.Table:

@@ -71,7 +71,7 @@ class BatchLedger:
     """Attempt and run of this call, which only grow: of two callers the greater one is right."""
     _batch: BatchId = field(repr=False)
     _store: Store = field(repr=False)
-    _check: Callable[[], None] = field(repr=False)
+    _check: Callable[[], object] = field(repr=False)
 
     def done(self, part: str) -> bool:
         """Whether this part of the batch was marked, by this call or by an earlier one of the same batch."""
@@ -200,8 +200,13 @@ class FunctionSink:
 
         if batch == self._skipped:
             return
+        ledger = []
+        if self._with_ledger:
+            id = self._files.query_id() if self._files is not None else ""
+            key = f"{self._ledger.owner}/{id}/{batch}"
+            ledger = [BatchLedger(key, token, batch, self._store, self._held.read)]
         try:
-            self._fn(frame, batch, *([self._batch_ledger(batch, token)] if self._with_ledger else []))
+            self._fn(frame, batch, *ledger)
         except (WeirError, PySparkException, Py4JError, OSError):
             raise  # distinguished by their types
         except Exception as error:
@@ -210,27 +215,27 @@ class FunctionSink:
             if failed_connection("".join(traceback.format_exception(error))):
                 raise JobConnectionError(error=name, message=f"{name}: {error}") from error
             raise UserCodeError(error=name, query=query, batch=batch, message=str(error), job=job) from error
-        self._check_whole(batch)
+        self._check_complete(batch)
 
     def skip(self, batch: BatchId) -> None:
         """The function is not called with this batch."""
         self._skipped = batch
 
     def record(self, staged: Staged) -> None:
-        self._catch_up()
+        self._held.read()
         self._staging.record(staged, [])
 
     def staged(self) -> Sequence[Staged]:
         return self._staging.recorded()
 
     def commit(self, staged: Staged) -> Outcome:
-        self._catch_up()
+        self._held.read()
         outcome = Outcome.ALREADY_DONE
         if self._ledger.last < staged.batch:
             if not self._staging.is_recorded(staged):
                 raise LostStagingError(batch=staged.batch, query=self._ledger.owner, path=self._location)
             try:
-                self._append(lambda now: replace(now, last=max(now.last, staged.batch)))
+                self._held.append(lambda now: _encode(replace(now, last=max(now.last, staged.batch))))
             except OutcomeUnknownError:
                 return Outcome.UNKNOWN
             outcome = Outcome.DONE_NOW
@@ -248,23 +253,18 @@ class FunctionSink:
 
     def rewind(self, to: BatchId) -> Outcome:
         """Enter that the batches above `to` come again; what the function did stays done."""
-        self._catch_up()
+        self._held.read()
         forget_marks(self._store, self._fence.token)
         if self._ledger.last <= to:
             return Outcome.ALREADY_DONE
         self._fence.rewinds(to)
         try:
-            self._append(lambda now: replace(now, last=min(now.last, to), rewound=True))
+            self._held.append(lambda now: _encode(replace(now, last=min(now.last, to), rewound=True)))
         except OutcomeUnknownError:
             return Outcome.UNKNOWN
         return Outcome.DONE_NOW
 
-    def _batch_ledger(self, batch: BatchId, token: Token) -> BatchLedger:
-        id = self._files.query_id() if self._files is not None else ""
-        key = f"{self._ledger.owner}/{id}/{batch}"
-        return BatchLedger(key, token, batch, self._store, self._catch_up)
-
-    def _check_whole(self, batch: BatchId) -> None:
+    def _check_complete(self, batch: BatchId) -> None:
         """Refuse a batch whose state is not written: with some backends Spark would commit it."""
         left_out = self._files.state_left_out(batch) if self._files is not None else []
         if left_out:
@@ -279,12 +279,6 @@ class FunctionSink:
     @property
     def _ledger(self) -> Ledger:
         return self._held.state
-
-    def _catch_up(self) -> None:
-        self._held.read()
-
-    def _append(self, make: Callable[[Ledger], Ledger]) -> None:
-        self._held.append(lambda now: _encode(make(now)))
 
     def _expire(self) -> None:
         with self._held.lock:

@@ -189,7 +189,9 @@ class Together:
                 return  # by the next run of one of them
             for name in names:
                 members[name].refused = next((one.batch for one in due.get(name, [])), None)
-            for name in _at_fault(error, names):
+            # of those that commit together a refused row is of one; any other failure is of all
+            query = error.fields.get("query") if isinstance(error, RefusedRowError) else None
+            for name in [name for name in names if name == query] or names:
                 self._failed(name, error)
 
     def _step(
@@ -219,9 +221,3 @@ class Together:
         with self._changed:
             if self._changed.wait_for(lambda: self._stopped, seconds):
                 raise ExternalError(what=f"{_NO_ANSWER} before the query ended")
-
-
-def _at_fault(error: Exception, names: Sequence[QueryName]) -> Sequence[QueryName]:
-    """Whose failure it is: of those that commit together a refused row is of one."""
-    query = error.fields.get("query") if isinstance(error, RefusedRowError) else None
-    return [name for name in names if name == query] or names

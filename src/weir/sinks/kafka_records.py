@@ -12,7 +12,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from weir.errors import BrokerError
-from weir.sinks.kafka_broker import PRODUCER, Headers, KafkaRecord, Sending
+from weir.sinks.kafka_broker import PRODUCER, KafkaRecord, Sending
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,9 +90,11 @@ def of_batch(batch: pa.RecordBatch) -> Iterator[KafkaRecord]:
     """The records of chosen rows."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     keys, values = columns["key"].to_pylist(), columns["value"].to_pylist()
-    if "headers" in columns:
-        return map(KafkaRecord, keys, values, map(_headers, columns["headers"].to_pylist()))
-    return map(KafkaRecord, keys, values, repeat(None))
+    if "headers" not in columns:
+        return map(KafkaRecord, keys, values, repeat(None))
+    rows = columns["headers"].to_pylist()
+    headers = ([(pair["key"], pair["value"]) for pair in row] if row else None for row in rows)
+    return map(KafkaRecord, keys, values, headers)
 
 
 def count(urls: Iterable[str]) -> int:
@@ -104,10 +106,6 @@ def count(urls: Iterable[str]) -> int:
         with open_file(url) as file:
             rows += file.metadata.num_rows
     return rows
-
-
-def _headers(row: list[dict[str, Any]] | None) -> Headers | None:
-    return [(pair["key"], pair["value"]) for pair in row] if row else None
 
 
 def _column(chosen: str | Column) -> Column:

@@ -184,7 +184,7 @@ class _Reader:
     def sources(self) -> Iterator[str]:
         """The logs of sources; raises `GoneError` for an entry that a file source needs and has not."""
         ends = dict(self._offsets.ends())
-        folders = sorted(self._list("sources"))
+        folders = sorted(self._tree.names("sources"))
         shared = {name for name in ends if name.isdigit()} != {name for name in folders if name.isdigit()}
         for source, end in ends.items():
             last = log_offset(end)
@@ -203,7 +203,7 @@ class _Reader:
                 lines = [end for name, end in ends.items() if int(name) >= int(source)]
                 last = max((one for one in map(log_offset, lines) if one is not None), default=last)
             known = self._is_file_log(source, lines)
-            there = self._list(f"sources/{source}")
+            there = self._tree.names(f"sources/{source}")
             names = _source_log(there, last) if known else sorted(there)
             if known and last is not None:
                 _check_dense(source, names, last if certain else None)
@@ -223,7 +223,7 @@ class _Reader:
             return bool(of_files)
         if not any(of_files) and NO_OFFSET not in ends:
             return False
-        names = file_entries(self._list(f"sources/{source}")).values()
+        names = file_entries(self._tree.names(f"sources/{source}")).values()
         return any(self._names_read_files(f"sources/{source}/{name}") for name in names)
 
     def _names_read_files(self, path: str) -> bool:
@@ -257,7 +257,7 @@ class _Reader:
         return range(int(self._conf.get(PARTITIONS, recorded)) if there else 1)
 
     def _metadata(self, folder: str) -> str:
-        if self._exists(f"{folder}/_metadata/metadata"):
+        if self._tree.exists(f"{folder}/_metadata/metadata"):
             return f"{folder}/_metadata/metadata"
         usable = [b for b in map(int, self._numbers(f"{folder}/_metadata/v2")) if b <= self._batch]
         if not usable:
@@ -266,24 +266,24 @@ class _Reader:
 
     def _store(self, operator: str, partition: int, number: int, name: str) -> Iterator[str]:
         folder = store_folder(operator, partition, name)
-        names = set(self._list(folder))
+        names = set(self._tree.names(folder))
         ids = self._ids.get(operator)
         for file in self._versions(folder, names, ids[partition][number] if ids else None):
             yield f"{folder}/{file}"
             if f"{file}.crc" in names:
                 yield f"{folder}/{file}.crc"
-        if self._exists(f"{folder}/_metadata/schema"):
+        if self._tree.exists(f"{folder}/_metadata/schema"):
             yield f"{folder}/_metadata/schema"
 
     def _versions(self, folder: str, names: set[str], uid: str | None) -> Iterator[str]:
         """The files with which version batch + 1 of one store can be loaded."""
         version = self._batch + 1
         if self._conf[PROVIDER] == HASHMAP:
-            start = _newest(names, r"(\d+)\.snapshot", version)
+            start = newest_snapshot(names, "snapshot", version)
             yield from [f"{start}.snapshot"] if start else []
             yield from (f"{v}.delta" for v in range(start + 1, version + 1))
         elif uid is None:
-            start = _newest(names, r"(\d+)\.zip", version)
+            start = newest_snapshot(names, "zip", version)
             yield from self._zip(folder, f"{start}.zip") if start else []
             yield from (f"{v}.changelog" for v in range(start + 1, version + 1))
         elif f"{version}_{uid}.zip" in names:
@@ -322,18 +322,13 @@ class _Reader:
         except FileNotFoundError as error:
             raise GoneError(path) from error
 
-    def _exists(self, path: str) -> bool:
-        return self._tree.exists(path)
-
-    def _list(self, folder: str) -> list[str]:
-        return self._tree.names(folder)
-
     def _numbers(self, folder: str) -> list[str]:
-        return [name for name in self._list(folder) if name.isdigit()]
+        return [name for name in self._tree.names(folder) if name.isdigit()]
 
 
-def _newest(names: set[str], pattern: str, limit: int) -> int:
-    found = (re.fullmatch(pattern, name) for name in names)
+def newest_snapshot(names: Iterable[str], ending: str, limit: int) -> int:
+    """The newest version up to a limit of which there is a snapshot, `<version>.<ending>`; 0 without one."""
+    found = (re.fullmatch(rf"(\d+)\.{ending}", name) for name in names)
     return max((int(match[1]) for match in found if match and int(match[1]) <= limit), default=0)
 
 

@@ -95,12 +95,11 @@ class FileSinkLog:
         successor's, and stays.
         """
         self.check_rewind(to, new=True)
-        later = {path: _identity(path) for batch, path in self._entries().items() if batch > to}
+        later = {batch: (path, _identity(path)) for batch, path in self._entries().items() if batch > to}
         check()
         if self._missing(to):
             self._begin(to)
-        for path, seen in sorted(later.items(), key=lambda one: _batch(one[0]), reverse=True):
-            # The newest first: what is left is a log.
+        for _, (path, seen) in sorted(later.items(), reverse=True):  # the newest first: what is left is a log
             check()
             if _identity(path) == seen:
                 _forget_sum(path)
@@ -195,10 +194,6 @@ class FileSinkLog:
 
     def _refused(self, reason: str, todo: str) -> SinkMismatchError:
         return SinkMismatchError(query=self._query, path=str(self.folder), reason=reason, todo=todo)
-
-
-def _batch(entry: Path) -> int:
-    return int(entry.name.removesuffix(_COMPACT))
 
 
 def _identity(entry: Path) -> tuple[int, int] | None:

@@ -198,7 +198,9 @@ def planned(
     with tempfile.TemporaryDirectory(prefix="weir-plan-") as name:
         folder = Path(name)
         answer = operators.ask(frame, output_mode, folder, pinned)
-        files = _descriptions(folder)
+        # without Hadoop's checksums, which are not needed and would name another place
+        written = [path for path in (folder / "state").rglob("*") if path.is_file() and path.suffix != ".crc"]
+        files = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(written)}
     facts = {one.id: one for one in described(dict.fromkeys(files, 0), files.__getitem__)}
     shape = Shape(
         operators=tuple(_operator(facts[id], found, files) for id, found in answer.operators.items()),
@@ -208,12 +210,6 @@ def planned(
         older=dict(answer.older),
     )
     return PlannedQuery(shape, files)
-
-
-def _descriptions(folder: Path) -> dict[str, bytes]:
-    """All that Spark wrote but Hadoop's checksums, which are not needed and would name another place."""
-    files = [path for path in (folder / "state").rglob("*") if path.is_file() and path.suffix != ".crc"]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(files)}
 
 
 def _operator(facts: Operator, found: Fingerprint, files: Mapping[str, bytes]) -> PlannedOperator:

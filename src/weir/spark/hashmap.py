@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -23,6 +22,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from weir.spark import lz4
+from weir.spark.closure import newest_snapshot
 from weir.spark.logs import store_folder
 from weir.spark.unsafe_row import place_of
 from weir.storage import files
@@ -37,7 +37,7 @@ class DamagedFileError(Exception):
 
 def load(folder: Path, version: int, codec: str) -> dict[bytes, bytes]:
     """All keys and values of one store at one version; raises `FileNotFoundError` for a missing file."""
-    start = _newest_snapshot(folder, version)
+    start = newest_snapshot(os.listdir(folder), "snapshot", version)
     rows: dict[bytes, bytes] = {}
     if start:
         _apply(rows, read(folder / f"{start}.snapshot", codec))
@@ -74,7 +74,8 @@ def write_snapshot(path: Path, rows: Iterable[tuple[bytes, bytes]], codec: str) 
     """Write a snapshot, durably; its folder must be there. Says how many keys it has."""
     count = 0
     with open(path, "xb") as file:
-        with _compressing(file, codec) as stream:
+        packed = lz4.writing(file) if codec == "lz4" else pa.CompressedOutputStream(_Kept(file), codec)
+        with packed as stream:
             for key, value in rows:
                 stream.write(_LENGTH.pack(len(key)) + key + _LENGTH.pack(len(value)) + value)
                 count += 1
@@ -82,11 +83,6 @@ def write_snapshot(path: Path, rows: Iterable[tuple[bytes, bytes]], codec: str) 
         file.flush()
         os.fsync(file.fileno())
     return count
-
-
-def _newest_snapshot(folder: Path, limit: int) -> int:
-    found = (re.fullmatch(r"(\d+)\.snapshot", name) for name in os.listdir(folder))
-    return max((int(one[1]) for one in found if one and int(one[1]) <= limit), default=0)
 
 
 def _apply(rows: dict[bytes, bytes], changes: Iterable[tuple[bytes, bytes | None]]) -> None:
@@ -121,12 +117,6 @@ def _decompressed(path: Path, codec: str) -> bytes:
         raise
     except OSError as error:
         raise DamagedFileError(f"{path} can't be decompressed: {error}") from error
-
-
-def _compressing(file: io.BufferedWriter, codec: str) -> io.BufferedWriter | pa.NativeFile:
-    if codec == "lz4":
-        return lz4.writing(file)
-    return pa.CompressedOutputStream(_Kept(file), codec)
 
 
 class _Kept(io.RawIOBase):

@@ -159,17 +159,11 @@ class OffsetEntry:
 
 
 @dataclass(frozen=True)
-class CommitEntry:
-    """A `commits/<n>`, the decision record of batch n."""
+class _JsonEntry:
+    """A version, and JSON on the line after it."""
 
     version: str
     content: Mapping[str, Any]
-
-    @classmethod
-    def parse(cls, entry: str | bytes) -> CommitEntry:
-        """Without a second line, as old versions of Spark wrote it, the content is empty."""
-        version, newline, text = _text(entry).partition("\n")
-        return cls(version, json.loads(text) if newline else {})
 
     @property
     def text(self) -> str:
@@ -178,6 +172,16 @@ class CommitEntry:
     @property
     def data(self) -> bytes:
         return self.text.encode()
+
+
+class CommitEntry(_JsonEntry):
+    """A `commits/<n>`, the decision record of batch n."""
+
+    @classmethod
+    def parse(cls, entry: str | bytes) -> CommitEntry:
+        """Without a second line, as old versions of Spark wrote it, the content is empty."""
+        version, newline, text = _text(entry).partition("\n")
+        return cls(version, json.loads(text) if newline else {})
 
     @property
     def state_ids(self) -> StateIds:
@@ -204,24 +208,12 @@ class CommitEntry:
         return replace(self, content={**self.content, "nextBatchWatermarkMs": watermark_ms})
 
 
-@dataclass(frozen=True)
-class OperatorEntry:
+class OperatorEntry(_JsonEntry):
     """A `state/<op>/_metadata/...`: which stores an operator has."""
-
-    version: str
-    content: Mapping[str, Any]
 
     @classmethod
     def parse(cls, entry: str | bytes) -> OperatorEntry:
         return cls(*versioned(entry))
-
-    @property
-    def text(self) -> str:
-        return f"{self.version}\n{_json(self.content)}"
-
-    @property
-    def data(self) -> bytes:
-        return self.text.encode()
 
     @property
     def kind(self) -> str:

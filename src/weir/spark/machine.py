@@ -42,10 +42,6 @@ class Cause:
     places: tuple[str, ...] = ()
     """The classes that it went through first, innermost first; for those of `WHERE`."""
 
-    @property
-    def starting_python(self) -> bool:
-        return any(place.startswith(STARTS_PYTHON) for place in self.places)
-
 
 def machine_failure(error: BaseException, causes: Sequence[Cause]) -> MachineError | None:
     """The failure of the machine that an exception with these causes means; None when it is none."""
@@ -69,7 +65,7 @@ def _of_java(cause: Cause) -> MachineError | None:
         return LateAnswerError(reason=cause.text)
     if cause.text.startswith(_INITIALIZATION):
         return LateProcessError(seconds=300)
-    if not cause.starting_python:
+    if not any(place.startswith(STARTS_PYTHON) for place in cause.places):
         return None
     if cause.name == "java.net.SocketTimeoutException":
         waited = _MILLISECONDS.search(cause.text)

@@ -119,7 +119,9 @@ def lighten_hadoop(spark: SparkSession, *, yarn: bool) -> bool:
 def builder_settings(config: Config) -> dict[str, str]:
     """Everything that is known before the session is there."""
     local = local_files.settings(_master(config))
-    return {**_BASE, **_loopback(config), **local, **state_settings(config, None), **config.spark}
+    if _is_local(config):
+        local |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return {**_BASE, **local, **state_settings(config, None), **config.spark}
 
 
 def scratch_environment(config: Config) -> dict[str, str]:
@@ -228,12 +230,6 @@ def _defaults(config: Config, cores: int) -> dict[str, str]:
     return state_defaults(
         settings.state_backend_type.value, cores=cores, changelog=settings.state_changelog_enabled
     )
-
-
-def _loopback(config: Config) -> dict[str, str]:
-    if not _is_local(config):
-        return {}
-    return {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
 def _is_local(config: Config) -> bool:

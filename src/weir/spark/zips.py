@@ -63,19 +63,16 @@ def lineage(file: BinaryIO) -> dict[int, str]:
 
     Raises `ValueError` for what is damaged.
     """
+    stream = _Decoded(file)
     try:
-        return _lineage(_Decoded(file))
+        version = stream.utf()
+        if version not in ("v3", "v4"):
+            raise ValueError(f"it is a changelog of version {version}, which has no lineage")
+        return {int(one["version"]): str(one["checkpointUniqueId"]) for one in json.loads(stream.utf())}
     except lz4.LZ4Error as error:
         raise ValueError(f"the changelog {error}") from error
     except (struct.error, IndexError, KeyError, TypeError) as error:
         raise ValueError(f"the header of the changelog can't be read: {error}") from error
-
-
-def _lineage(stream: _Decoded) -> dict[int, str]:
-    version = stream.utf()
-    if version not in ("v3", "v4"):
-        raise ValueError(f"it is a changelog of version {version}, which has no lineage")
-    return {int(item["version"]): str(item["checkpointUniqueId"]) for item in json.loads(stream.utf())}
 
 
 class _Decoded:

@@ -266,7 +266,9 @@ def _written(column: pa.Array, form: CopyForm, limit: int | None) -> pa.Array:
     if form is CopyForm.HEX:
         return pa.array((None if v is None else f"\\x{v.hex()}" for v in column.to_pylist()), pa.string())
     if form in (CopyForm.ARRAY, CopyForm.BYTES_ARRAY):
-        return pa.array((None if v is None else array_literal(v) for v in column.to_pylist()), pa.string())
+        arrays = column.to_pylist()
+        written = (None if v is None else "{" + ",".join(map(_element, v)) + "}" for v in arrays)
+        return pa.array(written, pa.string())
     return column
 
 
@@ -287,12 +289,8 @@ def _refusable(column: pa.Array, form: CopyForm, limit: int) -> pa.Array:
     return compute.if_else(long, compute.binary_join_element_wise(column, ".", ""), column)
 
 
-def array_literal(values: Iterable[Any]) -> str:
-    """An array as PostgreSQL writes it: {"a",NULL}."""
-    return "{" + ",".join(_element(value) for value in values) + "}"
-
-
 def _element(value: Any) -> str:
+    """An element of an array as PostgreSQL writes it: {"a",NULL}."""
     if value is None:
         return "NULL"
     if isinstance(value, bytes):
