@@ -92,16 +92,31 @@ def learn(job: JobName, pipeline: Pipeline, spark: SparkSession, live: Live) -> 
 def _check_replay(job: JobName, spec: QuerySpec, streams: Sequence[plan.FrameStream]) -> None:
     """Refuse what an exactly-once query, or one with state, can't be made of."""
     lossy = any(stream.replay is plan.Replayable.NO for stream in streams) and not spec.at_most_once
-    if lossy and isinstance(spec.sink, StagingSink):
-        raise _not_replayable(job, f"query {spec.name!r} is exactly once")
     mode = spec.output_mode if spec.writer is None else output_mode_of(spec.writer)
-    has_state = (lossy or spec.at_most_once) and planned(spec.plan, mode).shape.operators
-    if has_state and lossy:
-        raise _not_replayable(job, f"query {spec.name!r} has state")
+    exact = lossy and isinstance(spec.sink, StagingSink)
+    stateful = not exact and (lossy or spec.at_most_once) and planned(spec.plan, mode).shape.operators
+    if exact or (stateful and lossy):
+        what = "is exactly once" if exact else "has state"
+        raise PipelineError(
+            job=job,
+            reason=f"query {spec.name!r} {what} and reads Spark's socket, which can't be replayed: "
+            "lines that a batch had read when the driver died would be lost",
+            todo="use weir.sources.socket(host, port), which journals what it receives",
+        )
     if any(stream.cleans for stream in streams):
-        raise _cleans(job, spec.name)
-    if has_state:
-        raise _stateful(job, spec.name)
+        raise PipelineError(
+            job=job,
+            reason=f"query {spec.name!r} reads files with Spark's option cleanSource, which removes them "
+            "after they are read: they are missing when the job is rewound to an older checkpoint",
+            todo="leave cleanSource out, and delete files when no checkpoint needs them any more",
+        )
+    if stateful:
+        raise PipelineError(
+            job=job,
+            reason=f"query {spec.name!r} is at most once and has state: a skipped batch would be missing "
+            "from the state for good, and later results would be wrong, not only incomplete",
+            todo="leave at_most_once out, or keep the state in another query",
+        )
 
 
 def _check_ends(
@@ -176,33 +191,6 @@ def _inputs(streams: Sequence[plan.FrameStream], env: Env, live: Live) -> tuple[
 def _not_the_same(job: JobName, reason: str) -> PipelineError:
     return PipelineError(
         job=job, reason=reason, todo="let the pipeline function build the same graph every time"
-    )
-
-
-def _not_replayable(job: JobName, query: str) -> PipelineError:
-    return PipelineError(
-        job=job,
-        reason=f"{query} and reads Spark's socket, which can't be replayed: "
-        "lines that a batch had read when the driver died would be lost",
-        todo="use weir.sources.socket(host, port), which journals what it receives",
-    )
-
-
-def _cleans(job: JobName, query: QueryName) -> PipelineError:
-    return PipelineError(
-        job=job,
-        reason=f"query {query!r} reads files with Spark's option cleanSource, which removes them after they"
-        " are read: they are missing when the job is rewound to an older checkpoint",
-        todo="leave cleanSource out, and delete files when no checkpoint needs them any more",
-    )
-
-
-def _stateful(job: JobName, query: QueryName) -> PipelineError:
-    return PipelineError(
-        job=job,
-        reason=f"query {query!r} is at most once and has state: a skipped batch would be missing from the "
-        "state for good, and later results would be wrong, not only incomplete",
-        todo="leave at_most_once out, or keep the state in another query",
     )
 
 
