@@ -220,9 +220,9 @@ class Upkeep:
             remove_files(self._store, list(self._store.list(folder)))
             return
         faults.point("files.merged")
-        made = [key for key in self._store.list(folder) if "/part-" in key]
+        written = [key for key in self._store.list(folder) if "/part-" in key]
         at = self._clock.now().timestamp()
-        self._ledger.append(merged(token, made, names, at, self._swept))
+        self._ledger.append(merged(token, written, names, at, self._swept))
         faults.point("files.replaced")
 
     def _sweep(self, now: Contents) -> None:
@@ -260,11 +260,11 @@ class SparkMerger:
             return {}
         context = self.spark.sparkContext
         conf = context._jsc.hadoopConfiguration()
-        found = {}
+        lengths = {}
         for name in names:
             path = context._jvm.org.apache.hadoop.fs.Path(self._at(name))  # type: ignore[union-attr]
-            found[name] = int(path.getFileSystem(conf).getFileStatus(path).getLen())
-        return found
+            lengths[name] = int(path.getFileSystem(conf).getFileStatus(path).getLen())
+        return lengths
 
     def merge(self, names: Sequence[str], folder: str) -> None:
         assert self.spark is not None, "files have a size once there is a session"
@@ -274,9 +274,9 @@ class SparkMerger:
         before.write.format(self._format).options(**self._options).mode("errorifexists").save(
             self._at(folder)
         )
-        there = self._rows([folder]).count()
-        if there != rows:
-            raise InternalError(what=f"{rows} rows were to be merged and {there} were written")
+        written = self._rows([folder]).count()
+        if written != rows:
+            raise InternalError(what=f"{rows} rows were to be merged and {written} were written")
 
     def _rows(self, names: Iterable[str]) -> DataFrame:
         assert self.spark is not None

@@ -113,13 +113,13 @@ class SinkFence:
     def check_fence(self, fence: Token) -> None:
         """`check`, where what was read of the ledger may not be its end: only for who else is there."""
         known = self._stands or self._knows(fence)
-        found = standing(fence, self.token, known=known)
-        if found is Standing.FOREIGN and not self._stands:
+        verdict = standing(fence, self.token, known=known)
+        if verdict is Standing.FOREIGN and not self._stands:
             query = self._owner.partition("/")[2] or self._owner
             raise SinkTakenError(
                 query=query, path=self._describe(), attempt=fence.attempt, own=self.token.attempt
             )
-        if found in (Standing.NEWER, Standing.FOREIGN):
+        if verdict in (Standing.NEWER, Standing.FOREIGN):
             raise FencedError(who=f"attempt {self.token}", by=f"attempt {fence}", attempt=fence.attempt)
 
     def is_free(self, ledger: Ledger) -> bool:

@@ -246,10 +246,10 @@ class FilesSink:
 
 
 def _bytes(path: str, size: str) -> int:
-    found = re.fullmatch(r"\s*([0-9]{1,9})\s*(kb|mb|gb)\s*", size.lower(), re.ASCII)
-    if not found or not int(found[1]):
+    match = re.fullmatch(r"\s*([0-9]{1,9})\s*(kb|mb|gb)\s*", size.lower(), re.ASCII)
+    if not match or not int(match[1]):
         raise _refused(path, f"compact={size!r} is not a size", 'write a whole number with a unit: "128 mb"')
-    return int(found[1]) * _UNITS[found[2]]
+    return int(match[1]) * _UNITS[match[2]]
 
 
 def _refused(path: str, reason: str, todo: str) -> SinkMismatchError:

@@ -172,14 +172,14 @@ class CommittedFiles:
         import pyarrow.dataset as ds  # noqa: PLC0415
 
         by = [schema.field(name) for name in self.about["partition_by"]]
-        found = ds.dataset(
+        dataset = ds.dataset(
             [local_path(file) if is_local(file) else file for file in files],
             schema=schema,
             format=_arrow_format(self.about["format"]),
             partitioning=ds.partitioning(pa.schema(by), flavor="hive") if by else None,
             partition_base_dir=local_path(self.path),
         )
-        return found.to_table()
+        return dataset.to_table()
 
     @property
     def _batch_name(self) -> str:
@@ -192,10 +192,10 @@ class CommittedFiles:
         return rows.append_column(self._batch_name, values)
 
     def _by_batch(self) -> dict[int | None, list[str]]:
-        found: dict[int | None, list[str]] = {}
+        files: dict[int | None, list[str]] = {}
         for file, batch in zip(self.files, self.batches, strict=True):
-            found.setdefault(batch, []).append(file)
-        return found
+            files.setdefault(batch, []).append(file)
+        return files
 
     def _check_batches(self) -> None:
         if None in self.batches:

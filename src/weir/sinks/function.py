@@ -190,9 +190,9 @@ class FunctionSink:
             return _encode(replace(now, owner=owner, lineage=lineage, fence=token))
 
         check = partial(self._check_owner, owner, lineage)
-        found = self._held.open(owner, token, knows, check, announced)
+        ledger = self._held.open(owner, token, knows, check, announced)
         self._expire()
-        return found
+        return ledger
 
     def stage(self, frame: DataFrame, batch: BatchId, token: Token) -> None:
         from py4j.protocol import Py4JError  # noqa: PLC0415

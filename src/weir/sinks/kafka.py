@@ -188,11 +188,11 @@ class KafkaSink:
         self._fence.begin(owner, token, knows)
         self._sent = None
         self._broker.prepare()
-        found = self._look()
-        self._fence.check_fence(found.ledger.fence)
-        self._check_owner(found.ledger, owner, lineage)
-        self._check_not_emptied(found, owner)
-        return found.ledger
+        sent = self._look()
+        self._fence.check_fence(sent.ledger.fence)
+        self._check_owner(sent.ledger, owner, lineage)
+        self._check_not_emptied(sent, owner)
+        return sent.ledger
 
     def open(self, owner: str, lineage: str, token: Token, knows: Knows = anyone) -> Ledger:
         self._fence.begin(owner, token, knows)
@@ -284,11 +284,11 @@ class KafkaSink:
             self._fence.check_fence(before.fence)
             self._check_owner(before, owner, lineage)
             self._broker.fence()
-            found = self._look()
-            self._fence.check(found.ledger)
-            self._check_owner(found.ledger, owner, lineage)
-            self._check_not_emptied(found, owner)
-            self._sent = found
+            after = self._look()
+            self._fence.check(after.ledger)
+            self._check_owner(after.ledger, owner, lineage)
+            self._check_not_emptied(after, owner)
+            self._sent = after
         return self._sent
 
     def _look(self) -> Sent:
@@ -326,12 +326,12 @@ class KafkaSink:
 
     def _files(self, staged: Staged, sent: Sent) -> tuple[list[str], int]:
         """The files of a recorded staging, and how many records they have."""
-        query, place = sent.ledger.owner, self._store.url
-        urls = sorted(f"{place}/{name}" for name in self._staging.files_of(staged, query, place))
+        query, folder = sent.ledger.owner, self._store.url
+        urls = sorted(f"{folder}/{name}" for name in self._staging.files_of(staged, query, folder))
         try:
             return urls, kafka_records.count(urls)
         except FileNotFoundError as error:
-            raise LostStagingError(batch=staged.batch, query=query, path=place) from error
+            raise LostStagingError(batch=staged.batch, query=query, path=folder) from error
 
     def _announce_staging(self, token: Token) -> None:
         """Let those know who only stage; they need not ask Kafka, which may be down, in every batch."""

@@ -193,8 +193,8 @@ class KafkaBroker:
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415
 
         admin = self._made(AdminClient, self._client())
-        there = self._topics(admin)
-        if self._topic not in there:
+        topics = self._topics(admin)
+        if self._topic not in topics:
             if self._partitions is None:
                 raise TopicError(
                     topic=self._topic,
@@ -202,7 +202,7 @@ class KafkaBroker:
                     todo="create it, or let weir create it with a number of partitions: partitions=3",
                 )
             self._create(admin, self._topic, self._partitions, {})
-        if self._ledger not in there:
+        if self._ledger not in topics:
             self._create(
                 admin, self._ledger, 1, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}
             )
@@ -249,9 +249,9 @@ class KafkaBroker:
             while True:
                 partition.offset = max(low, high - back)
                 consumer.assign([partition])
-                found = self._read(consumer, end)
-                if found or partition.offset == low:
-                    return found
+                read = self._read(consumer, end)
+                if read or partition.offset == low:
+                    return read
                 back *= 10
         except KafkaException as error:
             raise self._failed("read the ledger", error) from error
@@ -331,8 +331,8 @@ class KafkaBroker:
         from confluent_kafka import KafkaException  # noqa: PLC0415
 
         try:
-            found: Mapping[str, Any] = admin.list_topics(timeout=self._patience).topics
-            return found
+            topics: Mapping[str, Any] = admin.list_topics(timeout=self._patience).topics
+            return topics
         except KafkaException as error:
             admin.poll(0)  # it has more to say of its connections
             raise self._failed("list its topics", error) from error
@@ -349,8 +349,8 @@ class KafkaBroker:
                 raise self._failed(f"create topic {name}", error) from error
         until = time.monotonic() + self._patience
         while time.monotonic() < until:
-            found = self._topics(admin)
-            if name in found and found[name].partitions:
+            topics = self._topics(admin)
+            if name in topics and topics[name].partitions:
                 return
             time.sleep(0.05)
         raise BrokerError(bootstrap=self._bootstrap, verb=f"create topic {name}", reason="it does not appear")
@@ -377,7 +377,7 @@ class KafkaBroker:
         """From where the consumer is assigned up to the end, which is there at least."""
         from confluent_kafka import KafkaError, KafkaException  # noqa: PLC0415
 
-        found: list[KafkaEntry] = []
+        entries: list[KafkaEntry] = []
         until = time.monotonic() + self._patience
         while time.monotonic() < until:
             message = consumer.poll(0.5)
@@ -385,9 +385,9 @@ class KafkaBroker:
                 continue
             error = message.error()
             if error is None:
-                found.append(KafkaEntry(message.key() or b"", message.value() or b""))
+                entries.append(KafkaEntry(message.key() or b"", message.value() or b""))
             elif error.code() == KafkaError._PARTITION_EOF and (message.offset() or 0) >= end:
-                return found
+                return entries
             elif error.code() != KafkaError._PARTITION_EOF and not error.retriable():
                 raise KafkaException(error)
         raise BrokerError(bootstrap=self._bootstrap, verb="read the ledger", reason=self._said or "no answer")

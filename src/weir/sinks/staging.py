@@ -89,11 +89,11 @@ class StagedFiles:
         older state, or deleted it. A record of what is left would deliver the batch without its rows.
         """
         folder = self.folder_of(staged.batch, staged.token)
-        there = self._parts(folder)
-        if gone := self._complete.pop(folder, frozenset()).difference(there):
+        files = self._parts(folder)
+        if gone := self._complete.pop(folder, frozenset()).difference(files):
             why = f"{len(gone)} of the files that batch {staged.batch} has just written are gone"
             raise StorageError(verb="record", path=min(gone), reason=why, root=self._store.url)
-        return there
+        return files
 
     def _parts(self, folder: str) -> list[str]:
         return [key for key in self._store.list(folder) if "/part-" in key]
@@ -112,12 +112,12 @@ class StagedFiles:
 
         A damaged record is among them, without state ids: only `files_of` needs to read it.
         """
-        found = []
+        stagings = []
         for key in records_in(self._store, self._records):
             record = read_record(self._store.get(key) or b"")
             ids = record.state_ids if record is not None else ()
-            found.append(Staged(*parse_name(key.rsplit("/", 1)[1].removesuffix(".json")), ids))
-        return found
+            stagings.append(Staged(*parse_name(key.rsplit("/", 1)[1].removesuffix(".json")), ids))
+        return stagings
 
     def is_recorded(self, staged: Staged) -> bool:
         """Whether the staging is there, whatever its record says."""

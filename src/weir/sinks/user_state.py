@@ -216,12 +216,12 @@ class Values:
                 self._store.delete(key)
                 removed.add(_parse(key)[0])
         if removed.intersection(notes := self._notes()):
-            there = {
+            left = {
                 _parse(key)[0]
                 for folder in (self._staged, self._values)
                 for key in records_in(self._store, folder)
             }
-            self._note([one for one in notes if one not in removed or one in there])
+            self._note([one for one in notes if one not in removed or one in left])
 
     def rewind(self, to: BatchId) -> None:
         """Remove the values of every batch above this one."""
@@ -248,9 +248,9 @@ class Values:
 
         Empty when there are none. Raises `ValuesGoneError` when there may have been some.
         """
-        found = sorted(records_in(self._store, self._values), key=_parse)
-        keys = [key for key in found if _parse(key)[0] <= batch]
-        if not keys and found and _parse(found[-1])[0] - KEPT > batch:
+        known = sorted(records_in(self._store, self._values), key=_parse)
+        keys = [key for key in known if _parse(key)[0] <= batch]
+        if not keys and known and _parse(known[-1])[0] - KEPT > batch:
             raise ValuesGoneError(f"the user state of batch {batch}")
         return keys[-1:]
 
@@ -259,9 +259,9 @@ class Values:
         staged = [key for key in records_in(self._store, self._staged) if _parse(key)[0] == committed]
         keys = [key for key in records_in(self._store, self._values) if _parse(key)[0] <= committed]
         newest = max(keys, key=_parse, default=None)
-        found = _parse(newest)[0] if newest is not None else NO_BATCH
+        last = _parse(newest)[0] if newest is not None else NO_BATCH
         wrong = {key: self._problem(key) for key in [*staged, *([newest] if newest is not None else [])]}
-        if not staged and found < self._noted(committed):
+        if not staged and last < self._noted(committed):
             wrong[f"{self._values}/{self._noted(committed):09d}"] = "is gone"
         return {key: what for key, what in wrong.items() if what is not None}
 

@@ -93,8 +93,8 @@ class QueryFiles:
         newest = known
         while self.committed(BatchId(newest + 1)):
             newest = BatchId(newest + 1)
-        there = newest != known or (newest != NO_BATCH and self.committed(newest))
-        return newest if there else self.last_committed()
+        is_known = newest != known or (newest != NO_BATCH and self.committed(newest))
+        return newest if is_known else self.last_committed()
 
     def last_planned(self) -> BatchId:
         return max(self._batches("offsets"), default=NO_BATCH)
@@ -129,8 +129,8 @@ class QueryFiles:
 
         One operator's first partition is enough to distinguish runs: every run writes all of them.
         """
-        found = map(_written_by, self._names(f"{self._prefix}/state/0/0"))
-        return frozenset(uid for version, uid in found if version == str(batch + 1) and uid)
+        written = map(_written_by, self._names(f"{self._prefix}/state/0/0"))
+        return frozenset(uid for version, uid in written if version == str(batch + 1) and uid)
 
     def uploading(self, batch: BatchId) -> bool:
         """Whether any state of the batch is there already."""

@@ -203,8 +203,8 @@ class _Reader:
                 lines = [end for name, end in ends.items() if int(name) >= int(source)]
                 last = max((one for one in map(log_offset, lines) if one is not None), default=last)
             known = self._is_file_log(source, lines)
-            there = self._tree.names(f"sources/{source}")
-            names = _source_log(there, last) if known else sorted(there)
+            entries = self._tree.names(f"sources/{source}")
+            names = _source_log(entries, last) if known else sorted(entries)
             if known and last is not None:
                 _check_dense(source, names, last if certain else None)
             for name in names:
@@ -253,8 +253,8 @@ class _Reader:
         recorded = max(
             (int(store["numPartitions"]) for store in stores if "numPartitions" in store), default=1
         )
-        there = max(map(int, self._numbers(f"state/{operator}")), default=0)
-        return range(int(self._conf.get(PARTITIONS, recorded)) if there else 1)
+        highest = max(map(int, self._numbers(f"state/{operator}")), default=0)
+        return range(int(self._conf.get(PARTITIONS, recorded)) if highest else 1)
 
     def _metadata(self, folder: str) -> str:
         if self._tree.exists(f"{folder}/_metadata/metadata"):
@@ -328,8 +328,8 @@ class _Reader:
 
 def newest_snapshot(names: Iterable[str], ending: str, limit: int) -> int:
     """The newest version up to a limit of which there is a snapshot, `<version>.<ending>`; 0 without one."""
-    found = (re.fullmatch(rf"(\d+)\.{ending}", name) for name in names)
-    return max((int(match[1]) for match in found if match and int(match[1]) <= limit), default=0)
+    matches = (re.fullmatch(rf"(\d+)\.{ending}", name) for name in names)
+    return max((int(match[1]) for match in matches if match and int(match[1]) <= limit), default=0)
 
 
 def _source_log(names: list[str], last: int | None) -> list[str]:

@@ -49,8 +49,8 @@ def convert_state(
     place = F.pandas_udf(_placing(after.key_schema, columns, partitions), "int")  # type: ignore[call-overload]
 
     def apply(frame: DataFrame) -> DataFrame:
-        made = frame.withColumns(changed)
-        return made if rekey is None else made.drop("partition_key").withColumn("place", place("key_bytes"))
+        frame = frame.withColumns(changed)
+        return frame if rekey is None else frame.drop("partition_key").withColumn("place", place("key_bytes"))
 
     key = before.key_schema if rekey is None else after.key_schema
     return Change(apply, scatters=rekey is not None, schema=schema_file(key, after.value_schema))

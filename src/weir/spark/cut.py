@@ -61,11 +61,11 @@ def read_since(log: Path, entry: int) -> Iterator[Path]:
         if number <= entry:
             continue
         try:
-            found = FileEntry.parse((log / name).read_bytes())
-            read = [urlsplit(one["path"]) for one in found.files if int(one["batchId"]) > entry]
+            content = FileEntry.parse((log / name).read_bytes())
+            read = [urlsplit(one["path"]) for one in content.files if int(one["batchId"]) > entry]
         except (OSError, ValueError, KeyError, TypeError):
             continue
-        if found.known:
+        if content.known:
             yield from (Path(unquote(url.path)) for url in read if url.scheme in ("", "file"))
 
 

@@ -106,9 +106,9 @@ def from_exception(error: BaseException, job: str, *, planning: bool = False) ->
     `planning`: it was raised while a query was planned or started. What Spark refuses then, it refuses at
     every start, so that no retry helps. Without secrets: a stack shows lines of the job's own file.
     """
-    made = _from_exception(error, job, planning)
-    what, why, hint, stack = map(without_secrets, (made.what, made.why, made.hint, made.stack))
-    return replace(made, what=what, why=why, hint=hint, stack=stack)
+    failure = _from_exception(error, job, planning)
+    what, why, hint, stack = map(without_secrets, (failure.what, failure.why, failure.hint, failure.stack))
+    return replace(failure, what=what, why=why, hint=hint, stack=stack)
 
 
 def _from_exception(error: BaseException, job: str, planning: bool) -> Failure:
@@ -249,7 +249,7 @@ def _outage(error: BaseException) -> bool:
 def _missing(error: BaseException) -> bool:
     """Whether a file is not there; Java says the same of one that can't be opened, with the reason."""
     texts = [one.text for one in _causes(error) if one.name in _MISSING]
-    reasons = [found[1] for text in texts if (found := re.search(r"\(([^()]+)\)\s*$", text))]
+    reasons = [match[1] for text in texts if (match := re.search(r"\(([^()]+)\)\s*$", text))]
     return bool(texts) and all(reason == _NO_SUCH_FILE for reason in reasons)
 
 
@@ -304,11 +304,11 @@ def _of_the_machine(error: BaseException) -> MachineError | None:
 
 def _own_in_worker(error: BaseException, stack: str) -> Failure | None:
     """The failure behind an error of weir's that was raised in a Python process of Spark's."""
-    found = _OWN.search(str(error))
-    kind = getattr(errors, found[1], None) if found else None
-    if found is None or not (isinstance(kind, type) and issubclass(kind, WeirError)):
+    match = _OWN.search(str(error))
+    kind = getattr(errors, match[1], None) if match else None
+    if match is None or not (isinstance(kind, type) and issubclass(kind, WeirError)):
         return None
-    what, _, rest = found[2].strip().partition(", because ")
+    what, _, rest = match[2].strip().partition(", because ")
     why, _, hint = rest.removesuffix(")").partition(" (")
     own = (kind.domain, kind.retry, kind.__name__, stack, kind.exit_code, kind.redeploy)
     return Failure(what, why, hint, *own)
@@ -357,20 +357,20 @@ def _java_classes(error: BaseException) -> set[str]:
 
 def _causes(error: BaseException) -> list[Cause]:
     """The chain of causes in Java, the outermost first."""
-    found: list[Cause] = []
+    causes: list[Cause] = []
     # Not getattr on a Java object: it has every attribute that it is asked for.
     origin: Any = getattr(error, "_origin", None)
     wrapped = origin if isinstance(origin, BaseException) else error
     cause: Any = getattr(wrapped, "java_exception", origin)
-    while cause is not None and len(found) < 20:
+    while cause is not None and len(causes) < 20:
         try:
             name = str(cause.getClass().getName())
             places = _places(cause) if name in WHERE else ()
-            found.append(Cause(name, str(cause.getMessage() or ""), places))
+            causes.append(Cause(name, str(cause.getMessage() or ""), places))
             cause = cause.getCause()
         except Exception:  # the JVM is gone: what is known must do
             break
-    return found
+    return causes
 
 
 def _places(cause: Any) -> tuple[str, ...]:

@@ -53,8 +53,8 @@ def log_of(writer: DataStreamWriter, query: str) -> FileSinkLog | None:
 
 def described(writer: DataStreamWriter) -> str:
     """Where an unstarted writer of Spark's writes to, for people; without secrets."""
-    found = [place for key in _IDENTITY if (place := option_of(writer, key))]
-    where = " ".join([format_of(writer), *found[:1]]).strip()
+    places = [place for key in _IDENTITY if (place := option_of(writer, key))]
+    where = " ".join([format_of(writer), *places[:1]]).strip()
     return f"{_CREDENTIALS.sub('//', where)}, by Spark's own sink"
 
 
@@ -126,9 +126,9 @@ class FileSinkLog:
 
     def _missing(self, to: BatchId) -> list[int]:
         """The entries without which it does not end with a batch."""
-        there = {batch: path for batch, path in self._entries().items() if batch <= to}
-        compacted = [batch for batch, path in there.items() if is_compaction(path.name)]
-        return [batch for batch in range(max(compacted, default=0), to + 1) if batch not in there]
+        entries = {batch: path for batch, path in self._entries().items() if batch <= to}
+        compacted = [batch for batch, path in entries.items() if is_compaction(path.name)]
+        return [batch for batch in range(max(compacted, default=0), to + 1) if batch not in entries]
 
     def _begin(self, after: BatchId) -> None:
         """Let it begin after a batch, compacted where Spark would have done that. Safe to repeat."""
@@ -164,8 +164,8 @@ class FileSinkLog:
             return
         for entry in self._entries().values():
             if any(self._outside(path) for path in _paths(entry)):
-                there = FileEntry.parse(entry.read_bytes())
-                moved = replace(there, files=tuple(self._renamed(file, old) for file in there.files))
+                content = FileEntry.parse(entry.read_bytes())
+                moved = replace(content, files=tuple(self._renamed(file, old) for file in content.files))
                 _forget_sum(entry)
                 files.write(entry, moved.data)
 
@@ -199,10 +199,10 @@ class FileSinkLog:
 def _identity(entry: Path) -> tuple[int, int] | None:
     """Tells a file from another one of its name; None when it is gone."""
     try:
-        found = entry.stat()
+        status = entry.stat()
     except FileNotFoundError:
         return None
-    return found.st_ino, found.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns
 
 
 def _names_files(entry: Path) -> bool:

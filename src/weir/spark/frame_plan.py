@@ -80,17 +80,17 @@ class FrameStream:
 
 def streams(frame: DataFrame) -> list[FrameStream]:
     """The streams at the leaves of the analyzed plan."""
-    found = []
+    read = []
     for leaf in leaves(frame):
         kind = leaf.getClass().getSimpleName()
         if kind == _RELATION:
             location = leaf.extraOptions().get("location") or ""
-            found.append(FrameStream(leaf.table().getClass().getName(), location))
+            read.append(FrameStream(leaf.table().getClass().getName(), location))
         elif kind == _OLDER_RELATION:
             source = leaf.dataSource().providingClass().getName()
             cleans = options_of(leaf).get("cleansource", "").lower()
-            found.append(FrameStream(source, "", "" if cleans == "off" else cleans))
-    return found
+            read.append(FrameStream(source, "", "" if cleans == "off" else cleans))
+    return read
 
 
 # What weir reads of an unstarted writer of Spark's, and a guard against writers that are started past
@@ -112,8 +112,8 @@ def format_of(writer: DataStreamWriter) -> str:
 
 def option_of(writer: DataStreamWriter, name: str) -> str:
     """One option of the sink, or ""."""
-    found = _field(writer, "extraOptions").get(name)
-    return str(found.get()) if found.isDefined() else ""
+    option = _field(writer, "extraOptions").get(name)
+    return str(option.get()) if option.isDefined() else ""
 
 
 def output_mode_of(writer: DataStreamWriter) -> str:
@@ -164,10 +164,10 @@ def _trigger(writer: DataStreamWriter) -> str:
 
 
 def _field(writer: DataStreamWriter, name: str) -> Any:
-    made: Any = writer._jwrite
-    field = made.getClass().getDeclaredField(name)
+    java: Any = writer._jwrite
+    field = java.getClass().getDeclaredField(name)
     field.setAccessible(True)
-    return field.get(made)
+    return field.get(java)
 
 
 # The shape of a query that has not started, as Spark plans it.

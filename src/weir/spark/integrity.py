@@ -32,21 +32,21 @@ def misfits(root: Path, names: Sequence[str], codec: str) -> dict[str, str]:
 
     Of state only what has sizes is read, and the last bytes of files whose size is recorded nowhere.
     """
-    found: dict[str, str] = {}
+    problems: dict[str, str] = {}
     for name in names:
         if codec == "lz4" and name.endswith(_READ) and not _has_end(root / name):
-            found[name] = _CUT_OFF
+            problems[name] = _CUT_OFF
             continue
         try:
             expected = dict(_expected(root, name))
         except ValueError:
-            found[name] = _CUT_OFF
+            problems[name] = _CUT_OFF
             continue
         for file, size in expected.items():
-            there = (root / file).stat().st_size if (root / file).exists() else None
-            if there is not None and there != size:
-                found[file] = f"has {there} bytes, and should have {size}"
-    return found
+            actual = (root / file).stat().st_size if (root / file).exists() else None
+            if actual is not None and actual != size:
+                problems[file] = f"has {actual} bytes, and should have {size}"
+    return problems
 
 
 def _has_end(path: Path) -> bool:

@@ -57,8 +57,8 @@ def kafka_streams(frame: DataFrame) -> list[KafkaStream]:
     """The Kafka sources that a frame reads. Nothing is evaluated."""
     # not `fingerprints.leaves`, which loads pydantic: a process that plans a source has no need of it
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
-    found = (kafka_stream(leaves.apply(number)) for number in range(leaves.size()))
-    return [one for one in found if one is not None]
+    streams = (kafka_stream(leaves.apply(number)) for number in range(leaves.size()))
+    return [one for one in streams if one is not None]
 
 
 def kafka_stream(leaf: Any) -> KafkaStream | None:
@@ -103,8 +103,8 @@ class KafkaAdmin:
 
     def new(self, name: str, *arguments: Any) -> Any:
         """An object, by the first constructor of this many arguments."""
-        made = self._loader.loadClass(name).getConstructors()
-        constructor = next(one for one in made if one.getParameterCount() == len(arguments))
+        constructors = self._loader.loadClass(name).getConstructors()
+        constructor = next(one for one in constructors if one.getParameterCount() == len(arguments))
         return constructor.newInstance(self._array("java.lang.Object", arguments))
 
     def ends(self, topic: str, number: int) -> tuple[int, int]:

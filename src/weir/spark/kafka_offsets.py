@@ -40,10 +40,10 @@ def position(spark: SparkSession, stream: KafkaStream, choice: OffsetChoice) -> 
             return SourcePosition(f"resumes at {_text(last)}, the latest", _text(last))
         if choice.word is Word.SINCE:
             since = kafka.offsets(partitions, choice.since_ms, stream.isolation)
-            found = {one: offset if offset >= 0 else last[one] for one, offset in since.items()}
+            offsets = {one: offset if offset >= 0 else last[one] for one, offset in since.items()}
             assert choice.since is not None
-            note = f"resumes at {_text(found)}, with what has come since {choice.since.isoformat()}"
-            return SourcePosition(note, _text(found))
+            note = f"resumes at {_text(offsets)}, with what has come since {choice.since.isoformat()}"
+            return SourcePosition(note, _text(offsets))
         return _given(choice, first, last)
 
 
@@ -51,20 +51,20 @@ def _given(
     choice: OffsetChoice, first: Mapping[Partition, int], last: Mapping[Partition, int]
 ) -> SourcePosition:
     """The offsets that the user gave, checked: each is one that the partition can resume at."""
-    found: dict[Partition, int] = {}
+    chosen: dict[Partition, int] = {}
     for topic, numbers in kafka_offsets(choice).items():
         for number, offset in numbers.items():
             one = (topic, number)
             if one not in first:
                 known = ", ".join(f"{topic}-{number}" for topic, number in sorted(first))
                 raise choice.refused(f"the source does not read {topic}-{number}; it reads {known}")
-            found[one] = {_EARLIEST: first[one], _LATEST: last[one]}.get(offset, offset)
-            if not first[one] <= found[one] <= last[one]:
+            chosen[one] = {_EARLIEST: first[one], _LATEST: last[one]}.get(offset, offset)
+            if not first[one] <= chosen[one] <= last[one]:
                 reason = f"{topic}-{number} can be read from offset {first[one]} to {last[one]}"
                 raise choice.refused(f"{reason}, and not at {offset}")
-    others = tuple(sorted(one for one in first if one not in found))
+    others = tuple(sorted(one for one in first if one not in chosen))
     left = "; its other partitions stay where they were" if others else ""
-    return SourcePosition(f"resumes at {_text(found)}{left}", _text(found), others=others)
+    return SourcePosition(f"resumes at {_text(chosen)}{left}", _text(chosen), others=others)
 
 
 def _text(offsets: Mapping[Partition, int]) -> str:

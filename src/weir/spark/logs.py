@@ -309,11 +309,11 @@ def batches(names: Iterable[str]) -> list[BatchId]:
 
 def file_entries(names: Iterable[str]) -> dict[BatchId, str]:
     """The entries in the log of a file source or sink, by number: the compaction where there is one."""
-    found: dict[BatchId, str] = {}
+    entries: dict[BatchId, str] = {}
     for name in sorted(names):
         if (match := _NAME.fullmatch(name)) is not None:
-            found[BatchId(int(match[1]))] = name
-    return found
+            entries[BatchId(int(match[1]))] = name
+    return entries
 
 
 def is_compaction(name: str) -> bool:
@@ -334,8 +334,8 @@ def log_offset(end: str) -> int | None:
 
     Raises `ValueError` for an offset that is cut off.
     """
-    found = json.loads(end).get("logOffset") if end.startswith("{") else None
-    return found if isinstance(found, int) else None
+    offset = json.loads(end).get("logOffset") if end.startswith("{") else None
+    return offset if isinstance(offset, int) else None
 
 
 def versioned(entry: str | bytes) -> tuple[str, dict[str, Any]]:
@@ -347,10 +347,10 @@ def versioned(entry: str | bytes) -> tuple[str, dict[str, Any]]:
 
 
 def _moved(schema_file: str, location: Path | str, id: int | None) -> str:
-    found = _SCHEMA.fullmatch(schema_file)
-    if found is None:
+    match = _SCHEMA.fullmatch(schema_file)
+    if match is None:
         return schema_file
-    return f"{found[1] or ''}{location}/state/{found[2] if id is None else id}/{found[3]}"
+    return f"{match[1] or ''}{location}/state/{match[2] if id is None else id}/{match[3]}"
 
 
 def _text(entry: str | bytes) -> str:

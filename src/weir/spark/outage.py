@@ -93,12 +93,12 @@ def failed_connection(text: str) -> str:
 def _connections(text: str) -> Iterator[str]:
     for part in text.split(_TRACEBACK)[1:]:
         line = next((line for line in part.splitlines() if line.strip() and not line[0].isspace()), "")
-        found = _RAISED.fullmatch(line)
-        if found is None:
+        raised = _RAISED.fullmatch(line)
+        if raised is None:
             continue
-        if _is_connection(found["name"].rsplit(".", 1)[-1], found["said"] or ""):
+        if _is_connection(raised["name"].rsplit(".", 1)[-1], raised["said"] or ""):
             yield line
-        if found["name"].startswith(_BRIDGES):
+        if raised["name"].startswith(_BRIDGES):
             yield from (one[0].partition(": ")[2] for one in _IN_JAVA.finditer(part) if one["name"] in JAVA)
 
 

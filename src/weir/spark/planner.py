@@ -60,9 +60,9 @@ def ask(
     those of the session count, as for a new query.
     """
     with _planning(frame, output_mode, folder, NO_BATCH, pinned) as execution:
-        found = _stateful(execution.executedPlan(), execution)
+        operators = _stateful(execution.executedPlan(), execution)
         texts = Texts(execution.optimizedPlan(), _jvm(frame))
-        prints = {id: texts.fingerprint(found[id]) for id in sorted(found)}
+        prints = {id: texts.fingerprint(operators[id]) for id in sorted(operators)}
         streams = fingerprints.sources(frame._jdf.queryExecution().analyzed())
         used = list(texts.used(execution.optimizedPlan()))
     if len(used) != len(streams):  # Spark left one out that can't give a row
@@ -101,9 +101,9 @@ def settings_of_a_new_query(spark: SparkSession) -> dict[str, Any]:
     """What Spark writes in front of the first offsets of a query that is new in this session."""
     session = _session(spark._jsparkSession)
     log: Any = spark._jvm.org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata  # type: ignore[union-attr]
-    found: dict[str, Any] = json.loads(log.apply(0, 0, session.conf()).json())
-    found["conf"] = {key: value for key, value in found["conf"].items() if value is not None}
-    return found
+    settings: dict[str, Any] = json.loads(log.apply(0, 0, session.conf()).json())
+    settings["conf"] = {key: value for key, value in settings["conf"].items() if value is not None}
+    return settings
 
 
 @contextmanager
@@ -165,14 +165,14 @@ def _stateful(plan: Any, execution: Any) -> dict[int, Any]:
     """The operators of a physical plan that write state, by their ids."""
     loader = execution.getClass().getClassLoader()
     writer = loader.loadClass(_WRITER)
-    found: dict[int, Any] = {}
+    operators: dict[int, Any] = {}
     todo = [plan]
     while todo:
         node = todo.pop()
         if writer.isInstance(node):
-            found[int(node.getStateInfo().operatorId())] = node
+            operators[int(node.getStateInfo().operatorId())] = node
         todo += sequence(node.children())
-    return found
+    return operators
 
 
 def _jvm(frame: DataFrame) -> Any:

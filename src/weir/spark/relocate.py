@@ -173,15 +173,15 @@ class _Work:
 
     def _bring(self, root: Path, paths: Sequence[str], moves: Mapping[int, int]) -> None:
         for path in paths:
-            found = _STATE.fullmatch(path)
-            if found is None or int(found[1]) not in moves:
+            match = _STATE.fullmatch(path)
+            if match is None or int(match[1]) not in moves:
                 continue
-            to = moves[int(found[1])]
+            to = moves[int(match[1])]
             if cut.is_operator(path):
                 data = self._renumbered((root / path).read_bytes(), to)
-                files.put(self._target / f"state/{to}/{found[2]}", data)
+                files.put(self._target / f"state/{to}/{match[2]}", data)
             else:
-                self._link(root / path, f"state/{to}/{found[2]}")
+                self._link(root / path, f"state/{to}/{match[2]}")
 
     def plant(self, added: Sequence[Operator], descriptions: Mapping[str, bytes], ids: StateIds) -> None:
         """Describe the new operators, and give each an empty version after the batch."""
@@ -266,7 +266,7 @@ class _Work:
         for path in needed:
             if not (self._target / path).is_file():
                 raise GoneError(path)
-        operators = {int(found[1]) for path in needed if (found := _STATE.fullmatch(path))}
+        operators = {int(match[1]) for path in needed if (match := _STATE.fullmatch(path))}
         ids = cut.commit_of(self._target, self._batch).state_ids
         if operators != wanted or (ids and {int(id) for id in ids} != wanted):
             raise ValueError(f"operators {sorted(operators)} are there, and {sorted(wanted)} should be")

@@ -55,10 +55,10 @@ def refusals(
     `conf` is what `offsets/<n>` fixes for the query (`cut.conf_of`). Nothing is refused when
     partitions and backend stay what they are there.
     """
-    there = backend_of(conf)
-    if partitions == int(conf[PARTITIONS]) and backend == there:
+    was = backend_of(conf)
+    if partitions == int(conf[PARTITIONS]) and backend == was:
         return []
-    asked = _Asked(conf, there, partitions, backend)
+    asked = _Asked(conf, was, partitions, backend)
     found = (next(asked.against(operator), None) for operator in operators)
     return [one for one in found if one is not None]
 
@@ -67,8 +67,8 @@ def edit_refusal(operator: Operator, conf: Mapping[str, str]) -> StateRefusal | 
     """Why the rows of an operator can't be edited, whatever is to become of them."""
     if operator.kind == LIMIT:
         return _refusal(operator, "Spark keeps no schema of its state", "leave it as it is")
-    there = backend_of(conf)
-    return next(_Asked(conf, there, int(conf[PARTITIONS]), there).against(operator), None)
+    backend = backend_of(conf)
+    return next(_Asked(conf, backend, int(conf[PARTITIONS]), backend).against(operator), None)
 
 
 def conversion_refusal(old: Operator, new: Operator) -> StateRefusal | None:

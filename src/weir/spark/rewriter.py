@@ -46,12 +46,12 @@ def rewrite(
         option.empty(),
     )
     try:
-        found = rewriter.run()
+        ids = rewriter.run()
     except Exception:
         if function.failed is not None:
             raise function.failed from None
         raise
-    return _ids(found.get()) if found.isDefined() else None
+    return _ids(ids.get()) if ids.isDefined() else None
 
 
 class _Function:

@@ -148,12 +148,12 @@ def scratch_environment(config: Config) -> dict[str, str]:
 def _default(key: str) -> str | None:
     """What spark-defaults.conf says, which an environment variable would win over."""
     home = os.environ.get("SPARK_HOME")
-    place = os.environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else "")
+    folder = os.environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else "")
     with suppress(OSError):
-        for line in (Path(place) / "spark-defaults.conf").read_text().splitlines() if place else ():
-            found = re.fullmatch(rf"\s*{re.escape(key)}[\s=:]+(\S.*?)\s*", line)
-            if found:
-                return found[1]
+        for line in (Path(folder) / "spark-defaults.conf").read_text().splitlines() if folder else ():
+            match = re.fullmatch(rf"\s*{re.escape(key)}[\s=:]+(\S.*?)\s*", line)
+            if match:
+                return match[1]
     return None
 
 

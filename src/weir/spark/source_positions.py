@@ -65,11 +65,11 @@ def modified_before(log: bytes, time_ms: int) -> bytes:
 
 def up_to(folder: Path, entry: int) -> bytes:
     """One log of what a source has read up to an entry of its log in a folder."""
-    found: dict[str, dict[str, Any]] = {}
+    files: dict[str, dict[str, Any]] = {}
     for name in file_entries(path.name for path in folder.iterdir()).values():
         there = _files((folder / name).read_bytes())
-        found |= {one["path"]: one for one in there if one["batchId"] <= entry}
-    return _log(list(found.values()))
+        files |= {one["path"]: one for one in there if one["batchId"] <= entry}
+    return _log(list(files.values()))
 
 
 def count(log: bytes) -> int:
@@ -111,9 +111,9 @@ def streams(frame: DataFrame, named: Mapping[str, DataFrame]) -> list[FrameSourc
     jvm: Any = frame.sparkSession._jvm
     names = jvm.java.util.IdentityHashMap()
     for name, loaded in named.items():
-        found = _sources(loaded)
-        if len(found) == 1:
-            names.put(_loaded(found[0]), name)
+        sources = _sources(loaded)
+        if len(sources) == 1:
+            names.put(_loaded(sources[0]), name)
     return [
         FrameSource(QuerySource(source(leaf), _kind(leaf), names.get(_loaded(leaf)) or ""), leaf)
         for leaf in _sources(frame)

@@ -120,8 +120,8 @@ def operators(root: Path, batch: BatchId) -> tuple[Operator, ...]:
 
 def described(sizes: Mapping[str, int], read: Callable[[str], bytes]) -> tuple[Operator, ...]:
     """The operators whose state consists of these files, the closure of one batch, with their sizes."""
-    found = sorted({int(name.split("/")[1]) for name in sizes if name.startswith("state/")})
-    return tuple(_operator(id, sizes, read) for id in found)
+    ids = sorted({int(name.split("/")[1]) for name in sizes if name.startswith("state/")})
+    return tuple(_operator(id, sizes, read) for id in ids)
 
 
 def _operator(id: int, sizes: Mapping[str, int], read: Callable[[str], bytes]) -> Operator:
@@ -143,9 +143,9 @@ def _operator(id: int, sizes: Mapping[str, int], read: Callable[[str], bytes]) -
 def _store(id: int, store: dict[str, Any], needed: list[str], read: Callable[[str], bytes]) -> StateStore:
     name = store["storeName"]
     files = schema_files(store, f"state/{id}")[-1:] or [f"{store_folder(id, 0, name)}/_metadata/schema"]
-    found = [columns for file in files if file in needed for columns in read_schemas(read(file))]
+    schemas = [columns for file in files if file in needed for columns in read_schemas(read(file))]
     prefix = store.get("numColsPrefixKey", 0)
-    return StateStore(name=name, prefix_columns=prefix, families=tuple(map(_family, found)))
+    return StateStore(name=name, prefix_columns=prefix, families=tuple(map(_family, schemas)))
 
 
 def _family(columns: Columns) -> Family:

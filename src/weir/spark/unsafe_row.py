@@ -324,8 +324,8 @@ def _type(named: Any) -> Type:
 def _atomic(name: str) -> Type:
     if name in _SIMPLE:
         return _SIMPLE[name]()
-    if (found := _DECIMAL.fullmatch(name)) is not None:
-        return _SIMPLE["long"]() if int(found[1]) <= _LONG_DIGITS else _Decimal()
+    if (match := _DECIMAL.fullmatch(name)) is not None:
+        return _SIMPLE["long"]() if int(match[1]) <= _LONG_DIGITS else _Decimal()
     for pattern, make in _PATTERNS:
         if re.fullmatch(pattern, name):
             return make()

@@ -96,8 +96,8 @@ def numbers(store: Store, folder: str) -> list[int]:
 
     A file that an editor, a backup or a sync tool has left beside them is no entry: it is passed over.
     """
-    found = (_ENTRY.fullmatch(key.removeprefix(f"{folder}/")) for key in store.list(folder))
-    return [int(one[1]) for one in found if one]
+    matches = (_ENTRY.fullmatch(key.removeprefix(f"{folder}/")) for key in store.list(folder))
+    return [int(one[1]) for one in matches if one]
 
 
 def newest_number(store: Store, prefix: str) -> int:

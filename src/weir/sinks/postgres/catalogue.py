@@ -46,34 +46,34 @@ def fit(connection: Connection, wanted: Wanted, schema: StructType, query: str) 
 
 def resolve(connection: Connection, name: Name) -> Name:
     """The name with its schema: that of the table it means, or of the one that would be created."""
-    found = connection.execute(
+    row = connection.execute(
         "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
         "WHERE c.oid = to_regclass(%s)",
         (str(name),),
     ).fetchone()
-    if found is not None:
-        return Name(*found)
+    if row is not None:
+        return Name(*row)
     first = connection.execute("SELECT current_schema()").fetchone()
     return Name(name.schema or str(first[0] if first and first[0] else "public"), name.table)
 
 
 def types(connection: Connection, name: Name) -> dict[str, str]:
     """The columns of a table with their types, as SQL, as they are now."""
-    found = connection.execute(
+    rows = connection.execute(
         "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
         "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
         (str(name),),
     ).fetchall()
-    return {str(column): str(kind) for column, kind in found}
+    return {str(column): str(kind) for column, kind in rows}
 
 
 def check_unnumbered(connection: Connection, name: Name, column: str, query: str) -> None:
     """Raise when rows have the batch of a former owner: a rollback of the new one would take them too."""
-    found = connection.execute(
+    column_row = connection.execute(
         "SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = %s AND NOT attisdropped",
         (str(name), column),
     ).fetchone()
-    if found is None:
+    if column_row is None:
         return
     id = sql.Identifier(column)
     numbered = sql.SQL("SELECT 1 FROM {} WHERE {} IS NOT NULL LIMIT 1").format(name.identifier, id)
@@ -160,15 +160,15 @@ class _Fit:
         return sql.SQL("CREATE TABLE {} ({})").format(self._name.identifier, sql.SQL(", ").join(lines))
 
     def _oid(self) -> int | None:
-        found = self._connection.execute(
+        row = self._connection.execute(
             "SELECT c.oid, c.relkind FROM pg_class c WHERE c.oid = to_regclass(%s)", (str(self._name),)
         ).fetchone()
-        if found is not None and found[1] not in ("r", "p"):
+        if row is not None and row[1] not in ("r", "p"):
             self._refuse("it is not a table, but a view or something else", "name a table")
-        return found[0] if found is not None else None
+        return row[0] if row is not None else None
 
     def _attributes(self, oid: int) -> list[_Attribute]:
-        found = self._connection.execute(
+        rows = self._connection.execute(
             "SELECT attnum, attname, format_type(atttypid, atttypmod), atttypid, atttypmod, attnotnull, "
             "atthasdef OR attidentity <> '', attgenerated <> '', "
             "attgenerated <> '' OR attidentity = 'a' "
@@ -177,17 +177,17 @@ class _Fit:
         ).fetchall()
         return [
             _Attribute(number, name, kind, self._type(type_oid, mod), not_null, default, computed, given)
-            for number, name, kind, type_oid, mod, not_null, default, computed, given in found
+            for number, name, kind, type_oid, mod, not_null, default, computed, given in rows
         ]
 
     def _type(self, oid: int, mod: int) -> PgType:
-        found = self._connection.execute(
+        row = self._connection.execute(
             "SELECT typname, typcategory, typtype, typbasetype, typtypmod, "
             "CASE WHEN typcategory = 'A' THEN typelem ELSE 0 END FROM pg_type WHERE oid = %s",
             (oid,),
         ).fetchone()
-        assert found is not None, "a column's type is in the catalogue"
-        name, category, kind, below, below_mod, element = found
+        assert row is not None, "a column's type is in the catalogue"
+        name, category, kind, below, below_mod, element = row
         if kind == "d":
             return self._type(below, below_mod)
         inner = self._type(element, mod) if element else None
@@ -261,13 +261,13 @@ class _Fit:
         return Column(marker, MARKER, CopyForm.PLAIN, "boolean")
 
     def _check_key(self, oid: int, attributes: Mapping[str, _Attribute]) -> None:
-        found = self._connection.execute(
+        indexes = self._connection.execute(
             "SELECT indkey::int2[], indnkeyatts FROM pg_index WHERE indrelid = %s AND indisunique "
             "AND indisvalid AND indimmediate AND indpred IS NULL AND indexprs IS NULL",
             (oid,),
         ).fetchall()
         key = sorted(attributes[name].number for name in self._wanted.key)
-        if not any(sorted(list(numbers)[:count]) == key for numbers, count in found):
+        if not any(sorted(list(numbers)[:count]) == key for numbers, count in indexes):
             columns = self._text(quoted(self._wanted.key))
             self._refuse(
                 f"it has no unique index over exactly the key ({columns})",
@@ -279,26 +279,26 @@ class _Fit:
         if self._wanted.extra:
             needed += ["SELECT", "DELETE"]
         for right in needed:
-            found = self._connection.execute(
+            row = self._connection.execute(
                 "SELECT has_table_privilege(%s, %s), current_user", (oid, right)
             ).fetchone()
-            assert found is not None
-            if not found[0]:
-                todo = f"GRANT {', '.join(needed)} ON {self._name} TO {self._text(quoted(found[1:]))}"
-                self._refuse(f"the user {found[1]!r} has no right to {right} there", todo)
+            assert row is not None
+            if not row[0]:
+                todo = f"GRANT {', '.join(needed)} ON {self._name} TO {self._text(quoted(row[1:]))}"
+                self._refuse(f"the user {row[1]!r} has no right to {right} there", todo)
 
     def _checks(self, oid: int, written: set[int]) -> tuple[sql.Composed, ...]:
         """With deletions no constraint is checked in the staging: rows to be deleted need not keep any."""
         if self._wanted.delete:
             return ()
-        found = self._connection.execute(
+        constraints = self._connection.execute(
             "SELECT conname, conkey, pg_get_constraintdef(oid) FROM pg_constraint "
             "WHERE conrelid = %s AND contype = 'c' AND convalidated",
             (oid,),
         ).fetchall()
         return tuple(
             sql.SQL("CONSTRAINT {} {}").format(sql.Identifier(name), sql.SQL(definition))
-            for name, numbers, definition in found
+            for name, numbers, definition in constraints
             if numbers and set(numbers) <= written
         )
 

@@ -104,13 +104,13 @@ class LedgerRow:
         """Make the schema and its tables where they are missing."""
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_ONE_AT_A_TIME,))
         refused = str(Name(self.schema, "refused"))
-        found = connection.execute(
+        row = connection.execute(
             "SELECT to_regnamespace(quote_ident(%s)) IS NOT NULL, to_regclass(%s) IS NOT NULL, "
             "EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'session')",
             (self.schema, refused, refused),
         ).fetchone()
-        assert found is not None
-        has_schema, has_tables, has_sessions = found
+        assert row is not None
+        has_schema, has_tables, has_sessions = row
         if not has_schema:
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(self.schema)))
         if not has_tables:
@@ -134,23 +134,23 @@ class LedgerRow:
                 "VALUES ({}, {}, {}, '', 0, 0, {no_batch}, {no_batch}) ON CONFLICT (target) DO NOTHING"
             ).format(ledger, str(target), owner, lineage, no_batch=NO_BATCH)
         )
-        found = connection.execute(
+        row = connection.execute(
             sql.SQL("SELECT id FROM {} WHERE target = {} FOR UPDATE").format(ledger, str(target))
         ).fetchone()
-        assert found is not None
-        self.id = found[0]
+        assert row is not None
+        self.id = row[0]
         return inserted.rowcount > 0
 
     def read(self, connection: Connection, *, lock: bool) -> Ledger:
         """The ledger as it is; locked, nobody else changes it before this transaction ends."""
-        found = connection.execute(
+        row = connection.execute(
             sql.SQL(
                 "SELECT owner, lineage, attempt, run, session, last, floor FROM {} WHERE id = {} {}"
             ).format(self.table("ledger"), self.id, sql.SQL("FOR UPDATE" if lock else ""))
         ).fetchone()
-        if found is None:
+        if row is None:
             return Ledger()
-        owner, lineage, attempt, run, session, last, floor = found
+        owner, lineage, attempt, run, session, last, floor = row
         fence = Token(Attempt(attempt), Run(run), _unbound(session, attempt, run))
         return Ledger(owner, lineage, fence, BatchId(last), BatchId(floor))
 
@@ -168,13 +168,13 @@ class LedgerRow:
 
         What was written in another way can't be rewound in this one: the floor rises to the newest batch.
         """
-        found = connection.execute(
+        row = connection.execute(
             sql.SQL("SELECT mode FROM {} WHERE id = {} FOR UPDATE").format(self.table("ledger"), self.id)
         ).fetchone()
-        if found is None or found[0] == mode.text():
+        if row is None or row[0] == mode.text():
             return
         self._set(connection, "mode = {mode}", mode=mode.text())
-        if found[0] and not mode.rewinds(found[0]):
+        if row[0] and not mode.rewinds(row[0]):
             self.raise_floor(connection, "last", images=bool(mode.key))
 
     def raise_floor(self, connection: Connection, batch: BatchId | Literal["last"], *, images: bool) -> None:

@@ -279,8 +279,8 @@ class PostgresSink:
         """Whether rows are arriving; for a fault that waits for that."""
         table = str(target.name if self._wanted.at_once else staging.name)
         with self._database.transaction("check a staging") as connection:
-            found = connection.execute("SELECT pg_relation_size(to_regclass(%s))", (table,)).fetchone()
-        return bool(found and found[0])
+            size = connection.execute("SELECT pg_relation_size(to_regclass(%s))", (table,)).fetchone()
+        return bool(size and size[0])
 
     def _lost(self, staged: Staged) -> LostStagingError:
         return LostStagingError(batch=staged.batch, query=self._ledger.owner, path=self.describe())

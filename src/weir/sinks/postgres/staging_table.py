@@ -136,36 +136,36 @@ class StagingTable:
         """What was recorded; None when nothing was."""
         select = sql.SQL("SELECT rows, refused, tasks FROM {} WHERE {}")
         table = sql.Identifier(self.schema, "staged")
-        found = connection.execute(select.format(table, self._record)).fetchone()
-        return Recorded(found[0], found[1], tuple(found[2])) if found else None
+        row = connection.execute(select.format(table, self._record)).fetchone()
+        return Recorded(row[0], row[1], tuple(row[2])) if row else None
 
     def count(self, connection: Connection, tasks: Sequence[int], *, at_once: bool) -> int:
         """How many rows of these tasks the server has."""
         what = sql.SQL("coalesce(sum({}), 0)::bigint").format(ROW) if at_once else sql.SQL("count(*)")
         select = sql.SQL("SELECT {} FROM {}").format(what, self.rows_of(tasks))
-        found = connection.execute(select).fetchone()
-        assert found is not None
-        return int(found[0])
+        row = connection.execute(select).fetchone()
+        assert row is not None
+        return int(row[0])
 
     def count_refused(self, connection: Connection, tasks: Sequence[int]) -> int:
         """How many rows the server has that were refused in these tasks."""
         select = sql.SQL("SELECT count(*) FROM {}").format(self.refused_of(tasks))
-        found = connection.execute(select).fetchone()
-        assert found is not None
-        return int(found[0])
+        row = connection.execute(select).fetchone()
+        assert row is not None
+        return int(row[0])
 
     def columns(self, connection: Connection) -> dict[str, str] | None:
         """The columns that were staged with their types, weir's own left out but for the marker.
 
         None when there is no staging table; none where the rows went to the table at once.
         """
-        found = connection.execute(
+        rows = connection.execute(
             "SELECT attname, format_type(atttypid, atttypmod) FROM pg_class c LEFT JOIN pg_attribute "
             "ON attrelid = c.oid AND attnum > 2 AND NOT attisdropped WHERE c.oid = to_regclass(%s) "
             "ORDER BY attnum",
             (str(self.name),),
         ).fetchall()
-        return {str(name): str(kind) for name, kind in found if name is not None} if found else None
+        return {str(name): str(kind) for name, kind in rows if name is not None} if rows else None
 
     # parts of statements
 
@@ -218,13 +218,13 @@ def recorded_stagings(connection: Connection, row: LedgerRow) -> list[Staged]:
 
 def staging_tables(connection: Connection, row: LedgerRow) -> list[StagingTable]:
     """Every staging table of a sink, recorded or not."""
-    found = connection.execute(
+    rows = connection.execute(
         "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
         "WHERE n.nspname = %s AND c.relname ~ %s",
         (row.schema, rf"^s{row.id}_\d+_\d+_\d+(_[^_]+)?$"),
     ).fetchall()
     tables = []
-    for (name,) in found:
+    for (name,) in rows:
         batch, attempt, run, *session = name.split("_")[1:]
         token = Token(Attempt(int(attempt)), Run(int(run)), *session)
         tables.append(StagingTable.of(row, BatchId(int(batch)), token))

@@ -303,7 +303,7 @@ def _element(value: Any) -> str:
 
 def _columns_of_constraint(error: psycopg.Error, connection: Connection) -> list[str]:
     """Of a constraint, or of an index, which PostgreSQL names in the same place."""
-    found = connection.execute(
+    rows = connection.execute(
         "SELECT a.attname FROM (SELECT conname, conrelid, conkey FROM pg_constraint "
         "UNION SELECT relname, indrelid, indkey::int2[] FROM pg_index JOIN pg_class ON oid = indexrelid) c "
         "(name, of, key) JOIN pg_attribute a ON a.attrelid = c.of AND a.attnum = ANY (c.key) "
@@ -311,7 +311,7 @@ def _columns_of_constraint(error: psycopg.Error, connection: Connection) -> list
         "GROUP BY a.attname ORDER BY min(array_position(c.key, a.attnum))",
         (error.diag.constraint_name, error.diag.schema_name, error.diag.table_name),
     ).fetchall()
-    return [str(name) for (name,) in found]
+    return [str(name) for (name,) in rows]
 
 
 def _short(text: str, most: int) -> str:

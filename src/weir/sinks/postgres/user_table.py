@@ -99,18 +99,18 @@ class UserTable:
                 connection.execute(alter + sql.SQL(change).format(sql.Identifier(name), sql.SQL(kind)))
 
     def _create_dead_letter(self, connection: Connection, name: Name) -> None:
-        found = connection.execute(
+        row = connection.execute(
             "SELECT (SELECT array_agg(attname::text) FROM pg_attribute WHERE attrelid = c.oid) "
             "FROM pg_class c WHERE c.oid = to_regclass(%s)",
             (str(name),),
         ).fetchone()
-        if found is None:
+        if row is None:
             create = sql.SQL("CREATE TABLE {} ({})")
             connection.execute(create.format(name.identifier, sql.SQL(_DEAD_LETTERS)))
             return
         needed = {column.strip().split(" ")[0] for column in _DEAD_LETTERS.split(",")}
-        if not needed <= set(found[0]):
-            missing = ", ".join(sorted(needed - set(found[0])))
+        if not needed <= set(row[0]):
+            missing = ", ".join(sorted(needed - set(row[0])))
             raise SinkMismatchError(
                 query=self._database.query,
                 path=f"table {name}",
@@ -273,10 +273,10 @@ class UserTable:
     ) -> None:
         names = list(staging.columns(connection) or ())
         select = sql.SQL("SELECT {} FROM {} AS staged WHERE {}")
-        found = connection.execute(
+        row = connection.execute(
             select.format(quoted(names), staging.name.identifier, of_places([place]))
         ).fetchone()
-        values = dict(zip(names, found or (), strict=False))
+        values = dict(zip(names, row or (), strict=False))
         refusal = RefusedRow.of(error, values, self._database.address, connection)
         if self.dead_letter is None:
             raise self.refused(refusal.shown())
