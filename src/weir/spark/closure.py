@@ -142,7 +142,7 @@ def missing(tree: Tree, batch: BatchId) -> str | None:
 def missing_input(root: Path, batch: BatchId) -> str | None:
     """The first entry of a file source's log that a planned batch reads and that is not there."""
     try:
-        for _ in _Reader(Folder(root), batch, planned=True).sources():
+        for _ in _ClosureReader(Folder(root), batch, planned=True).sources():
             pass
     except GoneError as error:
         return str(error)
@@ -151,7 +151,7 @@ def missing_input(root: Path, batch: BatchId) -> str | None:
 
 def _of(tree: Tree, batch: BatchId) -> Closure:
     try:
-        reader = _Reader(tree, batch)
+        reader = _ClosureReader(tree, batch)
         names = tuple(dict.fromkeys(reader.files()))
     except (KeyError, IndexError, TypeError, AttributeError) as error:  # JSON, but not what Spark writes
         raise ValueError(f"its description lacks {error}") from error
@@ -161,7 +161,7 @@ def _of(tree: Tree, batch: BatchId) -> Closure:
     return Closure(batch, names, frozenset(reader.foreign))
 
 
-class _Reader:
+class _ClosureReader:
     def __init__(self, tree: Tree, batch: BatchId, *, planned: bool = False) -> None:
         self.foreign: set[str] = set()
         """See `Closure.foreign`; complete when the files have been read to their end."""

@@ -122,7 +122,7 @@ def operate(
     """
     target = files.beside(write.absolute())
     try:
-        work = _Work(spark, read.absolute(), target, write.absolute(), batch)
+        work = _Relocation(spark, read.absolute(), target, write.absolute(), batch)
         ids = work.carry(moves)
         for other in others:
             ids |= work.take(other)
@@ -139,7 +139,7 @@ def operate(
         shutil.rmtree(target, ignore_errors=True)
 
 
-class _Work:
+class _Relocation:
     """One operation: the cut at `read` becomes `target`, which will be called `name`."""
 
     def __init__(self, spark: SparkSession, read: Path, target: Path, name: Path, batch: BatchId) -> None:

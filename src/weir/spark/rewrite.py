@@ -149,7 +149,7 @@ def rewrite(
         )
         session = _session(spark, backend, format)
         after = _Side(session, scratch / "written", to, partitions, backend, format)
-        stores = _Work(before, after, target, operators, changes or {}).do()
+        stores = _Rewrite(before, after, target, operators, changes or {}).do()
         for path in filter(cut.is_operator, files.below(target)):
             entry = OperatorEntry.parse((target / path).read_bytes())
             files.put(target / path, entry.moved(write.absolute()).data)
@@ -174,7 +174,7 @@ class _Differs(Exception):
         self.place, self.what = place, what
 
 
-class _Work:
+class _Rewrite:
     """One rewrite: the state `before` becomes the state `after`, whose files are written to `target`."""
 
     def __init__(

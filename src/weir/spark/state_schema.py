@@ -38,7 +38,7 @@ class Columns:
 
 def read_schemas(data: bytes) -> list[Columns]:
     """The columns that a schema file describes; raises `ValueError` for one that can't be read."""
-    reader = _Reader(data)
+    reader = _SchemaReader(data)
     version = reader.utf()
     if version == "v1":
         return [Columns("default", json.loads(reader.utf()), json.loads(reader.utf()))]
@@ -65,7 +65,7 @@ def _utf(text: str) -> bytes:
     return struct.pack(">H", len(data)) + data
 
 
-class _Reader:
+class _SchemaReader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
