@@ -54,13 +54,13 @@ def begun(state: CoordinationState) -> CoordinationState:
     return fed(state, [f.BegunWritten(write, ONE, "now")])[0]
 
 
-def cut_found(query: QueryName, behind: int | None = None) -> list[Fact]:
-    found = Found(BatchId(3), behind=behind)
+def cut_found(query: QueryName, end: int | None = None) -> list[Fact]:
+    found = Found(BatchId(3), end=end)
     positions = {ROOT: (7, ONE)} if query == READER else {}
     return [f.CutFound((ONE,), query, found, positions)]
 
 
-CUTS = [*cut_found(ROOT, behind=7), *cut_found(READER)]
+CUTS = [*cut_found(ROOT, end=7), *cut_found(READER)]
 KEPT: list[Fact] = [
     f.SnapshotTaken(ONE, ROOT, Found(BatchId(3))),
     f.SnapshotTaken(ONE, READER, Found(BatchId(3))),
@@ -151,7 +151,7 @@ def test_a_query_that_reads_a_channel_twice_has_a_limit_for_its_faster_reader(al
         "interval",
         full=False,
         begun_at="now",
-        found={ROOT: Found(BatchId(3), behind=7)},
+        found={ROOT: Found(BatchId(3), end=7)},
         positions={READER: {ROOT: slower}},
         barriers={ROOT: 1.0, READER: 1.0},
         acked={ROOT: 1.0, READER: 1.0},

@@ -139,7 +139,7 @@ def test_an_offset_of_files_is_an_entry_of_their_log(given: str) -> None:
 def test_partitions_that_are_not_named_stay_where_they_were() -> None:
     one = SourcePosition("", '{"o":{"0":5}}', others=(("o", 1), ("o", 2)))
     stood = '{"o":{"0":1,"1":7},"gone":{"0":9}}'
-    assert json.loads(one.behind(stood)) == {"o": {"0": 5, "1": 7}}, "2 came since, and begins by itself"
+    assert json.loads(one.after(stood)) == {"o": {"0": 5, "1": 7}}, "2 came since, and begins by itself"
     with pytest.raises(LookupError, match="o-1, o-2"):
-        one.behind("-")
-    assert SourcePosition("", '{"o":{"0":5}}').behind(stood) == '{"o":{"0":5}}'
+        one.after("-")
+    assert SourcePosition("", '{"o":{"0":5}}').after(stood) == '{"o":{"0":5}}'

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from weir import sinks
-from weir.checkpoint.vertex import words_of
+from weir.checkpoint.vertex import reason_of
 from weir.errors import ExternalError, FencedError, OutcomeUnknownError, StorageError, UserStateError
 from weir.ids import NO_BATCH, Attempt, BatchId, QueryName, Run, Token
 from weir.protocol.ledger import Staged, plan_start
@@ -327,7 +327,7 @@ def test_values_that_are_deleted_already_are_not_taken_for_none(tmp_path: Path) 
     driver.run(upto=KEPT + 10)
     with pytest.raises(GoneError) as gone:
         driver.values.files_of(BatchId(9))
-    assert words_of(gone.value) == (
+    assert reason_of(gone.value) == (
         f"the user state of batch 9 is gone: values are kept for {KEPT} batches, "
         "and the checkpoint took longer than those"
     )

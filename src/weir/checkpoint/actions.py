@@ -19,7 +19,7 @@ from weir.checkpoint.records import Records
 from weir.checkpoint.retention import Retained
 from weir.checkpoint.snapshots import Snapshots
 from weir.checkpoint.trigger import Cuts
-from weir.checkpoint.vertex import words_of
+from weir.checkpoint.vertex import reason_of
 from weir.clock import Clock
 from weir.errors import WeirError
 from weir.ids import BatchId, CheckpointId, QueryName
@@ -96,7 +96,7 @@ class Work:
             if future.done():
                 self.uncollected.remove(item)
                 error = future.exception()
-                yield fact() if error is None else f.KeepFailed(id, f"{what}{words_of(error)}", query)
+                yield fact() if error is None else f.KeepFailed(id, f"{what}{reason_of(error)}", query)
 
 
 class Workers:
@@ -207,7 +207,7 @@ class Actions:
                 self.records.abort(action.id, action.reason, action.detail)
             case f.RetryAborts():
                 self.records.write_aborts()
-            case f.TellAborted():
+            case f.NotifyAborted():
                 self.outside.aborted(action.id, action.why)
             case f.Observe():
                 return [self._observe(action)]
@@ -226,7 +226,7 @@ class Actions:
     def aside(self, work: Callable[[], None]) -> None:
         """Delete files next to everything else; what fails is left to the next sweep."""
         self.workers.aside(
-            work, lambda error: self.outside.report(m.Noted(f"{LEFT_BEHIND}: {words_of(error)}"))
+            work, lambda error: self.outside.report(m.Noted(f"{LEFT_BEHIND}: {reason_of(error)}"))
         )
 
     def needs(self, state: CoordinationState, name: QueryName, batch: BatchId) -> bool:
@@ -318,7 +318,7 @@ class Actions:
                 self.aside(dropped.left)
             self.snapshots.trim(action.trim)
         except Exception as error:
-            self.outside.report(m.Noted(f"checkpoint {action.one.id} is complete, but {words_of(error)}"))
+            self.outside.report(m.Noted(f"checkpoint {action.one.id} is complete, but {reason_of(error)}"))
         return [f.Subsumed(action, ids, self._clock.monotonic() - since)]
 
     def _answer(self, action: f.AnswerWish) -> None:

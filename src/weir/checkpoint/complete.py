@@ -61,7 +61,7 @@ def completed(one: Underway, manifest: Manifest, subsumed: Sequence[CheckpointId
         seconds=manifest.seconds,
         new_bytes=manifest.new_bytes,
         full_bytes=manifest.full_bytes,
-        phases=one.came_to(),
+        phases=one.phases_so_far(),
         queries={
             name: {
                 "batch": cut.batch,

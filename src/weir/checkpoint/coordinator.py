@@ -17,7 +17,7 @@ from weir.checkpoint.records import Records
 from weir.checkpoint.retention import Retained
 from weir.checkpoint.snapshots import Snapshots
 from weir.checkpoint.trigger import Cuts, rules_of
-from weir.checkpoint.vertex import Vertex, words_of
+from weir.checkpoint.vertex import Vertex, reason_of
 from weir.clock import Clock
 from weir.config import Settings, changed
 from weir.errors import ExternalError, FencedError, LostSegmentError
@@ -232,7 +232,7 @@ class Coordinator:
                 except Exception as error:
                     if isinstance(error, FencedError) and self._actions.lease.left <= 0:
                         return  # the driver is about to end itself
-                    self._feed(f.Stumbled(words_of(error)))
+                    self._feed(f.CoordinationFailed(reason_of(error)))
                     if isinstance(error, LostSegmentError):  # nothing completes now: the next driver rewinds
                         self._outside.give_up(error)
                 if not self._nudged or not self._state.pending:

@@ -172,7 +172,7 @@ class Manifest(Provenance, manifest.Stored):  # the fields of the last base come
         return kept_at(file.path, CheckpointId(self.id), full=self.full)
 
     def inconsistencies(self) -> list[str]:
-        """Why its cuts do not belong together, in words; nothing when they do."""
+        """Why its cuts do not belong together, for people; nothing when they do."""
         readings = [
             Reading(name, channel, min(position[0], cut.set_back.get(channel, position)[0]))
             for name, cut in self.queries.items()

@@ -104,15 +104,15 @@ class Snapshots:
         self, id: CheckpointId, name: QueryName, found: Found, readers: Sequence[int], *, full: bool
     ) -> ChannelCut:
         """Keep what the readers of a channel, at these entries, still have to read up to the writer's cut."""
-        assert found.behind is not None
-        first = first_kept(readers, found.behind)
+        assert found.end is not None
+        first = first_kept(readers, found.end)
         folder = f"channels/{name}"
-        names = cut_files(open_store(self._live.channel(name)), first, found.behind)
+        names = cut_files(open_store(self._live.channel(name)), first, found.end)
         self._claim(id, [f"{folder}/{one}" for one in names])
         kept = self._pins.keep(folder, names, checkpoint=id, full=full)
         return ChannelCut(
             first=first,
-            behind=found.behind,
+            behind=found.end,
             batch=found.batch,
             files=kept.files,
             new_bytes=kept.new_bytes,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from weir.checkpoint.vertex import NoPositionError, Vertex, words_of
+from weir.checkpoint.vertex import NoPositionError, Vertex, reason_of
 from weir.config import CheckpointingMode, Settings
 from weir.ids import NO_BATCH, BatchId, CheckpointId, QueryName
 from weir.protocol import checkpoint_facts as f
@@ -117,7 +117,7 @@ class Cuts:
         try:
             vertex.look()
         except GoneError as error:
-            yield f.Lost(vertex.name, words_of(error))
+            yield f.Lost(vertex.name, reason_of(error))
             return
         if not vertex.inputs:
             if vertex.writer is not None:
@@ -140,7 +140,7 @@ class Cuts:
                 raise NoPositionError(vertex.name)
             return f.CutFound(ids, vertex.name, found, self._positions(vertex, found.batch))
         except _DECLINED as error:
-            return f.Declined(ids, words_of(error))
+            return f.Declined(ids, reason_of(error))
 
     def _positions(self, vertex: Vertex, batch: BatchId) -> Mapping[QueryName, ReaderPlace]:
         """Where a query stood in its channels; one that has committed nothing begins with what is left."""

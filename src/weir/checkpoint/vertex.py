@@ -38,7 +38,7 @@ class NoPositionError(Exception):
         )
 
 
-def words_of(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """Why a checkpoint was aborted, for people."""
     if isinstance(error, GoneError):
         return f"{error} is gone: {error.why}"
@@ -103,7 +103,7 @@ class Vertex:
         """The cut of a query with channel inputs, once a look has found it committed (and appended)."""
         if self.writer is not None:
             cut = self.writer.cut(id)
-            return None if cut is None else Found(cut.batch, behind=cut.entry + 1)
+            return None if cut is None else Found(cut.batch, end=cut.entry + 1)
         batch = self._track.cut(id)
         return None if batch is None else Found(batch)
 
@@ -150,7 +150,7 @@ class Vertex:
         """
         assert self.writer is not None
         cut = self.writer.append_barrier(id)
-        return Found(cut.batch, behind=cut.entry + 1)
+        return Found(cut.batch, end=cut.entry + 1)
 
     def here_or_aligned(self, id: CheckpointId) -> Found:
         """The cut at the barrier if the query has just reached it, else where it stands now.
@@ -166,7 +166,7 @@ class Vertex:
         if self.writer is None:
             return Found(self.files.last_committed())
         cut = self.writer.here()
-        return Found(cut.batch, behind=cut.entry)
+        return Found(cut.batch, end=cut.entry)
 
     def planned(self, batch: BatchId) -> PlannedBatch:
         """What `offsets/<n>` says."""

@@ -65,7 +65,7 @@ class Found:
 
     batch: BatchId
     unaligned: bool = False
-    behind: int | None = None
+    end: int | None = None
     """The number after the last entry of its channel that belongs to the checkpoint."""
 
 
@@ -152,7 +152,7 @@ class Written:
 
 
 def inconsistencies(readings: Iterable[Reading], channels: Mapping[str, Written]) -> list[str]:
-    """Why these cuts are no consistent one, in words; nothing when they are.
+    """Why these cuts are not a consistent one, for people; nothing when they are.
 
     No reader may be past its writer's cut: after a restore the writer writes again what the reader has
     already read, and the reader skips it, or finds nothing where it resumes. Nor may a reader need what the

@@ -182,7 +182,7 @@ class WriteAborted(Action):
 
 
 @dataclass(frozen=True)
-class TellAborted(Action):
+class NotifyAborted(Action):
     """Notify sinks and listeners that it was aborted."""
 
     id: CheckpointId
@@ -320,7 +320,7 @@ class QueryDown(Fact):
 
 
 @dataclass(frozen=True)
-class Stumbled(Fact):
+class CoordinationFailed(Fact):
     """Something went wrong that nobody expected."""
 
     why: str

@@ -152,12 +152,12 @@ class Underway:
         The position of a query that reads a channel twice is that of its slower reader, which says nothing
         of the faster one. So a limit is there whether the position is past it or not.
         """
-        end = self.found[channel].behind
+        end = self.found[channel].end
         if self.state.alignment is not Alignment.AT_LEAST_ONCE or end is None:
             return None
         return (end, self.id)
 
-    def came_to(self) -> dict[str, float]:
+    def phases_so_far(self) -> dict[str, float]:
         """Seconds of each phase of the checkpoint, as far as it has come."""
         barrier = {"barrier": max(self.barriers.values())} if self.barriers else {}
         return {**self.phases, **barrier}

@@ -112,13 +112,13 @@ def rekey(old: Operator, new: Operator) -> Rekey | None:
     pairs = [(before[at], after[number], number) for number, at in enumerate(fields)]
     if not all(one == other or _widens(one, other) for one, other, _ in pairs):
         return None
-    said = []
+    changes = []
     if fields != tuple(range(len(fields))):
-        said.append(f"its keys changed their order: {', '.join(old.keys)} became {', '.join(new.keys)}")
+        changes.append(f"its keys changed their order: {', '.join(old.keys)} became {', '.join(new.keys)}")
     for one, other, number in pairs:
         if one != other:
-            said.append(f"its key {now[number]} was {_type_name(one)}, is now {_type_name(other)}")
-    return Rekey(fields, "; ".join(said)) if said else None
+            changes.append(f"its key {now[number]} was {_type_name(one)}, is now {_type_name(other)}")
+    return Rekey(fields, "; ".join(changes)) if changes else None
 
 
 def is_reordered(old: PlannedOperator, new: PlannedOperator) -> bool:
@@ -284,7 +284,7 @@ def _types(operator: Operator) -> list[Any]:
 
 
 def _misfits(old: Operator, new: Operator, evolving: bool) -> Iterator[str]:
-    """What Spark would refuse, in words; nothing when it takes the state."""
+    """What Spark would refuse, for people; nothing when it takes the state."""
     for name in ("timeMode", "outputMode"):
         was, now = old.properties.get(name), new.properties.get(name)
         if was != now:

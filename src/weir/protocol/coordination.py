@@ -104,7 +104,7 @@ def _query_failed(turn: Turn, fact: f.QueryDown) -> None:
     abort_all(turn, AbortReason.QUERY_RESTARTED, f"query {fact.query}")
 
 
-def _stumbled(turn: Turn, fact: f.Stumbled) -> None:
+def _coordination_failed(turn: Turn, fact: f.CoordinationFailed) -> None:
     abort_all(turn, AbortReason.STORAGE, fact.why)
     turn.do(f.Report(Noted(f"checkpoint coordination failed; retrying: {fact.why}")))
 
@@ -197,7 +197,7 @@ _STEPS: Mapping[type[Fact], Callable[[Turn, Any], None]] = {
     f.Rested: _rested,
     f.Stopped: _stopped,
     f.QueryDown: _query_failed,
-    f.Stumbled: _stumbled,
+    f.CoordinationFailed: _coordination_failed,
     f.BegunWritten: cut.begun_written,
     f.BegunRefused: cut.begun_refused,
     f.BatchPlanned: cut.batch_planned,

@@ -159,7 +159,7 @@ def _cut(turn: Turn, one: Underway, fact: f.CutFound) -> None:
 def _keep_channels(turn: Turn, one: Underway) -> None:
     """When every cut is found, it is known how far back the readers of each channel are."""
     flow = turn.state.flow
-    written = [name for name in flow.order if one.found[name].behind is not None]
+    written = [name for name in flow.order if one.found[name].end is not None]
     turn.keep(replace(one, channels=dict.fromkeys(written, False)))
     for name in written:
         readers = tuple(one.resumes(reader, name)[0] for reader in flow.readers(name))

@@ -26,7 +26,7 @@ class AttemptHolder:
     unchanged_for: float
     """Seconds on the taker's own monotonic clock since it first saw this beat."""
     released: bool
-    """The holder ended and said so."""
+    """The holder ended and recorded it."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class DriverEnd:
 
     state: JobState
     ended: bool
-    """It said that all its queries have ended."""
+    """It reported that all its queries have ended."""
     leaving: bool
     """It was asked to end so that another driver continues."""
     held: bool

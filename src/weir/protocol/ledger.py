@@ -105,7 +105,7 @@ def is_known(fence: Token, session: str | None, oldest: int, above: int) -> bool
 
     `session` is what the directory's record of that attempt says, None without a record and "" where that
     can't be read; `oldest` is the oldest attempt with a record, 0 without any. Up to the attempt `above` they
-    were another directory's, and over: a savepoint brought them along, or the user said so.
+    were another directory's, and over: a savepoint brought them along, or the user allowed it.
     """
     if not fence.session or fence.attempt <= above or not oldest or fence.attempt < oldest:
         return True

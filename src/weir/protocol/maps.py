@@ -1,4 +1,4 @@
-"""What `--map` says: which old operator, source or query becomes which new one. Pure.
+"""What `--map` gives: which old operator, source or query becomes which new one. Pure.
 
 counts/0=1                   an operator of a query, within the query
 counts/@0=1                  a source of a query
@@ -33,7 +33,7 @@ class MapTarget:
 
 @dataclass
 class Maps:
-    """What was said, by the query of the point and the number there."""
+    """What the user maps, by the query of the point and the number there."""
 
     operators: dict[str, dict[int, MapTarget | None]] = field(default_factory=dict)
     """None where state is given up."""
@@ -47,9 +47,9 @@ class Maps:
         return next((new for new, was in self.renamed.items() if was == old), old)
 
     def operators_from(self, old: str, to: str) -> dict[int, int | None]:
-        """What is said of the operators of an old query for a new one: a number, or None for given up."""
-        said = self.operators.get(old, {})
-        return {n: one.number if one else None for n, one in said.items() if one is None or one.query == to}
+        """The operators of an old query in a new one: a number, or None where state is given up."""
+        mapped = self.operators.get(old, {})
+        return {n: one.number if one else None for n, one in mapped.items() if one is None or one.query == to}
 
     def sources_from(self, old: str, to: str) -> dict[int, int | None]:
         """The same of its sources."""
@@ -62,19 +62,19 @@ class Maps:
 
     def operators_leaving(self, old: str, now: str) -> dict[int, MapTarget]:
         """The operators of an old query whose state goes to another query than itself."""
-        said = self.operators.get(old, {})
-        return {n: one for n, one in said.items() if one is not None and one.query != now}
+        mapped = self.operators.get(old, {})
+        return {n: one for n, one in mapped.items() if one is not None and one.query != now}
 
     def sources_leaving(self, old: str, now: str) -> dict[int, MapTarget]:
-        said = self.sources.get(old, {}).items()
-        return {n: one for n, targets in said for one in targets if one.query != now}
+        mapped = self.sources.get(old, {}).items()
+        return {n: one for n, targets in mapped for one in targets if one.query != now}
 
     def donors(self, to: str) -> Iterator[str]:
         """The old queries, other than its own, of which a query gets operators or sources."""
         seen = {
             old: None
-            for said in (self.operators, self.sources)
-            for old, pieces in said.items()
+            for mapped in (self.operators, self.sources)
+            for old, pieces in mapped.items()
             if self.name_of(old) != to and any(_leads(target, to) for target in pieces.values())
         }
         return iter(seen)
@@ -86,7 +86,7 @@ def _leads(target: MapTarget | list[MapTarget] | None, to: str) -> bool:
 
 
 def read(maps: Iterable[str], old: Mapping[str, Shape], new: Mapping[str, Shape]) -> Maps:
-    """What was said; raises `BadMapError` where it names what is not there."""
+    """What the user maps; raises `BadMapError` where it names what is not there."""
     given = list(maps)
     found = Maps()
     for one in given:
@@ -139,25 +139,25 @@ def _rename(
 
 
 def _piece(given: str, found: Maps, old: Mapping[str, Shape], new: Mapping[str, Shape]) -> None:
-    said = _PIECE.fullmatch(given)
-    if said is None:
+    piece = _PIECE.fullmatch(given)
+    if piece is None:
         raise BadMapError(given=given, reason="it is not of the form query/old=new")
-    query, number, is_source = said["query"], int(said["old"]), bool(said["source"])
+    query, number, is_source = piece["query"], int(piece["old"]), bool(piece["source"])
     what = "source" if is_source else "operator"
     if query not in old:
         raise BadMapError(given=given, reason=f"the savepoint has no query {query!r}")
-    if said["to"] is not None and (said["new"] == "none" or said["kind"] != said["source"]):
+    if piece["to"] is not None and (piece["new"] == "none" or piece["kind"] != piece["source"]):
         raise BadMapError(
             given=given, reason="a source can only become a source, and an operator only an operator"
         )
-    to = said["to"] or found.name_of(query)
-    target = None if said["new"] == "none" else MapTarget(to, int(said["new"]))
+    to = piece["to"] or found.name_of(query)
+    target = None if piece["new"] == "none" else MapTarget(to, int(piece["new"]))
     if number not in _numbers(old[query], is_source):
         raise BadMapError(given=given, reason=f"query {query!r} has no {what} {number} in the savepoint")
     if target is not None:
         if to not in new:
-            words = f"the job has no query {to!r}" + ("" if said["to"] else " any more")
-            raise BadMapError(given=given, reason=words)
+            reason = f"the job has no query {to!r}" + ("" if piece["to"] else " any more")
+            raise BadMapError(given=given, reason=reason)
         if target.number not in _numbers(new[to], is_source):
             raise BadMapError(given=given, reason=f"query {to!r} has no {what} {target.number} in the job")
     if is_source:

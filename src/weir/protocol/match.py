@@ -30,8 +30,8 @@ class Pair:
 
     old: PlannedOperator
     new: PlannedOperator
-    said: bool = False
-    """Whether the user said so; else it was found."""
+    mapped: bool = False
+    """Whether the user has mapped them; else they were found."""
 
 
 @dataclass(frozen=True)
@@ -56,21 +56,21 @@ def match(
     old: Sequence[PlannedOperator],
     new: Sequence[PlannedOperator],
     fits: Fits,
-    said: Mapping[int, int | None],
+    mapped: Mapping[int, int | None],
     *,
     comparable: bool,
 ) -> Matched:
     """Match the operators of one query before and after a change.
 
-    `said` maps ids of old operators to new ones, or to None where the state is given up. `comparable` when
+    `mapped` maps ids of old operators to new ones, or to None where the state is given up. `comparable` when
     the texts of both sides may be compared.
     """
-    taken = set(said.values())
+    taken = set(mapped.values())
     by_id = {one.id: one for one in new}
-    pairs = [Pair(one, by_id[to], said=True) for one in old if (to := said.get(one.id)) is not None]
-    given_up = [one for one in old if said.get(one.id, 0) is None]
+    pairs = [Pair(one, by_id[to], mapped=True) for one in old if (to := mapped.get(one.id)) is not None]
+    given_up = [one for one in old if mapped.get(one.id, 0) is None]
     left = _Left(
-        [one for one in old if one.id not in said],
+        [one for one in old if one.id not in mapped],
         [one for one in new if one.id not in taken],
         fits,
         comparable,
@@ -188,7 +188,7 @@ def _ways(old: list[PlannedOperator], new: list[PlannedOperator]) -> Iterator[li
 def match_sources(
     old: Sequence[PlannedSource],
     new: Sequence[PlannedSource],
-    said: Mapping[int, int | None],
+    mapped: Mapping[int, int | None],
     offsets: Sequence[str] = (),
     taken: Collection[int] = (),
 ) -> tuple[dict[int, int], dict[int, int]]:
@@ -199,7 +199,7 @@ def match_sources(
     taken by its position, when there are as many as before. New ones that are `taken` have a position
     from elsewhere.
     """
-    found = _Sources(list(old), list(new), said, offsets, taken)
+    found = _Sources(list(old), list(new), mapped, offsets, taken)
     found.take(lambda at, number: at == number and found.one_log(at, number))
     found.take(lambda at, number: at == number and old[at].is_used_like(new[number]))
     found.take(lambda at, number: old[at].is_used_like(new[number]))
@@ -217,13 +217,13 @@ class _Sources:
         self,
         old: list[PlannedSource],
         new: list[PlannedSource],
-        said: Mapping[int, int | None],
+        mapped: Mapping[int, int | None],
         offsets: Sequence[str],
         taken: Collection[int],
     ) -> None:
         self._old, self._new, self._offsets = old, new, offsets
-        self.pairs = {to: at for at, to in said.items() if to is not None}
-        self._left = [number for number in range(len(old)) if number not in said]
+        self.pairs = {to: at for at, to in mapped.items() if to is not None}
+        self._left = [number for number in range(len(old)) if number not in mapped]
         self._free = [n for n in range(len(new)) if n not in self.pairs and n not in taken]
 
     def take(self, fits: Callable[[int, int], bool]) -> None:

@@ -212,7 +212,7 @@ class CheckpointAborted:
     trigger: str
     seconds: float
     reason: str
-    """One of the words of `AbortReason`."""
+    """The text of an `AbortReason`."""
     detail: str = ""
     phases: dict[str, float] = field(default_factory=dict)
     """Seconds of each, as far as it had come."""

@@ -28,7 +28,7 @@ FIRST = '{"logOffset":0}'
 
 
 class Word(str, Enum):
-    """What can be said of a source."""
+    """What the user can give for a source."""
 
     INITIAL = "initial"
     """It begins where its own options say."""
@@ -63,10 +63,10 @@ class QuerySource:
 
 @dataclass(frozen=True)
 class OffsetChoice:
-    """What was said of one source."""
+    """What the user has given for one source."""
 
     place: str
-    """As it was given, for words about it."""
+    """As it was given, for errors about it."""
     word: Word
     since: datetime | None = None
     offset: Mapping[str, Any] | None = None
@@ -95,9 +95,9 @@ class SourcePosition:
     until: int | None = None
     """Of its old log only the entries up to this one count."""
     only_new: str = ""
-    """Why this can't be said of a source that has a position already; "" where it can."""
+    """Why this can't be given for a source that has a position already; "" where it can."""
 
-    def behind(self, stood: str) -> str:
+    def after(self, stood: str) -> str:
         """The position of a source that stood elsewhere; raises `LookupError` where it stood nowhere."""
         if not self.others:
             return self.end
@@ -113,24 +113,24 @@ class SourcePosition:
 def choices(
     given: Mapping[str, str], sources: Mapping[str, Sequence[QuerySource]]
 ) -> dict[str, dict[int, OffsetChoice]]:
-    """What is said of each source, by query and number; raises `BadOffsetsError`.
+    """What is given for each source, by query and number; raises `BadOffsetsError`.
 
     `sources` are those of the job as it is, of queries that the point has and of new ones alike.
     """
-    said: dict[str, dict[int, OffsetChoice]] = {}
+    chosen: dict[str, dict[int, OffsetChoice]] = {}
 
     def add(place: str, value: str) -> None:
         choice = _choice(place, value)
         query, numbers = _places(choice, sources)
         for number in numbers:
             _check(choice, sources[query][number])
-            if number in said.setdefault(query, {}):
-                other = said[query][number].place
+            if number in chosen.setdefault(query, {}):
+                other = chosen[query][number].place
                 raise choice.refused(f"{other} is the same source, and it can resume at one place only")
-            said[query][number] = choice
+            chosen[query][number] = choice
 
     _for_each(given, add)
-    return said
+    return chosen
 
 
 def check_form(given: Mapping[str, str]) -> None:
@@ -160,7 +160,7 @@ def _for_each(given: Mapping[str, str], look: Callable[[str, str], None]) -> Non
 
 
 def queries(given: Mapping[str, str]) -> set[str]:
-    """The queries that anything is said of; raises `BadOffsetsError`."""
+    """The queries that anything is given for; raises `BadOffsetsError`."""
     return {_parts(place)["query"] for place in given}
 
 
@@ -277,8 +277,8 @@ def log_entry(choice: OffsetChoice) -> int:
 # Sources that a restore would read from their beginning, and what that would count twice. Pure.
 #
 # Where the rows of such a source reach state that was kept, in its query or through channels in another,
-# the state may hold them already. That gives a wrong result without any error, so it must be said in
-# words that name the source (`--set-offsets`); `-n`, which allows any loss, is not enough.
+# the state may hold them already. That gives a wrong result without any error, so the user
+# must name the source (`--set-offsets`); `-n`, which allows any loss, is not enough.
 
 
 CHANNEL = "channel "
@@ -329,7 +329,7 @@ class _State:
         self._queries, self._new = queries, new
 
     def below(self, query: str, source: str) -> str:
-        """An operator with state from the point that the rows of a source reach, in words; "" for none."""
+        """An operator with state from the point that the rows of a source reach, for people; "" for none."""
         plan, shape = self._queries[query], self._new.get(query, Shape())
         reads = {one.id: one.sources for one in shape.operators}
         for part in plan.of("operator"):

@@ -11,11 +11,13 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 
-class _Frozen(BaseModel):
+class Frozen(BaseModel):
+    """What never changes, and what a newer weir adds to it is left out."""
+
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class Family(_Frozen):
+class Family(Frozen):
     """One column family of a store: its keys and values. Most stores have one, called "default"."""
 
     name: str = "default"
@@ -28,7 +30,7 @@ class Family(_Frozen):
     """The key inside a map state."""
 
 
-class StateStore(_Frozen):
+class StateStore(Frozen):
     """One store of an operator; a join has several."""
 
     name: str
@@ -46,7 +48,7 @@ class StateStore(_Frozen):
         return self.families[0].value_schema if self.families else None
 
 
-class Operator(_Frozen):
+class Operator(Frozen):
     """A stateful operator of a query."""
 
     id: int

@@ -29,7 +29,7 @@ class RestartStrategy(Protocol):
         """
 
     def describe(self) -> str:
-        """Why it gave up, or what it does, in a few words."""
+        """Why it gave up, or what it does, in short."""
 
 
 class NoRestart:

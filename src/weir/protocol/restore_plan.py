@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, computed_field
+from pydantic import computed_field
 
 from weir.protocol.compatibility import Rekey, Reshape
+from weir.protocol.operators import Frozen
 
 
 class PartVerdict(str, Enum):
@@ -40,7 +41,7 @@ class Overall(str, Enum):
     LOSES = "fits with loss"
     """Something is given up; that must be allowed (`-n`)."""
     NEEDS_MAP = "needs --map"
-    """It must be said what becomes of what, or that a source is read from its beginning."""
+    """The user must say what becomes of what, or that a source is read from its beginning."""
     MISFITS = "does not fit"
 
 
@@ -50,11 +51,7 @@ NAMED = "named "
 EXIT_CODES = {Overall.FITS: 0, Overall.LOSES: 10, Overall.NEEDS_MAP: 11, Overall.MISFITS: 12}
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class Piece(_Frozen):
+class StatePiece(Frozen):
     """One piece of state, or a place for one, and where it is on both sides."""
 
     what: Literal["source", "operator", "sink"]
@@ -74,7 +71,7 @@ class Piece(_Frozen):
     """The same in the savepoint."""
 
 
-class PlanPart(Piece):
+class PlanPart(StatePiece):
     """A piece of state, and what becomes of it."""
 
     verdicts: tuple[PartVerdict, ...]
@@ -103,7 +100,7 @@ class PlanPart(Piece):
         return self.what != "sink" and (self.certain or self.old is None or self.new is None)
 
 
-class QueryPlan(_Frozen):
+class QueryPlan(Frozen):
     """What becomes of one query."""
 
     name: str
@@ -225,7 +222,7 @@ class RefusedSink:
     todo: str
 
 
-class RestorePlan(_Frozen):
+class RestorePlan(Frozen):
     """What becomes of everything."""
 
     queries: tuple[QueryPlan, ...]

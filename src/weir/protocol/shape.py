@@ -11,18 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pydantic import BaseModel, ConfigDict
-
-from weir.protocol.operators import Operator
+from weir.protocol.operators import Frozen, Operator
 
 _MINOR = re.compile(r"\d+\.\d+")
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class Computed(_Frozen):
+class Computed(Frozen):
     """One function of an aggregation, with the columns of the value that it keeps."""
 
     text: str
@@ -56,7 +50,7 @@ class PlannedOperator(Operator):
         return (*self.keys, *(one.text for one in self.computes), *self.reads)
 
 
-class PlannedSource(_Frozen):
+class PlannedSource(Frozen):
     """A source, in the place that Spark gives it in the query."""
 
     name: str
@@ -71,7 +65,7 @@ class PlannedSource(_Frozen):
         return bool(self.name) and (self.name, self.used) == (other.name, other.used)
 
 
-class Shape(_Frozen):
+class Shape(Frozen):
     """What a query consists of."""
 
     operators: tuple[PlannedOperator, ...] = ()
@@ -79,9 +73,9 @@ class Shape(_Frozen):
     sources: tuple[PlannedSource, ...] = ()
     """In the order of Spark's offset log."""
     sink: str = ""
-    """Where it delivers to, for people; "" when nobody said."""
+    """Where it delivers to, for people; "" when not known."""
     spark: str = ""
-    """The version of Spark that said all this; "" when the files alone were read."""
+    """The version of Spark that described all this; "" when the files alone were read."""
     job: str = ""
     """The beginning of the SHA-256 of the job file that the query was made by; "" when there is none."""
     code: str = ""
@@ -93,7 +87,7 @@ class Shape(_Frozen):
         """Whether this code made the query: all of its modules, or the job file where only that is known."""
         return self.code == code if self.code and code else self.job == job
 
-    def in_words_of(self, newer: Shape) -> Shape:
+    def in_terms_of(self, newer: Shape) -> Shape:
         """The same, with the texts that the newer shape writes otherwise written like there."""
         if not newer.older or self.older:
             return self

@@ -64,7 +64,7 @@ def abort(turn: Turn, one: Underway, reason: AbortReason, detail: str) -> None:
         seconds=one.since(turn.now),
         reason=reason.value,
         detail=detail,
-        phases=one.came_to(),
+        phases=one.phases_so_far(),
     )
     turn.do(f.Release(one.id), f.WriteAborted(one.id, reason, detail), f.Report(aborted))
     taking = frozenset(one.found) - one.acked.keys()
@@ -76,7 +76,7 @@ def abort(turn: Turn, one: Underway, reason: AbortReason, detail: str) -> None:
     why = f"{reason.value}: {detail}" if detail else reason.value
     if one.wish is not None:
         turn.do(f.AnswerWish(one.wish, one.id, why))
-    turn.do(f.TellAborted(one.id, why))
+    turn.do(f.NotifyAborted(one.id, why))
     _count_failure(turn, reason, why)
 
 

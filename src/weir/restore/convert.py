@@ -101,9 +101,9 @@ class Conversion:
             self._operate(spark, brought, here, self._others(spark, aside, renumbered))
         if self.rewrites:
             self._rewrite(spark, here, done)
-        said = refusal(self.spec.plan, output_mode(self.spec), done, self.batch)
-        if said:
-            raise SurgeryError(query=name, batch=int(self.batch), reason=f"Spark would refuse it: {said}")
+        refused = refusal(self.spec.plan, output_mode(self.spec), done, self.batch)
+        if refused:
+            raise SurgeryError(query=name, batch=int(self.batch), reason=f"Spark would refuse it: {refused}")
 
     def _others(self, spark: SparkSession, aside: Path, folder: Path) -> list[Other]:
         """What comes of other queries, their state at the batch of this one."""

@@ -102,7 +102,7 @@ def _described(old: SavedQuery, plan: QueryPlan, shape: Shape, root: Path) -> Sa
     counted = {one.id: one.rows for one in old.operators if one.rows is not None}
     kept = {new: counted[at] for at, new in plan.moves.items() if at in counted}
     descriptions = {at: source.description for at, source in enumerate(old.sources)}
-    said = tuple("" if at is None else descriptions.get(at, "") for at in plan.sources)
+    sources = tuple("" if at is None else descriptions.get(at, "") for at in plan.sources)
     described = old.model_copy(update={"shape": shape.model_copy(update={"sink": before(old).shape.sink})})
     rows = kept | dict.fromkeys(plan.added, 0)
-    return with_files(described, sizes, lambda name: (root / name).read_bytes(), said, rows)
+    return with_files(described, sizes, lambda name: (root / name).read_bytes(), sources, rows)

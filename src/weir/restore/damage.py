@@ -1,4 +1,4 @@
-"""Are the live files intact? Asked before a start, so that a damaged file does not end in Spark's own words.
+"""Are the live files intact? Asked before a start, so that Spark never opens a damaged file.
 
 Spark does not force its files to the disk: after a power loss the newest may be empty, cut off or
 missing. What Spark keeps of each query is judged in `query_damage.py`; a `thorough` look, for `weir repair`

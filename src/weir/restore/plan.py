@@ -246,9 +246,9 @@ def _positions(given: Mapping[str, str], specs: Mapping[QueryName, QuerySpec]) -
     choices = offsets.choices(given, sources)
     return {
         query: {
-            number: position(asked[query].plan, there[query][number], one) for number, one in said.items()
+            number: position(asked[query].plan, there[query][number], one) for number, one in chosen.items()
         }
-        for query, said in choices.items()
+        for query, chosen in choices.items()
     }
 
 

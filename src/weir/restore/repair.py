@@ -100,16 +100,16 @@ def to_newest(
 
     Raises `DamagedError` without one.
     """
-    words = "; ".join(one.text for one in damaged)
+    wrong = "; ".join(one.text for one in damaged)
 
     def passed_over(name: str, wrong: str) -> None:
         note(f"{name} is damaged ({wrong}): trying the one before it")
 
     point = newest_intact(store, job, passed_over)
     if point is None:
-        raise DamagedError(job=job, damage=words)
-    note(f"live files are damaged ({words}): the job resumes from checkpoint {point.manifest.id}")
-    why = f"live files are damaged: {words}"
+        raise DamagedError(job=job, damage=wrong)
+    note(f"live files are damaged ({wrong}): the job resumes from checkpoint {point.manifest.id}")
+    why = f"live files are damaged: {wrong}"
     return intend(store, job, RestoreRequest(point.name), clock=clock, why=why, point=point, unasked=True)
 
 
@@ -162,8 +162,8 @@ def carry_out(
     before each thing that is written down, and raises when the plan is not of the job as it is any more.
     """
     point = repair.point or f"chk-{_Live(store, job).keep(repair.live, clock, still)}"
-    words = "; ".join(one.text for one in repair.damage)
-    why = f"live files are damaged: {words}"
+    wrong = "; ".join(one.text for one in repair.damage)
+    why = f"live files are damaged: {wrong}"
     request = RestoreRequest(point, accept_duplicates)
     return intend(store, job, request, clock=clock, why=why, still=still)
 

@@ -107,8 +107,8 @@ def saved_sink(spec: QuerySpec) -> SavedSink:
 
 def delivers(spec: QuerySpec) -> bool:
     """Whether its output stays outside of the job: no channel, and nothing that is only looked at."""
-    words = saved_sink(spec).description.replace(",", " ").split()
-    return spec.channel is None and not (words and words[0].lower() in _LOOKING)
+    kind = saved_sink(spec).description.replace(",", " ").split()
+    return spec.channel is None and not (kind and kind[0].lower() in _LOOKING)
 
 
 def learnt(spec: QuerySpec, graph: Graph) -> dict[str, Any]:

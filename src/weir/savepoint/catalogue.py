@@ -102,7 +102,7 @@ def _entry(place: str) -> CatalogueEntry:
 
 
 def out_of_reach(error: ExternalError) -> str:
-    """What is wrong with a place whose storage fails, in words that follow its name."""
+    """What is wrong with a place whose storage fails, as a phrase that follows its name."""
     return f"can't be reached: {error.what}" + (f", because {error.why}" if error.why else "")
 
 

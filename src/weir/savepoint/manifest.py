@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from weir.checkpoint.manifest import ChannelCut, Manifest, Provenance, QueryCut
 from weir.errors import NotASavepointError
 from weir.protocol.checkpoint import Alignment
-from weir.protocol.operators import Operator
+from weir.protocol.operators import Frozen, Operator
 from weir.protocol.shape import Shape
 from weir.storage import manifest
 from weir.storage.members import check_members
@@ -30,11 +30,7 @@ DERIVED = ("edit", "convert")
 """The triggers of a savepoint that was made of another one."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class SavedFile(_Frozen):
+class SavedFile(Frozen):
     """One file of a savepoint."""
 
     path: str
@@ -43,7 +39,7 @@ class SavedFile(_Frozen):
     sha256: str
 
 
-class SavedSource(_Frozen):
+class SavedSource(Frozen):
     """Where one source of a query stood."""
 
     name: str
@@ -53,10 +49,10 @@ class SavedSource(_Frozen):
     channel: str = ""
     """The query whose channel it reads; "" for a source from outside."""
     description: str = ""
-    """What Spark said of it; "" when nobody asked."""
+    """How Spark described it; "" when nobody asked."""
 
 
-class SavedSink(_Frozen):
+class SavedSink(Frozen):
     """Where a query delivers to."""
 
     kind: str
@@ -68,7 +64,7 @@ class SavedSink(_Frozen):
     rewindable: bool = True
 
 
-class SavedQuery(_Frozen):
+class SavedQuery(Frozen):
     """One query at its cut."""
 
     batch: int
@@ -88,7 +84,7 @@ class SavedQuery(_Frozen):
     operators: tuple[Operator, ...] = ()
     sink: SavedSink | None = None
     shape: Shape | None = None
-    """What Spark's planner said of it when it was started; None when nobody asked."""
+    """How Spark's planner described it when it was started; None when nobody asked."""
 
     @property
     def offsets(self) -> tuple[str, ...]:
@@ -96,7 +92,7 @@ class SavedQuery(_Frozen):
         return tuple(source.offset for source in self.sources)
 
 
-class SavedChannel(_Frozen):
+class SavedChannel(Frozen):
     """What of a channel belongs to the savepoint."""
 
     first: int

@@ -66,8 +66,8 @@ class OperatorVerdicts:
 
     def __init__(self, change: QueryChange) -> None:
         self._change = change
-        self._operators_said = change.maps.operators_from(change.was, change.name)
-        self._sources_said = change.maps.sources_from(change.was, change.name)
+        self._mapped = change.maps.operators_from(change.was, change.name)
+        self._mapped_sources = change.maps.sources_from(change.was, change.name)
 
     def parts(self) -> Iterator[PlanPart]:
         leaving = self._change.maps.operators_leaving(self._change.was, self._change.name)
@@ -77,7 +77,7 @@ class OperatorVerdicts:
             [one for one in self._translated() if one.id not in leaving],
             [one for one in self._change.new.operators if one.id not in taken],
             self._fit,
-            {at: to for at, to in self._operators_said.items() if at not in leaving},
+            {at: to for at, to in self._mapped.items() if at not in leaving},
             comparable=self._change.comparable,
         )
         kept = [pair.old for pair in found.pairs]
@@ -94,8 +94,8 @@ class OperatorVerdicts:
             yield _part(one, None, PartVerdict.DROPPED, lost=(state,))
         for at, to in leaving.items():
             (one,) = (one for one in self._change.old.operators if one.id == at)
-            words = f"its state goes to query {to.query}, operator {to.number}"
-            yield _part(one, None, PartVerdict.MOVED, notes=(words,))
+            note = f"its state goes to query {to.query}, operator {to.number}"
+            yield _part(one, None, PartVerdict.MOVED, notes=(note,))
         for one in found.new:
             begins = "begins without state"
             if one.kind in ("dedupe", "dedupeWithinWatermark"):
@@ -106,7 +106,7 @@ class OperatorVerdicts:
         """The operators that get the state of one of another query."""
         new = {one.id: one for one in self._change.new.operators}
         for donor in self._change.maps.donors(self._change.name):
-            shape = self._change.queries[donor].shape.in_words_of(self._change.new)
+            shape = self._change.queries[donor].shape.in_terms_of(self._change.new)
             old = {one.id: one for one in shape.operators}
             for at, to in self._change.maps.operators_from(donor, self._change.name).items():
                 if to is not None:
@@ -122,7 +122,7 @@ class OperatorVerdicts:
         refused = refusals([old], conf, partitions=int(conf[PARTITIONS]) + 1, backend=self._change.backend)
         renumbered = refused[0] if refused and donor != self._change.base else None
         changed = {one.operator: one for one in self._refusals([old], self._change.partitions)}
-        pair = Pair(old, new, said=True)
+        pair = Pair(old, new, mapped=True)
         part = self._paired(pair, changed.get(old.id) or renumbered, not refused)
         notes = (f"takes the state of operator {old.id} of query {donor}", *part.notes)
         verdicts = part.verdicts
@@ -133,8 +133,8 @@ class OperatorVerdicts:
     def _translated(self) -> list[PlannedOperator]:
         """The old operators; a source that resumes under another name is called by the new one."""
         old, new = self._change.old.sources, self._change.new.sources
-        said = self._sources_said.items()
-        names = {old[at].name: new[to].name for at, to in said if to is not None and old[at].name}
+        mapped = self._mapped_sources.items()
+        names = {old[at].name: new[to].name for at, to in mapped if to is not None and old[at].name}
 
         def renamed(lines: Sequence[str], prefix: str = "") -> tuple[str, ...]:
             return tuple(
@@ -171,7 +171,7 @@ class OperatorVerdicts:
         if texts and found.rekey is None and is_reordered(old, new):
             why = f"its keys changed their order: {', '.join(old.keys)} became {', '.join(new.keys)}"
             return self._refused(pair, f"{why}, and would be mixed up", "leave them as they were")
-        doubt = _doubt(old, new, found) if not pair.said and (texts or found.swapped) else ""
+        doubt = _doubt(old, new, found) if not pair.mapped and (texts or found.swapped) else ""
         if doubt:
             same = f"--map {self._change.was}/{old.id}={new.id}"
             todo = f"if it is the same operator: {same}; if not: {give_up}"
@@ -262,7 +262,7 @@ def _windows(was: str, now: str) -> tuple[re.Match[str], re.Match[str]] | None:
 
 
 def _other_window(old: PlannedOperator, new: PlannedOperator) -> str:
-    """How the windows of an operator changed, in words; "" when they did not. A session may be longer."""
+    """How the windows of an operator changed, for people; "" when they did not. A session may be longer."""
     for key, other_key in zip(old.keys, new.keys, strict=False):
         found = _windows(key, other_key)
         if found is None or found[0]["session"]:

@@ -62,8 +62,8 @@ class QueryChange:
 
     @cached_property
     def old(self) -> Shape:
-        """What it was, in the words of what it is."""
-        return self.before.shape.in_words_of(self.new)
+        """What it was, in the texts of what it is."""
+        return self.before.shape.in_terms_of(self.new)
 
     @cached_property
     def conf(self) -> Mapping[str, str]:

@@ -23,12 +23,12 @@ class SourceVerdicts:
     def __init__(self, change: QueryChange) -> None:
         self._change = change
         self._positions = change.options.positions.get(change.name, {})
-        self._sources_said = change.maps.sources_from(change.was, change.name)
+        self._mapped = change.maps.sources_from(change.was, change.name)
 
     def parts(self) -> Iterator[PlanPart]:
         old, new = self._change.old.sources, self._change.new.sources
         foreign = {to: (donor, at) for donor, at, to in self._foreign_sources()}
-        pairs, doubtful = match_sources(old, new, self._sources_said, self._change.before.offsets, foreign)
+        pairs, doubtful = match_sources(old, new, self._mapped, self._change.before.offsets, foreign)
         of = {folder: at for number, at in pairs.items() if (folder := new[number].folder) is not None}
         for number, source in enumerate(new):
             at = pairs.get(number)
@@ -46,21 +46,21 @@ class SourceVerdicts:
             if at in doubtful and doubtful[at] not in self._positions and at not in leaving:
                 yield self._doubtful(at, source.name, doubtful[at], new[doubtful[at]].name)
             elif at not in pairs.values():
-                said = at in doubtful  # where the new one resumes was said: nothing is in doubt, or lost
-                yield self._left_source(at, source.name, leaving.get(at), said=said)
+                # Where it was in doubt, the user says where the new one resumes: then nothing is lost.
+                yield self._left_source(at, source.name, leaving.get(at), resumes=at in doubtful)
 
-    def _left_source(self, at: int, name: str, to: MapTarget | None, *, said: bool) -> PlanPart:
+    def _left_source(self, at: int, name: str, to: MapTarget | None, *, resumes: bool) -> PlanPart:
         part = PlanPart(what="source", old=at, name=name or f"source {at}", verdicts=(PartVerdict.DROPPED,))
         if to is not None:
-            words = (f"its position goes to query {to.query}, source {to.number}",)
-            return part.model_copy(update={"verdicts": (PartVerdict.MOVED,), "notes": words})
+            notes = (f"its position goes to query {to.query}, source {to.number}",)
+            return part.model_copy(update={"verdicts": (PartVerdict.MOVED,), "notes": notes})
         channel = name.removeprefix("channel ") if name.startswith("channel ") else ""
         if channel:
             unread = self._change.before.unread(channel)
             what = "one batch" if unread == 1 else f"{unread} batches"
             lost = (f"{what} in {name} that it had not read",) if unread else ()
             return part.model_copy(update={"lost": lost, "notes": () if lost else ("it had read all of it",)})
-        return part.model_copy(update={"lost": () if said else ("its position",)})
+        return part.model_copy(update={"lost": () if resumes else ("its position",)})
 
     def _foreign_sources(self) -> Iterator[tuple[str, int, int]]:
         """The sources that begin where one of another query stands: that query, its source, the new one."""
@@ -119,7 +119,7 @@ class SourceVerdicts:
         if to.until is not None:
             self._check_log(number, stood, to.until)
         try:
-            end = to.behind(stood)
+            end = to.after(stood)
         except LookupError as error:
             given = f"it gives nothing for {error.args[0]}"
             reason = f"{given}, and the source is new and has no earlier position"

@@ -115,7 +115,7 @@ def take(
 
     When it returns, the savepoint is complete and durable; when it raises, nothing of it is left. The
     checkpoint must not be dropped meanwhile. Raises `SavepointPlaceError`, `StorageError`,
-    `DamagedCheckpointError`, and `HaltedError` when `halted` said so.
+    `DamagedCheckpointError`, and `HaltedError` when `halted` returns true.
     """
     check_target(target, store, JobName(manifest.job))
     holder = TakingAttempt(store, JobName(manifest.job), Attempt(manifest.attempt))

@@ -24,11 +24,11 @@ def plan(old: Mapping[str, Before], new: Mapping[str, Shape], options: Options) 
     `new` is planned with the settings of `Before.conf`, so that Spark describes its operators as it
     would describe them after the savepoint; parallelism and backend come from `options`.
     """
-    said = mapped.read(options.maps, {name: one.shape for name, one in old.items()}, new)
-    names = [*new, *(name for name in old if name not in new and said.name_of(name) == name)]
+    given = mapped.read(options.maps, {name: one.shape for name, one in old.items()}, new)
+    names = [*new, *(name for name in old if name not in new and given.name_of(name) == name)]
     begun = [name for name, one in old.items() if one.conf]
     bases = mapped.bases(options.maps, names, begun)
-    queries = [_query(name, bases.get(name, ""), old, new.get(name), options, said) for name in names]
+    queries = [_query(name, bases.get(name, ""), old, new.get(name), options, given) for name in names]
     return RestorePlan(
         queries=tuple(beginnings.judge(queries, old.keys(), new)),
         parallelism=options.parallelism,
@@ -43,10 +43,10 @@ def _query(
     old: Mapping[str, Before],
     shape: Shape | None,
     options: Options,
-    said: Maps,
+    given: Maps,
 ) -> QueryPlan:
-    own = said.renamed.get(name, name)
-    change = QueryChange(name, own, base, old, shape or Shape(), options, said)
+    own = given.renamed.get(name, name)
+    change = QueryChange(name, own, base, old, shape or Shape(), options, given)
     parts = (*SourceVerdicts(change).parts(), *OperatorVerdicts(change).parts(), *_sinks(change))
     was = own if own != name else ""
     return QueryPlan(name=name, there=own in old, wanted=shape is not None, parts=parts, base=base, was=was)

@@ -1,7 +1,7 @@
 """Can the state at a place be loaded? Spark loads every store of every query, and reads every row.
 
 Files that are as they were written may still be of no use: damaged before they were kept, or by a fault of
-Spark's own. What can't be loaded is said store by store. Nothing is changed.
+Spark's own. What can't be loaded is reported store by store. Nothing is changed.
 """
 
 from __future__ import annotations

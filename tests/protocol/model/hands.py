@@ -22,7 +22,7 @@ from weir.checkpoint import records, retention
 from weir.checkpoint.complete import manifest_of
 from weir.checkpoint.manifest import ChannelCut, File, Manifest, Provenance, QueryCut
 from weir.checkpoint.trigger import Cuts
-from weir.checkpoint.vertex import Vertex, words_of
+from weir.checkpoint.vertex import Vertex, reason_of
 from weir.clock import ManualClock
 from weir.errors import FencedError, OutcomeUnknownError
 from weir.ids import NO_BATCH, Attempt, BatchId, CheckpointId, QueryName
@@ -203,7 +203,7 @@ class Hands:
         except (OutcomeUnknownError, FencedError) as error:
             if isinstance(error, FencedError) and not self.driver.leased:
                 raise
-            yield from self._feed(f.Stumbled(words_of(error)))
+            yield from self._feed(f.CoordinationFailed(reason_of(error)))
             if isinstance(error, FencedError):
                 raise
 
@@ -335,20 +335,20 @@ class Hands:
                 places = {one: (place.entry, place.barrier) for one, place in positions.items()}
                 cut = cut.model_copy(update={"files": files, "positions": places})
         except GoneError as error:
-            return f.KeepFailed(action.id, words_of(error), name)
+            return f.KeepFailed(action.id, reason_of(error), name)
         if action.id in self.kept:
             self.kept[action.id].queries[name] = cut
         return f.SnapshotTaken(action.id, name, found)
 
     def _keep_channel(self, action: f.KeepChannel) -> Fact:
-        name, behind = action.channel, action.found.behind
+        name, behind = action.channel, action.found.end
         assert behind is not None
         first = channel_log.first_kept(action.readers, behind)
         names = channel_log.cut_files(self.world.channels[name], first, behind)
         try:
             files = self._pin(f"channels/{name}", self.world.channels[name], names)
         except GoneError as error:
-            return f.KeepFailed(action.id, words_of(error))
+            return f.KeepFailed(action.id, reason_of(error))
         if action.id in self.kept:
             cut = ChannelCut(first=first, behind=behind, batch=action.found.batch, files=files)
             self.kept[action.id].channels[name] = cut
