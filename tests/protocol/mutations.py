@@ -230,7 +230,7 @@ def late_acks_are_taken() -> Iterable[Patch]:
 
 @mutation
 def one_ack_is_enough() -> Iterable[Patch]:
-    yield completion, "is_ready", lambda one: bool(one.state.cuts)
+    yield completion, "is_ready", lambda one: bool(one.state.acks)
 
 
 @mutation

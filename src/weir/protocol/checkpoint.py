@@ -52,7 +52,7 @@ class AckOutcome(str, Enum):
 
 @dataclass(frozen=True)
 class Ack:
-    """Where one query stands in a checkpoint."""
+    """One query has kept all of its cut: this is where it stands."""
 
     query: QueryName
     batch: BatchId
@@ -77,12 +77,11 @@ class Pending:
     alignment: Alignment
     begun_at: float
     queries: frozenset[QueryName]
-    cuts: Mapping[QueryName, Ack] = field(default_factory=dict)
-    """The cuts of the queries that have acked."""
+    acks: Mapping[QueryName, Ack] = field(default_factory=dict)
 
     @property
     def missing(self) -> frozenset[QueryName]:
-        return self.queries - self.cuts.keys()
+        return self.queries - self.acks.keys()
 
     @property
     def complete(self) -> bool:
@@ -90,17 +89,17 @@ class Pending:
 
 
 def take_ack(
-    pending: Mapping[CheckpointId, Pending], finished: Iterable[CheckpointId], id: CheckpointId, cut: Ack
+    pending: Mapping[CheckpointId, Pending], finished: Iterable[CheckpointId], id: CheckpointId, ack: Ack
 ) -> tuple[Mapping[CheckpointId, Pending], AckOutcome]:
     """Take one ack; everything but a success leaves the pending checkpoints as they were."""
     if id in finished:
         return pending, AckOutcome.LATE
     one = pending.get(id)
-    if one is None or cut.query not in one.queries:
+    if one is None or ack.query not in one.queries:
         return pending, AckOutcome.UNKNOWN
-    if cut.query in one.cuts:
+    if ack.query in one.acks:
         return pending, AckOutcome.DUPLICATE
-    return {**pending, id: replace(one, cuts={**one.cuts, cut.query: cut})}, AckOutcome.SUCCESS
+    return {**pending, id: replace(one, acks={**one.acks, ack.query: ack})}, AckOutcome.SUCCESS
 
 
 def last_id(

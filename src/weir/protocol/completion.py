@@ -18,8 +18,8 @@ from weir.protocol.turn import Turn, abort
 
 def snapshot_taken(turn: Turn, fact: f.SnapshotTaken) -> None:
     pending = {one.id: one.state for one in turn.state.pending.values()}
-    cut = Ack(fact.query, fact.found.batch, fact.found.unaligned)
-    after, outcome = take_ack(pending, turn.state.outlived, fact.id, cut)
+    ack = Ack(fact.query, fact.found.batch, fact.found.unaligned)
+    after, outcome = take_ack(pending, turn.state.outlived, fact.id, ack)
     if outcome is AckOutcome.SUCCESS:
         one = turn.state.pending[fact.id]
         since = one.since(turn.now)
