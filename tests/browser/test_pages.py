@@ -144,7 +144,7 @@ def test_going_back_shows_the_plan_first_and_asks_once_more(
     assert [cell.strip() for cell in dialog.locator("tbody td").all_inner_texts()] == [
         *("counts", "49", "1", "48")
     ]
-    expect(dialog.locator(".planned")).to_contain_text("planner is asked")
+    expect(dialog.locator(".planned")).to_contain_text("asking Spark's planner")
     expect(go).to_be_disabled()
     supervisor.gate.set()
     expect(dialog.locator(".planned")).to_have_text("counts  kept")
@@ -157,7 +157,7 @@ def test_going_back_shows_the_plan_first_and_asks_once_more(
     expect(go).to_be_disabled()
     dialog.get_by_label("although the plan does not fit").check()
     go.click()
-    expect(page.locator(".toast").last).to_have_text("the job goes back")
+    expect(page.locator(".toast").last).to_have_text("the job resumes from there")
     supervisor.end()
     assert [verb for verb, _ in supervisor.heard] == ["plan", "plan", "restore"]
     assert RestoreRequest.from_wire(supervisor.heard[-1][1]) == RestoreRequest(taken.place)

@@ -67,7 +67,7 @@ function say(up) {
   sign.hidden = false;
   sign.classList.toggle("lost", !up);
   sign.textContent = up ? "live" : "connection lost";
-  sign.title = up ? "" : "who served this page is gone; 'weir dashboard' serves the history";
+  sign.title = up ? "" : "the process that served this page is gone; 'weir dashboard' serves the history";
 }
 
 function listen() {
@@ -254,15 +254,15 @@ async function send(form) {
 // What becomes of a wish, when its operation has ended: a result, or an error.
 async function outcome(url, method, asked) {
   const headers = { ...HEADERS, "Content-Type": "application/json" };
-  let said = await (await fetch(url, { method, headers, body: JSON.stringify(asked) })).json();
-  while (!said.error && said.data.status === "running") {
+  let answer = await (await fetch(url, { method, headers, body: JSON.stringify(asked) })).json();
+  while (!answer.error && answer.data.status === "running") {
     refreshSoon();
-    said = await (await fetch(`/api/v1/operations/${said.data.id}?wait=1`, { headers: HEADERS })).json();
+    answer = await (await fetch(`/api/v1/operations/${answer.data.id}?wait=1`, { headers: HEADERS })).json();
   }
-  return said.error ? said : said.data;
+  return answer.error ? answer : answer.data;
 }
 
-// The plan comes first: who goes back has seen it, or says that it is to be done without a plan that fits.
+// The plan comes first: whoever restores has seen it, or confirms a restore without a plan that fits.
 async function showPlan(shown) {
   const form = shown.closest("form"), go = form.querySelector("button.danger"), sure = form.querySelector(".unplanned");
   const box = sure.querySelector("input"), { plan, point } = shown.dataset;
@@ -273,7 +273,7 @@ async function showPlan(shown) {
   };
   go.disabled = sure.hidden = true;
   box.checked = false;
-  shown.textContent = "Spark's planner is asked what becomes of each source, operator and sink …";
+  shown.textContent = "asking Spark's planner what becomes of each source, operator and sink …";
   try {
     const { error, result } = await outcome(plan, "POST", { point });
     shown.textContent = error ? [error.what, error.why, error.hint].filter(Boolean).join("\n") : result.text;
@@ -320,7 +320,7 @@ document.addEventListener("submit", async (event) => {
   const buttons = form.querySelectorAll("button:not([type='button'])");
   buttons.forEach((one) => { one.disabled = true; });
   form.closest("dialog")?.close();
-  try { await send(form); } catch { fail({ what: "no answer", why: "", hint: "is the supervisor still there?" }); }
+  try { await send(form); } catch { fail({ what: "no answer", why: "", hint: "check that the supervisor still runs" }); }
   buttons.forEach((one) => { one.disabled = false; });
 });
 
