@@ -559,13 +559,14 @@ def _take_checkpoints(number: int, examples: int) -> None:
     for name in ("S", "M"):
         machine.test_a_batch_that_a_sleeper_decides_while_its_successor_starts_comes_through_once(name)
     machine.test_what_a_sleeper_enters_where_the_head_of_its_channel_was_changes_nothing()
+    machine.test_a_manifest_that_a_sleeper_writes_after_its_successor_has_looked_counts_for_nothing()
+    for stopped in range(1, 15):
+        machine.test_a_driver_that_sleeps_in_any_step_of_a_checkpoint_changes_nothing(stopped)
     # Those that take long.
     wanted = _settings(machine.TestCheckpoints.settings, examples)
     run_state_machine_as_test(seed(number)(machine.Checkpoints), settings=wanted)
     for one in machine.USUAL:
         machine.test_one_disturbance_in_any_step_of_two_checkpoints_changes_nothing(*one)
-    for stopped in range(1, 15):
-        machine.test_a_driver_that_sleeps_in_any_step_of_a_checkpoint_changes_nothing(stopped)
     for written in range(3):
         machine.test_a_sleeper_that_was_not_told_of_a_record_does_not_end_a_checkpoint_again(written)
 

@@ -750,6 +750,32 @@ def test_what_a_sleeper_begins_before_it_is_fenced_is_aborted(steps: int, fenced
     check_the_end(world, new)
 
 
+def test_a_manifest_that_a_sleeper_writes_after_its_successor_has_looked_counts_for_nothing() -> None:
+    """What was kept for it is deleted by then."""
+    late = 0
+    for stopped in range(1, 20):
+        world = World(GRAPHS["two roots"], Mode.ALIGNED)
+        old = Driver(world)
+        old.go_on(100)
+        rows_for_everybody(world, old, 1)
+        old.ask("trigger")
+        for step in range(stopped):
+            old.coordinate(1)
+            old.whole_batch(world.graph.order[step % 3])
+        if world.completed():
+            break
+        old.leased = False
+        new = Driver(world)
+        new.go_on(100)
+        new.coordinate(3)
+        old.coordinate(2)
+        written = world.ids("chk")
+        assert not written & set(world.completed())
+        late += len(written)
+        check_the_end(world, new)
+    assert late, "no sleeper came that far"
+
+
 @pytest.mark.parametrize("graph", ["two roots", "deep"])
 def test_nobody_waits_for_a_checkpoint_whose_beginning_had_no_answer(graph: str) -> None:
     """The next one shares its barrier with it, and is aborted when one root has the barrier."""

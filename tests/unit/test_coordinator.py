@@ -299,6 +299,14 @@ def test_a_driver_that_slept_while_it_wrote_a_manifest_drops_nothing(tmp_path: P
     graph.coordinator.stop()
 
 
+def test_who_slept_while_its_checkpoints_were_to_be_deleted_deletes_none(graph: Graph) -> None:
+    graph.take(1)
+    graph.disk.on_create = lambda key: graph.lease.end()
+    with pytest.raises(FencedError):
+        graph.coordinator.delete_all()
+    assert mf.ids(graph.disk, JOB)["chk"] == {1}, "its files may be shared by those of a successor"
+
+
 def test_checkpoints_are_deleted_only_when_their_numbers_are_remembered(graph: Graph) -> None:
     graph.take(1)
 

@@ -200,6 +200,7 @@ class Coordinator:
         if newest is not None and not self._actions.records.abort(newest, AbortReason.DELETED, ""):
             self._outside.report(m.Noted("the checkpoints are kept: their deletion could not be recorded"))
             return
+        self._actions.lease.check()  # who slept here must not delete what its successor shares
         try:
             retained.delete_all()
         except ExternalError as error:
