@@ -23,7 +23,7 @@ from weir.savepoint.catalogue import damaged
 from weir.sinks.compaction import SparkMerger, Upkeep
 from weir.sinks.fence import anyone
 from weir.sinks.files_ledger import FilesLedger, log_of
-from weir.sinks.function import forget_marks
+from weir.sinks.function import delete_marks
 from weir.sinks.staging import StagedFiles
 from weir.storage.attempts import AttemptLock, KnownAttempts
 from weir.storage.generation import FIRST
@@ -104,7 +104,7 @@ def test_a_staging_that_no_run_has_made_is_neither_delivered_nor_deleted() -> No
             store.put(f"{folder}/{name}", b"nobody's")
     assert stagings.recorded() == [own]
     stagings.discard(BatchId(9), token, [])
-    forget_marks(store, token)
+    delete_marks(store, token)
     assert stagings.recorded() == []
     assert all(store.get(f"{folder}/{name}") for name in STRANGE for folder in ("staged", "data", "marks"))
 
@@ -115,6 +115,6 @@ def test_what_lies_beside_merged_files_is_not_a_merge() -> None:
     ledger.open("job/q", "l", token, anyone, lambda _: None)
     for name in ("_merged/notes", "_merged/copy of 1-1-000001/part-0", "_merged/1-1-000001-a/part-0"):
         store.put(name, b"rows")
-    Upkeep(ledger, store, SparkMerger("", "parquet", {}), None).clear()
+    Upkeep(ledger, store, SparkMerger("", "parquet", {}), None).discard()
     left = list(store.list("_merged"))
     assert left == ["_merged/copy of 1-1-000001/part-0", "_merged/notes"]

@@ -126,7 +126,7 @@ class Upkeep:
         self._sizes: dict[str, int] = {}
         self._hopeless: set[str] = set()
         """Files that could not be merged; the next start tries again."""
-        self._swept: set[str] = set()
+        self._deleted: set[str] = set()
         self._number = 0
         self._lock = threading.Lock()
         self._asked = False
@@ -149,13 +149,13 @@ class Upkeep:
             if self._ledger.is_long:  # also between merges, which may take long
                 self._ledger.keep()
             now = self._ledger.contents()
-            self._sweep(now)
+            self._delete_replaced(now)
             names = self._next(now)
             if not names:
                 return
             self._merge(names)
 
-    def clear(self) -> None:
+    def discard(self) -> None:
         """Delete what older runs have merged to no effect: none of them can enter it any more.
 
         Only of older ones, or a start that slept in here would take a newer run's files for such.
@@ -222,21 +222,21 @@ class Upkeep:
         faults.point("files.merged")
         written = [key for key in self._store.list(folder) if "/part-" in key]
         at = self._clock.now().timestamp()
-        self._ledger.append(merged(token, written, names, at, self._swept))
+        self._ledger.append(merged(token, written, names, at, self._deleted))
         faults.point("files.replaced")
 
-    def _sweep(self, now: Contents) -> None:
+    def _delete_replaced(self, now: Contents) -> None:
         """Delete files that were replaced long ago. Wall clocks differ; a reader's time to finish is all
         that hangs on it.
         """
-        self._swept &= now.replaced.keys()
+        self._deleted &= now.replaced.keys()
         before = (self._clock.now() - GRACE).timestamp()
-        due = [name for name, at in now.replaced.items() if at <= before and name not in self._swept]
-        used = {_folder(name) for name in (*now.files, *(now.replaced.keys() - set(due) - self._swept))}
+        due = [name for name, at in now.replaced.items() if at <= before and name not in self._deleted]
+        used = {_folder(name) for name in (*now.files, *(now.replaced.keys() - set(due) - self._deleted))}
         empty = sorted({_folder(name) for name in due} - used)
         left = [key for folder in empty for key in self._store.list(folder)]
         remove_files(self._store, sorted({*due, *left}))
-        self._swept.update(due)
+        self._deleted.update(due)
 
     def _say(self, text: str) -> None:
         print(f"weir: {text}", file=sys.stderr, flush=True)

@@ -95,7 +95,7 @@ class StagingSink(Protocol):
         """Make the batch visible, and enter it in the ledger, in one step."""
 
     def discard(self, upto: BatchId, keep: Sequence[Staged]) -> None:
-        """Remove every staging, recorded or not, up to this batch, neither delivered nor to be kept.
+        """Delete every staging, recorded or not, up to this batch, neither delivered nor to be kept.
 
         Called at a start, after `open`, with the last batch that Spark has committed. Stagings of
         later batches stay: a zombie may still decide for one of them, and then it is the true one.

@@ -51,7 +51,7 @@ def check_owner(
         reason = f"{holds} {there.owner!r}"
         todo = f"give this query a {place} of its own{how}"
     elif there.lineage != lineage:
-        reason = "it was written by live files that are gone; a fresh start would skip or double batches"
+        reason = "it was written by live files that are gone; a fresh start would skip or repeat batches"
         todo = f"restore the job's directory, or give this query a new {place}{how}"
     else:
         return

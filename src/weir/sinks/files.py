@@ -201,7 +201,7 @@ class FilesSink:
         kept = {self._staging.folder_of(one.batch, one.token) for one in keep}
         kept |= {"/".join(name.split("/")[:2]) for name in (*now.files, *now.replaced)}
         self._staging.discard(upto, self._ledger.token, kept)
-        self._upkeep.clear()
+        self._upkeep.discard()
 
     def rewind(self, to: BatchId) -> Outcome:
         if self._ledger.read().last <= to:

@@ -92,8 +92,8 @@ class BatchLedger:
         return f"{_MARKS}/{self._batch:09d}-{digest}.json"
 
 
-def forget_marks(store: Store, token: Token, upto: BatchId | None = None) -> None:
-    """Remove the marks of batches up to this one, or of all; those of newer runs stay. Safe to repeat."""
+def delete_marks(store: Store, token: Token, upto: BatchId | None = None) -> None:
+    """Delete the marks of batches up to this one, or of all; those of newer runs stay. Safe to repeat."""
     for key in list(store.list(_MARKS)):
         batch = key.removeprefix(f"{_MARKS}/").partition("-")[0]
         if not batch.isdecimal():  # no call has made it
@@ -242,19 +242,19 @@ class FunctionSink:
             faults.point("sink.committed")
         self._staging.forget(staged)
         if self._with_ledger:
-            forget_marks(self._store, self._fence.token, staged.batch)
+            delete_marks(self._store, self._fence.token, staged.batch)
         self._expire()
         return outcome
 
     def discard(self, upto: BatchId, keep: Sequence[Staged]) -> None:
         kept = {folder_of(one.batch, one.token) for one in keep}
         self._staging.discard(upto, self._fence.token, kept)
-        forget_marks(self._store, self._fence.token, upto)
+        delete_marks(self._store, self._fence.token, upto)
 
     def rewind(self, to: BatchId) -> Outcome:
         """Enter that the batches above `to` come again; what the function did stays done."""
         self._held.read()
-        forget_marks(self._store, self._fence.token)
+        delete_marks(self._store, self._fence.token)
         if self._ledger.last <= to:
             return Outcome.ALREADY_DONE
         self._fence.rewinds(to)

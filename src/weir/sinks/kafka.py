@@ -77,7 +77,7 @@ def kafka(
         raise SinkMismatchError(
             query="?",
             path=described,
-            reason=f"{own[0]} is weir's to set",
+            reason=f"weir sets {own[0]} itself",
             todo=f"leave {own[0]} out of config=",
         )
     if delivery not in ("exactly_once", "at_least_once"):
@@ -248,7 +248,7 @@ class KafkaSink:
                 return Outcome.UNKNOWN
             outcome = Outcome.DONE_NOW
             faults.point("sink.committed")
-        self._staging.drop(staged)
+        self._staging.delete(staged)
         return outcome
 
     def discard(self, upto: BatchId, keep: Sequence[Staged]) -> None:

@@ -102,7 +102,7 @@ class Sending:
 OWN = frozenset(
     {"bootstrap.servers", "transactional.id", "enable.idempotence", "acks", "isolation.level", "group.id"}
 )
-"""Settings of the client that are weir's to set."""
+"""Settings of the client that weir sets itself."""
 
 _TRANSACTION: Mapping[str, Any] = {"transaction.timeout.ms": 300_000}
 _LOOK_BACK = 100
@@ -263,7 +263,7 @@ class KafkaBroker:
 
         producer, self._producer = self._producer, None
         if producer is None:
-            raise BrokerError(bootstrap=self._bootstrap, verb="send", reason="nothing is fenced")
+            raise BrokerError(bootstrap=self._bootstrap, verb="send", reason="it has not been fenced")
         try:
             producer.begin_transaction()
             sending = Sending(producer, self._patience, self._stuck)

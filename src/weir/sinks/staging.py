@@ -139,17 +139,17 @@ class StagedFiles:
         return record.files
 
     def forget(self, staged: Staged) -> None:
-        """Remove the record of a staging that a log now names."""
+        """Delete the record of a staging that a log now names."""
         self._store.delete(self._key(staged))
 
-    def drop(self, staged: Staged) -> None:
-        """Remove a staging that was delivered elsewhere. Killed in between, `discard` does the rest."""
+    def delete(self, staged: Staged) -> None:
+        """Delete a staging that was delivered elsewhere. Killed in between, `discard` does the rest."""
         self.forget(staged)
         for key in list(self._store.list(self.folder_of(staged.batch, staged.token))):
             self._store.delete(key)
 
     def discard(self, upto: BatchId, token: Token, kept: Collection[str]) -> None:
-        """Remove every staging up to this batch, recorded or not, whose folder is not kept.
+        """Delete every staging up to this batch, recorded or not, whose folder is not kept.
 
         Only those of runs up to this token: a start that slept in here would take what a newer run has
         delivered after a rewind for dead.

@@ -198,7 +198,7 @@ class Values:
             self._store.create(_key(self._values, staged.batch, deliverer), data)
 
     def forget(self, staged: Staged) -> None:
-        """Remove a staging that was committed, and the values of batches that are too old.
+        """Delete a staging that was committed, and the values of batches that are too old.
 
         The newest of those stays: it may be the value of many batches, if the query had no state for a time.
         """
@@ -208,7 +208,7 @@ class Values:
             self._store.delete(key)
 
     def discard(self, upto: BatchId, keep: Sequence[Staged]) -> None:
-        """Remove every staging up to this batch that is not to be kept."""
+        """Delete every staging up to this batch that is not to be kept."""
         kept = {(one.batch, one.token) for one in keep}
         removed: set[BatchId] = set()
         for key in list(records_in(self._store, self._staged)):
@@ -224,7 +224,7 @@ class Values:
             self._note([one for one in notes if one not in removed or one in left])
 
     def rewind(self, to: BatchId) -> None:
-        """Remove the values of every batch above this one."""
+        """Delete the values of every batch above this one."""
         for key in list(records_in(self._store, self._values)):
             if _parse(key)[0] > to:
                 self._store.delete(key)

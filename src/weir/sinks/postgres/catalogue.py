@@ -142,7 +142,7 @@ class _Fit:
                 f"the key column {words(missing)} is not among those written", "fix key= or columns="
             )
         if wanted.extra in targets and wanted.extra:
-            todo = "rename it, or give weir another one: batch_column=<name>"
+            todo = "rename it, or choose another name: batch_column=<name>"
             self._refuse(f"the query writes the column {wanted.extra!r}, which is weir's own", todo)
         return pairs
 
@@ -200,7 +200,7 @@ class _Fit:
             return
         if extra in attributes:
             if attributes[extra].type.name != "int8":
-                todo = "give weir another one: batch_column=<name>"
+                todo = "choose another name: batch_column=<name>"
                 self._refuse(f"its column {extra!r} is not a bigint; weir keeps the batch there", todo)
             return
         alter = sql.SQL("ALTER TABLE {} ADD COLUMN {} bigint").format(
