@@ -287,17 +287,18 @@ class Actions:
         channels = {name: future.result() for name, future in work.channels.items()}
         seconds = one.since(self._clock.monotonic())
         at = self._clock.now().isoformat()
-        copied_to = self.snapshots.copied_to
+        copied_to = self.snapshots.pins.copied_to
         work.manifest = manifest_of(
             one, state.flow, queries, channels, self._provenance, copied_to, at, seconds
         )
         return [f.Assembled(one.id, seconds, work.manifest.inconsistencies())]
 
     def _export(self, action: f.Export) -> Iterable[Fact]:
-        if not self.snapshots.copied_to:
+        pins = self.snapshots.pins
+        if not pins.copied_to:
             return [f.Exported(action.id)]
         work = self.work[action.id]
-        work.await_export(action.id, self.workers.submit(self.snapshots.export, self._manifest(action.id)))
+        work.await_export(action.id, self.workers.submit(pins.export_manifest, self._manifest(action.id)))
         return []
 
     def _manifest(self, id: CheckpointId) -> Manifest:

@@ -145,8 +145,8 @@ class Coordinator:
         which the query had committed nothing.
         """
         with self._changed:
-            oldest = self._actions.retained.first_id
-            if any(oldest is None or id < oldest for id in self._state.pending):
+            ids = self._actions.retained.ids
+            if any(not ids or id < ids[0] for id in self._state.pending):
                 return None
             return self._actions.retained.offsets(name)
 
@@ -196,8 +196,8 @@ class Coordinator:
         """The job was cancelled and keeps no checkpoints; the last id is remembered by its abort."""
         self._actions.lease.check()
         retained = self._actions.retained
-        newest = retained.last_id
-        if newest is not None and not self._actions.records.abort(newest, AbortReason.DELETED, ""):
+        ids = retained.ids
+        if ids and not self._actions.records.abort(ids[-1], AbortReason.DELETED, ""):
             self._outside.report(m.Noted("the checkpoints are kept: their deletion could not be recorded"))
             return
         self._actions.lease.check()  # who slept here must not delete what its successor shares

@@ -53,9 +53,6 @@ class Retained:
         self._useless: set[CheckpointId] = set()
         """Those that the job can never be restored from: it was rewound past them, or they are no cut."""
 
-    def __bool__(self) -> bool:
-        return bool(self._manifests)
-
     def learn(self) -> None:
         """Read what is there, at a start."""
         for id in mf.completed(self._live.store, self._live.job):
@@ -66,7 +63,7 @@ class Retained:
                     rewound_past = is_left_behind(self._live.store, self._live.job, manifest)
                     if rewound_past or manifest.inconsistencies():  # an earlier version did not look
                         self._useless.add(id)
-        self._snapshots.seed(self._manifests.values())
+        self._snapshots.pins.seed(self._manifests.values())
 
     def add(self, manifest: Manifest, *, held: bool) -> None:
         """One more has completed; a held one is not deleted before it is released."""
@@ -93,15 +90,8 @@ class Retained:
 
     @property
     def ids(self) -> list[CheckpointId]:
+        """Oldest first."""
         return sorted(self._manifests)
-
-    @property
-    def first_id(self) -> CheckpointId | None:
-        return min(self._manifests, default=None)
-
-    @property
-    def last_id(self) -> CheckpointId | None:
-        return max(self._manifests, default=None)
 
     def newest(self) -> Manifest | None:
         """The newest one of these live files."""

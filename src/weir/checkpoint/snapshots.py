@@ -38,7 +38,7 @@ class Snapshots:
         self._lease = lease
         self._clock = clock
         self._copy_dir = settings.execution_checkpointing_copy_dir
-        self._pins = Pins(
+        self.pins = Pins(
             live.store,
             live.job,
             live.generation,
@@ -59,15 +59,6 @@ class Snapshots:
         self._claims: dict[CheckpointId, set[str]] = {}
         self._over: set[CheckpointId] = set()
 
-    @property
-    def copied_to(self) -> str:
-        """Where the files are copied to besides; "" when nowhere."""
-        return self._pins.copied_to
-
-    def seed(self, retained: Iterable[Manifest]) -> None:
-        """Learn at the start what is kept already."""
-        self._pins.seed(retained)
-
     def of_query(
         self, id: CheckpointId, vertex: Vertex, found: Found, *, full: bool, pinned: Callable[[], None]
     ) -> QueryCut:
@@ -83,7 +74,7 @@ class Snapshots:
                 names += vertex.user_state(found.batch)
                 listed = self._clock.monotonic()
                 self._claim(id, names)
-                kept = self._pins.keep("", names, checkpoint=id, full=full, pinned=pinned)
+                kept = self.pins.keep("", names, checkpoint=id, full=full, pinned=pinned)
                 break
             except GoneError:  # where Spark purged a file, a newer snapshot may have taken its place
                 if not left:
@@ -109,7 +100,7 @@ class Snapshots:
         folder = f"channels/{name}"
         names = cut_files(open_store(self._live.channel(name)), first, found.end)
         self._claim(id, [f"{folder}/{one}" for one in names])
-        kept = self._pins.keep(folder, names, checkpoint=id, full=full)
+        kept = self.pins.keep(folder, names, checkpoint=id, full=full)
         return ChannelCut(
             first=first,
             behind=found.end,
@@ -118,10 +109,6 @@ class Snapshots:
             new_bytes=kept.new_bytes,
             phases=kept.seconds,
         )
-
-    def export(self, manifest: Manifest) -> None:
-        """Write the manifest beside the copies, if there are any; it may take long."""
-        self._pins.export_manifest(manifest)
 
     def release(self, id: CheckpointId) -> None:
         """The checkpoint has ended: from now on only its manifest, if there is one, needs its files."""
@@ -145,7 +132,7 @@ class Snapshots:
             needed += [list(names) for names in self._claims.values()]
             gone = [one for one in dropped if one.generation == self._live.generation]
             void = unreferenced((name for one in gone for name in one.kept()), needed)
-            self._pins.remove(void)
+            self.pins.remove(void)
             if copied := any(one.copied_to for one in dropped):
                 self._void.update(void)
         if len(gone) == len(dropped) and not copied:
@@ -158,7 +145,7 @@ class Snapshots:
             with self._lock:
                 still = self._void.intersection(void)  # what was claimed since has been copied again
                 self._void -= still
-            self._pins.remove_copies(still)
+            self.pins.remove_copies(still)
         if any(one.generation != self._live.generation for one in dropped):
             self.sweep(kept)
 

@@ -183,6 +183,7 @@ def _trigger_facts(turn: Turn, alignment: Alignment, fact: f.Observed) -> Trigge
 
 
 def _begin(turn: Turn, write: f.WriteBegun) -> None:
+    """The next one is counted from now, whatever becomes of this one."""
     turn.change(triggers=turn.state.triggers.triggered(turn.now))
     turn.do(write)
 
