@@ -30,7 +30,7 @@ from weir.protocol.checkpoint_facts import Action, Fact
 from weir.protocol.checkpoint_state import CoordinationState
 from weir.storage.attempts import Lease
 
-LEFT_BEHIND = "files of old checkpoints could not be deleted"
+NOT_DELETED = "files of old checkpoints could not be deleted"
 T = TypeVar("T")
 Held = Callable[[Manifest | None, str], None]
 """Called once, and must return at once: with the checkpoint, or with None and why there is none."""
@@ -226,7 +226,7 @@ class Actions:
     def aside(self, work: Callable[[], None]) -> None:
         """Delete files next to everything else; what fails is left to the next sweep."""
         self.workers.aside(
-            work, lambda error: self.outside.report(m.Noted(f"{LEFT_BEHIND}: {reason_of(error)}"))
+            work, lambda error: self.outside.report(m.Noted(f"{NOT_DELETED}: {reason_of(error)}"))
         )
 
     def needs(self, state: CoordinationState, name: QueryName, batch: BatchId) -> bool:

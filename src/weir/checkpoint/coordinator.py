@@ -11,7 +11,7 @@ import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from weir.checkpoint.actions import LEFT_BEHIND, Actions, Held, Outside, Workers
+from weir.checkpoint.actions import NOT_DELETED, Actions, Held, Outside, Workers
 from weir.checkpoint.manifest import Manifest, Provenance
 from weir.checkpoint.records import Records
 from weir.checkpoint.retention import Retained
@@ -204,7 +204,7 @@ class Coordinator:
         try:
             retained.delete_all()
         except ExternalError as error:
-            self._outside.report(m.Noted(f"{LEFT_BEHIND}: {error.text}"))
+            self._outside.report(m.Noted(f"{NOT_DELETED}: {error.text}"))
 
     def _holder(self, held: Held) -> int:
         number = next(self._numbers)

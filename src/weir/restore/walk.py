@@ -43,11 +43,8 @@ from weir.storage.paths import Live
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from weir.config import Config
     from weir.job.env import QuerySpec
     from weir.job.job import Job
-    from weir.restore.request import RestoreRequest
-    from weir.storage import Store
     from weir.storage.generation import Origin
 
 

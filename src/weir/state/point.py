@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from weir.checkpoint import manifest as checkpoints
@@ -90,7 +91,7 @@ def queries(path: str) -> Mapping[str, Files]:
         return {name: _saved(place, savepoint, name) for name in savepoint.queries}
     folder = Path(local_path(path)).absolute()
     if (folder / "offsets").is_dir() and (folder / "commits").is_dir():
-        return {folder.name: lambda _: (folder, _last(folder))}
+        return {folder.name: partial(_located, folder)}
     if (folder / "generations").is_dir():
         return _live(folder)
     if (found := _CHECKPOINT.fullmatch(str(folder))) is not None:
@@ -117,11 +118,11 @@ def _live(folder: Path) -> Mapping[str, Files]:
     store, job = LocalStore(folder.parent), JobName(folder.name)
     root = folder.parent / paths.generation(job, generations.live(store, job)) / "queries"
     names = sorted(one.name for one in root.iterdir()) if root.is_dir() else []
-    return {name: _located(root / name) for name in names}
+    return {name: partial(_located, root / name) for name in names}
 
 
-def _located(root: Path) -> Files:
-    return lambda _: (root, _last(root))
+def _located(root: Path, _: Scratch) -> tuple[Path, BatchId]:
+    return root, _last(root)
 
 
 def _of_checkpoint(path: str, folder: Path, id: CheckpointId) -> Mapping[str, Files]:
