@@ -6,16 +6,14 @@ Executors run in processes of their own; they, the driver and the tests share th
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pyspark
+
+from tests.loopback import free_port, listens, wait_for
 
 _HOME = Path(pyspark.__file__).parent
 _MASTER = "org.apache.spark.deploy.master.Master"
@@ -30,7 +28,7 @@ class Cluster:
         self._folder, self._port = folder, free_port()
         folder.mkdir()
         self._master = self._spawn("master", _MASTER, "--port", str(self._port), "--webui-port", "0")
-        _wait_for("the master", lambda: _listens(self._port))
+        wait_for("the master", lambda: listens(self._port))
         self.workers = [self._worker(number) for number in range(workers)]
 
     @property
@@ -67,7 +65,7 @@ class Cluster:
         return [child.pid for child in found if any(_EXECUTOR in word for word in _command(child))]
 
     def wait_for_executors(self, count: int) -> list[int]:
-        _wait_for(f"{count} executors", lambda: len(self.executors()) >= count)
+        wait_for(f"{count} executors", lambda: len(self.executors()) >= count)
         return self.executors()
 
     def executor_of(self, task: int) -> int:
@@ -126,24 +124,6 @@ class Gate:
     def tasks(self) -> list[int]:
         """The processes that have come to the gate since it was closed."""
         return [int(file.name.partition("-")[2]) for file in self.folder.glob("task-*")]
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as one:
-        return one.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _wait_for(what: str, there: Callable[[], Any], seconds: float = 120.0) -> None:
-    until = time.monotonic() + seconds
-    while not there():
-        assert time.monotonic() < until, f"{what} did not come in {seconds:g} s"
-        time.sleep(0.05)
 
 
 def _children(pid: int) -> list[psutil.Process]:

@@ -1,29 +1,28 @@
 """A real Apache Kafka broker of one node, on free ports of the loopback.
 
-Its jars, and those of Spark's Kafka source, come by Maven coordinates, resolved by the Ivy that PySpark
-ships, once for a machine: they are kept in `~/.cache/weir-tests`. Nothing else must be installed. Killed and
-started again the broker has the same address and the same data.
+Its jars, and those of Spark's Kafka source, come by Maven coordinates (`maven.py`). Killed and started again
+the broker has the same address and the same data.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.loopback import free_ports
+from tests.maven import Coordinates, fetched
+
 VERSION = "4.3.1"
 CONNECTOR = [
-    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
-    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
-    ("org.apache.kafka", "kafka-clients", "3.9.2"),
-    ("org.apache.commons", "commons-pool2", "2.13.0"),
+    Coordinates("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
+    Coordinates("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
+    Coordinates("org.apache.kafka", "kafka-clients", "3.9.2"),
+    Coordinates("org.apache.commons", "commons-pool2", "2.13.0"),
 ]
 """Parts of Spark's Kafka source that work together, and that a repository has which lags behind PyPI."""
 CLUSTER = "d2Vpci10ZXN0cy1rYWZrYQ"
@@ -53,51 +52,17 @@ log.cleaner.io.buffer.size=65536
 """
 
 
-class UnavailableError(Exception):
-    """The broker's jars can't be fetched here."""
-
-
 def jars() -> Path:
     """The folder with the broker's jars; fetched when they are not there yet."""
-    return _fetched(f"kafka-{VERSION}", [("org.apache.kafka", "kafka_2.13", VERSION)], transitive=True)
+    return fetched(
+        f"kafka-{VERSION}", [Coordinates("org.apache.kafka", "kafka_2.13", VERSION)], transitive=True
+    )
 
 
 def connector() -> list[str]:
     """The jars of Spark's Kafka source, as paths; fetched when they are not there yet."""
-    folder = _fetched("connector-4.2.0", CONNECTOR, transitive=False)
+    folder = fetched("connector-4.2.0", CONNECTOR)
     return sorted(str(path) for path in folder.glob("*.jar"))
-
-
-def _fetched(name: str, wanted: Sequence[tuple[str, str, str]], *, transitive: bool) -> Path:
-    folder = Path.home() / ".cache" / "weir-tests" / name
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(folder.with_name(f"{name}.lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            making = folder.with_name(f"{name}.making")
-            shutil.rmtree(making, ignore_errors=True)
-            for one in wanted:
-                _fetch(making, one, [] if transitive else ["-notransitive"])
-            shutil.rmtree(making / "ivy")
-            making.rename(folder)
-    return folder
-
-
-def _fetch(making: Path, wanted: tuple[str, str, str], more: list[str]) -> None:
-    import pyspark
-
-    ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
-    command = ["java", *JVM, "-cp", str(ivy), "org.apache.ivy.Main", "-cache", str(making / "ivy")]
-    command += ["-dependency", *wanted, "-confs", "default", *more]
-    command += ["-retrieve", f"{making}/[artifact]-[revision].[ext]"]
-    what = ":".join(wanted)
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UnavailableError(f"{what} can't be fetched: {error}") from error
-    if done.returncode or not (making / f"{wanted[1]}-{wanted[2]}.jar").exists():
-        said = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        raise UnavailableError(f"{what} can't be fetched: {said[-1] if said else ''}")
 
 
 class KafkaServer:
@@ -108,7 +73,7 @@ class KafkaServer:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self._log = open(folder / "broker.log", "ab")  # noqa: SIM115  closed with the broker
-        port, controller = _free_ports(2)
+        port, controller = free_ports(2)
         self.bootstrap = f"127.0.0.1:{port}"
         self._config = folder / "server.properties"
         self._config.write_text(_CONFIG.format(port=port, controller=controller, data=folder / "data"))
@@ -250,17 +215,6 @@ class KafkaServer:
     def _java(self, *arguments: str) -> subprocess.Popen[bytes]:
         command = ["java", *JVM, "-cp", f"{self._jars}/*", *arguments]
         return subprocess.Popen(command, stdout=self._log, stderr=self._log, stdin=subprocess.DEVNULL)
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 def _stopped(task: Path) -> bool:
