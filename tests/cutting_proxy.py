@@ -1,9 +1,13 @@
-"""A proxy on loopback that cuts a connection off at a chosen word, before or after the server heard it."""
+"""A proxy on loopback that cuts a connection off at a chosen word, before or after the server heard it.
+
+Or one that is slow: it holds back every answer.
+"""
 
 from __future__ import annotations
 
 import socket
 import threading
+import time
 from contextlib import suppress
 
 _SIZE = 1 << 16
@@ -20,6 +24,8 @@ class CuttingProxy:
         self._heard = False
         self.cuts = 0
         """How often it has cut."""
+        self.delay = 0.0
+        """Seconds by which every answer is held back."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut_at(self, word: bytes, *, heard: bool) -> None:
@@ -59,6 +65,7 @@ class CuttingProxy:
                 if not answer.is_set():  # it is done, and nobody is told
                     answer.set()
                     break
+                time.sleep(self.delay)
                 client.sendall(data)
         _close(client, server)
 

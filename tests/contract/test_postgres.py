@@ -17,6 +17,7 @@ from pyspark.sql import types as T
 
 from tests.cutting_proxy import CuttingProxy
 from tests.local_frame import LocalFrame
+from tests.needed import missing
 from tests.postgres_server import PASSWORD, PostgresServer, binaries
 from weir import sinks
 from weir.errors import DatabaseError, FencedError, LoginRefusedError, RefusedRowError, SinkMismatchError
@@ -774,7 +775,7 @@ def lazy() -> Iterator[PostgresServer]:
     """A server that writes only what a commit waits for; and by default none does."""
     bin = binaries()
     if bin is None:
-        pytest.skip("there is no PostgreSQL on this machine")
+        missing("there is no PostgreSQL on this machine")
     server = PostgresServer(bin, wal_writer_delay="10s", synchronous_commit="off")
     yield server
     server.close()

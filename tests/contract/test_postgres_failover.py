@@ -9,6 +9,7 @@ import pytest
 
 from tests.contract.test_postgres import KV, TOKEN, Row, kv, opened, query, staged
 from tests.local_frame import LocalFrame
+from tests.needed import missing
 from tests.postgres_server import PostgresServer, binaries
 from weir import sinks
 from weir.errors import DatabaseError, LostStagingError, SinkMismatchError
@@ -26,7 +27,7 @@ ROWS = [kv(f"{number:02}", number) for number in range(12)]
 def server() -> Iterator[PostgresServer]:
     bin = binaries()
     if bin is None:
-        pytest.skip("there is no PostgreSQL on this machine")
+        missing("there is no PostgreSQL on this machine")
     made = PostgresServer(bin)
     yield made
     made.close()
