@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,17 @@ from weir.errors import ExternalError, OutcomeUnknownError, StorageError
 from weir.storage import Created, DenseLog, Store, local
 from weir.storage.local import LocalStore
 from weir.storage.object_store import ObjectStore
+from weir.storage.open import open_store
 from weir.storage.unreliable import UnreliableStore
 
 
-@pytest.fixture(params=["local", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    yield LocalStore(tmp_path / "root") if request.param == "local" else ObjectStore("memory://")
+@pytest.fixture(params=["local", "memory", "s3", "hdfs"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "memory":
+        return ObjectStore("memory://")
+    if request.param == "local":
+        return LocalStore(tmp_path / "root")
+    return open_store(f"{request.getfixturevalue(f'{request.param}_place')}/root")
 
 
 def test_what_is_created_can_be_read_and_is_not_created_twice(store: Store) -> None:
@@ -102,8 +107,7 @@ def test_an_append_that_is_no_longer_wanted_writes_nothing(store: Store) -> None
     assert list(DenseLog(store, "log").read_new()) == [{"fence": 2}]
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_appends_through_a_failing_store_land_once_each(store: Store, seed: int) -> None:
+def check_appends(store: Store, seed: int) -> None:
     failing = UnreliableStore(store, seed, failing=0.6, failing_reads=0.2)
     log = DenseLog(failing, "log")
     for number in range(10):
@@ -116,8 +120,26 @@ def test_appends_through_a_failing_store_land_once_each(store: Store, seed: int)
     assert [e["number"] for e in DenseLog(store, "log").read_new()] == list(range(10))
 
 
+@pytest.mark.parametrize("store", ["local", "memory"], indirect=True)
+@pytest.mark.parametrize("seed", range(20))
+def test_appends_through_a_failing_store_land_once_each(store: Store, seed: int) -> None:
+    check_appends(store, seed)
+
+
+@pytest.mark.parametrize("store", ["s3", "hdfs"], indirect=True)
+@pytest.mark.parametrize("seed", range(3))
+def test_appends_through_a_failing_server_land_once_each(store: Store, seed: int) -> None:
+    check_appends(store, seed)
+
+
 def refuses(*_: Any, **__: Any) -> Any:
     raise GenericError("no connection")
+
+
+def unreachable(*_: Any) -> Any:
+    from weir.storage.hadoop import RefusedError
+
+    raise RefusedError("no connection", passing=True)
 
 
 def no_answer(verb: Callable[..., Any]) -> Callable[..., Any]:
@@ -132,11 +154,14 @@ def no_answer(verb: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def test_what_can_not_be_read_is_an_error_and_never_absent(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     store.put("j/commits/1", b"")
     for verb in ("get", "head", "list"):
         monkeypatch.setattr(obstore, verb, refuses)
+    if request.node.callspec.params["store"] == "hdfs":
+        monkeypatch.setattr(store, "_patience", 0.0)
+        monkeypatch.setattr(store, "_ask", unreachable)
     for verb in ("scandir", "stat", "open"):
         monkeypatch.setattr(os, verb, no_answer(getattr(os, verb)))
     with pytest.raises(StorageError, match="list"):

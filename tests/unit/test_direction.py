@@ -60,7 +60,7 @@ PROTOCOL_MAY = {"protocol", "ids", "errors", "clock"}
 PROTOCOL_MAY_FOREIGN = {"pydantic"}
 
 HEAVY = {"pyspark", "pyarrow", "pandas", "py4j"}
-LATE = HEAVY | {"fastapi", "obstore"}
+LATE = HEAVY | {"fastapi", "obstore", "hdfs_native"}
 """Only what loads one of these may be imported inside a function."""
 WITHOUT_SPARK = {
     *("protocol", "supervisor", "monitor", "client", "cli", "web", "storage", "config", "savepoint"),

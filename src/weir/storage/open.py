@@ -12,6 +12,7 @@ import stat
 from pathlib import Path
 from urllib.parse import quote
 
+from weir.errors import PreflightError
 from weir.ids import JobName
 from weir.storage import paths
 from weir.storage.local import LocalStore
@@ -27,7 +28,12 @@ def local_state() -> Path:
 
 def is_local(url: str) -> bool:
     """Whether the place is a path of this machine (a plain path or a file: URL)."""
-    return url.startswith("file:") or "://" not in url
+    return url.startswith("file:") or not ("://" in url or _is_hdfs(url))
+
+
+def _is_hdfs(url: str) -> bool:
+    """Whether it is a place of an HDFS; like Hadoop, `hdfs:/a` means the default one."""
+    return url.startswith(("hdfs:", "viewfs:"))
 
 
 def local_path(url: str) -> str:
@@ -52,9 +58,19 @@ def beside(directory: str, key: str) -> Path:
 
 
 def open_store(url: str) -> Store:
-    """Open the store at a path, `file:`, `memory://`, `s3://`, `gs://` or `az://` URL."""
+    """Open the store at a path, `file:`, `memory://`, `hdfs:`, `viewfs:`, `s3://`, `gs://` or `az://` URL."""
     if is_local(url):
         return LocalStore(local_path(url))
+    if _is_hdfs(url):
+        try:
+            from weir.storage.hadoop import HdfsStore  # noqa: PLC0415  loads hdfs_native
+        except ModuleNotFoundError as error:
+            raise PreflightError(
+                what="the package hdfs-native is not installed",
+                why=f"weir opens {url} with it, without a JVM",
+                todo="pip install 'weir[hdfs]'",
+            ) from error
+        return HdfsStore(url)
     from weir.storage.object_store import ObjectStore  # noqa: PLC0415  loads obstore
 
     return ObjectStore(url)
