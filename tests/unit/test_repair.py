@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from tests.fake_job import FakeJob, Weir
 from tests.kept_job import KeptJob, changes, tree, write
+from weir.checkpoint import manifest as mf
 from weir.checkpoint.manifest import encode
 from weir.checkpoint.pins import Pins
 from weir.errors import DamagedError, NotRewindableError
@@ -21,7 +23,7 @@ from weir.restore.point import resolve
 from weir.restore.repair import carry_out, plan
 from weir.savepoint.take import SavepointFacts, take
 from weir.storage import generation as generations
-from weir.storage import paths
+from weir.storage import paths, sums
 
 QUERY = "queries/counts"
 
@@ -94,6 +96,17 @@ def test_what_runs_again_is_said(job: KeptJob) -> None:
     empty(live(job) / "state/0/0/2.delta")
     found = plan(job.store, job.job)
     assert found is not None and "resumes after batch 0: batches 1 to 2 run again" in found.replays[0].text
+
+
+def test_the_checkpoint_of_a_repair_has_a_number_above_the_one_that_the_job_came_from(job: KeptJob) -> None:
+    """Of a savepoint that was restored in a new directory, no record has the number."""
+    origin = replace(job.origin, restored_from="elsewhere", saved=40).encode()
+    job.store.put(paths.origin(job.job, Generation(1)), origin)
+    job.store.put(paths.origin_sum(job.job, Generation(1)), sums.of(origin))
+    generations.mark_live(job.store, job.job, Generation(1))
+    empty(live(job) / "commits/2")
+    opened(job)
+    assert mf.ids(job.store, job.job)["chk"] == {41}
 
 
 def test_values_of_the_author_go_with_the_batch(job: KeptJob) -> None:
