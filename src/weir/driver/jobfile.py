@@ -110,14 +110,14 @@ def _copied_errors() -> Iterator[list[str]]:
     """What is printed to standard error inside, which still goes there."""
     copied: list[str] = []
     before = sys.stderr
-    sys.stderr = _Copying(before, copied)
+    sys.stderr = _CopiedStderr(before, copied)
     try:
         yield copied
     finally:
         sys.stderr = before
 
 
-class _Copying:
+class _CopiedStderr:
     def __init__(self, inner: TextIO, copied: list[str]) -> None:
         self._inner, self._copied = inner, copied
 

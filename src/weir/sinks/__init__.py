@@ -8,9 +8,14 @@ from weir.sinks.function import BatchLedger, Function, function
 from weir.sinks.kafka import kafka
 from weir.sinks.postgres import postgres
 
+CheckedSink = CountingSink = StagingSink
+"""Names of earlier versions, which job files may import. What they marked is now known by its methods."""
+
 __all__ = [
     "BatchLedger",
+    "CheckedSink",
     "CommittedFiles",
+    "CountingSink",
     "Function",
     "NativeSink",
     "Outcome",
