@@ -19,11 +19,11 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 JVM = Path("src", "weir", "spark", "jvm")
-JAR = "weir/spark/jvm/local-files.jar"
+PLACE = "weir/spark/jvm"
 
 
 class JarHook(BuildHookInterface):
-    """Puts `local-files.jar` into the wheel."""
+    """Puts the jar of all classes into the wheel, under the name that belongs to their sources."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version == "editable":
@@ -33,14 +33,14 @@ class JarHook(BuildHookInterface):
         home = os.environ.get("JAVA_HOME")
         java = str(Path(home, "bin", "java")) if home else "java"
         janino = _load(root / "src" / "weir" / "spark" / "janino.py")
+        sources = sorted((root / JVM).glob("*.java"))
+        name = f"{PLACE}/{janino.jar_name(sources)}"
         try:
-            jar = janino.compile_jar(
-                sorted((root / JVM).glob("*.java")), self._folder / "made.jar", java=java
-            )
+            jar = janino.compile_jar(sources, self._folder / "made.jar", java=java)
         except janino.CompileError as error:
-            _warn(str(error))
+            _warn(name, str(error))
         else:
-            build_data["force_include"][str(jar)] = JAR
+            build_data["force_include"][str(jar)] = name
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         if version != "editable":
@@ -55,11 +55,11 @@ def _load(file: Path) -> ModuleType:
     return module
 
 
-def _warn(why: str) -> None:
+def _warn(name: str, why: str) -> None:
     """pip shows this with -v only; `weir doctor` reports a missing jar on the machine that lacks it."""
     line = "!" * 80
     print(
-        f"{line}\nWARNING: this wheel has no {JAR}: {why}\n"
+        f"{line}\nWARNING: this wheel has no {name}: {why}\n"
         f"The first session compiles it instead, which needs a cache directory that can be written.\n{line}",
         file=sys.stderr,
         flush=True,

@@ -103,6 +103,7 @@ def quick(jvm_flags: str) -> Mapping[str, str]:
 def spark(jvm_flags: str) -> Iterator[SparkSession]:
     """The one live session of a test process."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    local_files.ensure()
     os.environ.update(local_files.environment())
     from pyspark.sql import SparkSession
 

@@ -186,7 +186,7 @@ def test_no_process_is_started_where_hadoop_starts_some(files: Files, hadoops: F
 def test_the_same_source_makes_the_same_jar_and_it_is_the_one_in_use(tmp_path: Path) -> None:
     # Elsewhere: to the JVMs' archive of classes a jar that is written again is another one.
     made = local_files.build(tmp_path / "made.jar")
-    assert made.read_bytes() == local_files.JAR.read_bytes(), "scripts/setup has not built it anew"
+    assert made.read_bytes() == local_files.packaged().read_bytes(), "scripts/setup has not built it"
 
 
 @pytest.mark.long

@@ -10,15 +10,19 @@ import pytest
 from weir.config import resolve
 from weir.preflight import CheckVerdict
 from weir.spark import local_files, session
+from weir.spark.janino import CompileError
 
 KEY = "spark.hadoop.fs.file.impl"
 
 
 @pytest.fixture
 def jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    made = tmp_path / "local-files.jar"
+    folder = tmp_path / "jvm"
+    folder.mkdir()
+    (folder / "One.java").write_text("one version")
+    monkeypatch.setattr(local_files, "FOLDER", folder)
+    made = local_files.packaged()
     made.touch()
-    monkeypatch.setattr(local_files, "JAR", made)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv(local_files.CLASS_PATH, raising=False)
     return made
@@ -58,16 +62,16 @@ def test_a_package_that_came_without_the_jar_gets_it_in_the_users_cache(
     local_files.ensure()
     (cached,) = built
     assert cached.parent == tmp_path / "cache" / "weir"
+    assert cached.name.startswith(jar.stem)
     assert local_files.jar() == cached
     assert local_files.environment() == {local_files.CLASS_PATH: str(cached)}
-    monkeypatch.setattr(local_files, "SOURCE", jar.with_name("Other.java"))
-    local_files.SOURCE.write_text("another version")
-    assert local_files.jar() is None, "the jar of another source is not used"
+    (local_files.FOLDER / "One.java").write_text("another version")
+    assert local_files.jar() is None, "the jar of other sources is not used"
 
 
 def test_a_jar_that_can_not_be_built_stops_nothing(jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def build(target: Path) -> Path:
-        raise SystemExit("no compiler")
+        raise CompileError("no compiler")
 
     jar.unlink()
     monkeypatch.setattr(local_files, "build", build)

@@ -6,6 +6,7 @@ built, in an environment that has pyspark and nothing else of what weir needs.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import tempfile
@@ -31,6 +32,14 @@ def spark_jars() -> list[str]:
     if not jars:
         raise CompileError(f"{Path(spec.origin).parent} has no jars")
     return jars
+
+
+def jar_name(sources: Sequence[Path]) -> str:
+    """The name of the jar of these sources, and of no others."""
+    digest = hashlib.sha256()
+    for source in sorted(sources):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    return f"weir-{digest.hexdigest()[:12]}.jar"
 
 
 def compile_jar(sources: Sequence[Path], target: Path, *, java: str) -> Path:
