@@ -252,6 +252,33 @@ def test_what_was_deleted_by_hand_ends_the_query_with_words(bench: Bench, lost: 
     assert failure.retry and failure.redeploy
 
 
+@pytest.mark.parametrize("cut", [0, 0.5])
+def test_a_damaged_file_ends_the_query_with_words(bench: Bench, cut: float) -> None:
+    channel = bench.channel()
+    channel.add(1)
+    entry = read_entry(LocalStore(channel.folder), 1)
+    assert isinstance(entry, Segment)
+    torn = channel.folder / entry.folder / entry.files[0].name
+    torn.write_bytes(torn.read_bytes()[: int(cut * torn.stat().st_size)])
+    with pytest.raises(Exception, match=r"\w") as raised:
+        bench.reading(channel).start().drain()
+    failure = from_exception(raised.value, "job")
+    assert (failure.domain, failure.error) == (Domain.INTERNAL, "LostSegmentError")
+    assert failure.what.startswith(f"the channel file {torn} can't be read: ")
+    assert failure.retry and failure.redeploy
+
+
+@pytest.mark.long
+def test_files_are_not_skipped_whatever_spark_was_asked_to_skip(bench: Bench) -> None:
+    bench.spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
+    bench.spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
+    try:
+        test_a_damaged_file_ends_the_query_with_words(bench, 0.5)
+    finally:
+        bench.spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
+        bench.spark.conf.unset("spark.sql.files.ignoreMissingFiles")
+
+
 @pytest.mark.long
 def test_two_channels_wait_for_each_other_at_a_pending_barrier(bench: Bench) -> None:
     left, right = bench.channel("left"), bench.channel("right")

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from weir.channel.reader import FORMAT, ChannelDataSource
 from weir.spark.data_sources import register
 from weir.spark.session import lighten_hadoop
+from weir.testing.script import FORMAT, ScriptDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,7 +79,7 @@ def test_a_job_that_may_talk_to_yarn_keeps_its_defaults(spark: SparkSession, jvm
 
 def test_several_queries_may_start_on_one_data_source_at_once(spark: SparkSession, jvm: Any) -> None:
     """Each puts variables into the map that the tasks of all take along."""
-    register(spark, ChannelDataSource)
+    register(spark, ScriptDataSource)
     registered = spark._jsparkSession.sessionState().dataSourceManager().lookupDataSource(FORMAT)
     shared = registered.dataSourceCls().envVars()
     assert shared.getClass().getName() == "java.util.concurrent.ConcurrentHashMap"

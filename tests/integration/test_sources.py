@@ -10,11 +10,17 @@ import pytest
 
 import weir
 from tests.line_server import LineServer, until
+from weir.clock import Clock
 from weir.errors import PipelineError
+from weir.ids import Attempt, Run, SourceName, Token
+from weir.sources import Place
+from weir.sources.journal import Journal
+from weir.storage.attempts import Lease
+from weir.storage.local import LocalStore
 from weir.testing import committed_rows
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -65,6 +71,38 @@ def test_two_queries_read_one_journal_and_a_start_goes_on_where_it_was(
     kinds = [entry["kind"] for entry in journal(tmp_path, job.name, "lines")]
     assert kinds.count("fence") == 2, "one receiver a start, though two queries read"
     assert journal(tmp_path, job.name, "unread") == [], "nobody reads it, so nobody receives it"
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_the_time_at_which_a_line_came_is_read_again_as_it_was(
+    spark: SparkSession, tmp_path: Path, timed: bool
+) -> None:
+    place = Place(SourceName("lines"), LocalStore(tmp_path), "sources/lines")
+    token = Token(Attempt(1), Run(1))
+    journal = Journal(place, token, Lease(Attempt(1), 3600, Clock()))
+    journal.open([])
+    journal.append("a\n\nß\u2028", 3, 1_700_000_000.25)
+    journal.append("c", 1)
+    source = weir.sources.socket("127.0.0.1", 1, include_timestamp=timed)
+    frame = source.load(spark, place)
+    assert frame.columns == ["value", "timestamp"][: 1 + timed]
+    for run in ("first", "again"):
+        found: list[Any] = []
+
+        def take(batch: DataFrame, _: int, found: list[Any] = found) -> None:
+            found.extend(map(tuple, batch.collect()))
+
+        query = (
+            (frame.selectExpr("value", "cast(timestamp as double) at") if timed else frame)
+            .writeStream.foreachBatch(take)
+            .option("checkpointLocation", str(tmp_path / run))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(60)
+        assert sum(one.numInputRows for one in query.recentProgress) == 4, "Spark counts lines"
+        came = [("", 1_700_000_000.25), ("a", 1_700_000_000.25), ("c", 0.0), ("ß\u2028", 1_700_000_000.25)]
+        assert sorted(found) == [row[: 1 + timed] for row in came]
 
 
 @pytest.mark.parametrize(

@@ -261,12 +261,12 @@ def test_the_way_back_from_a_segment_that_was_deleted_by_hand_is_the_last_checkp
 
 
 @pytest.mark.parametrize("damage", [empty, cut_off])
-def test_a_reader_of_a_torn_file_says_which_and_what_to_do(
+def test_a_writer_that_finds_its_file_torn_says_which_and_what_to_do(
     chain: Chain, damage: Callable[[Path], object]
 ) -> None:
     damage(chain.rows(1))
     with pytest.raises(LostSegmentError) as raised:
-        list(parquet.batches(str(chain.rows(1)), None, pa.schema([("value", pa.int64())]), 10))
+        parquet.describe(str(chain.rows(1)), "part-0.parquet")
     assert raised.value.what.startswith(f"the channel file {chain.rows(1)} can't be read: ")
     assert "'weir repair job'" in raised.value.hint and "'weir restore job latest'" in raised.value.hint
 

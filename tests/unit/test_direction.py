@@ -288,17 +288,6 @@ def test_importing_it_loads_no_spark(module: str, tmp_path: Path) -> None:
     assert done.stdout == "heavy: []\n", done.stderr
 
 
-@pytest.mark.parametrize("module", ["weir.channel.reader", "weir.sources.reader"])
-def test_what_spark_starts_a_process_for_loads_little(module: str, tmp_path: Path) -> None:
-    """Each start of a query pays for these imports several times."""
-    code = f"""
-import sys, {module}
-print("heavy:", sorted({{"pydantic", "pandas", "pyarrow", "confluent_kafka", "psycopg"}} & set(sys.modules)))
-"""
-    done = run_python(code, tmp_path)
-    assert done.stdout == "heavy: []\n", done.stdout + done.stderr
-
-
 def test_all_names_of_the_package_are_there() -> None:
     for name in weir.__all__:
         assert getattr(weir, name) is not None and name in dir(weir)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from py4j.protocol import Py4JError
@@ -46,6 +47,13 @@ class PlayedSpark:
     @property
     def writeStream(self) -> PlayedSpark:
         return self
+
+    @property
+    def _jdf(self) -> Any:
+        """Of its plan, which has no streams, alone what is asked for."""
+        plan = Mock()
+        plan.queryExecution().analyzed().collectLeaves().size.return_value = 0
+        return plan
 
     @property
     def _jsq(self) -> Any:

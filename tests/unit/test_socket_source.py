@@ -6,12 +6,10 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles
 
 import weir
 from tests.line_server import LineServer, until
@@ -22,7 +20,7 @@ from weir.sources import Place, ReadingQuery
 from weir.sources import journal as entries
 from weir.sources.journal import KEPT, SMALLEST, Journal, dense_tail
 from weir.sources.lines import LONGEST, Lines
-from weir.sources.reader import JournalDataSource, JournalReader, Numbered, Share, share_out
+from weir.sources.reader import JournalReader
 from weir.sources.socket import GROUP_BYTES, MAX_BYTES, SocketReceiver, SocketSource
 from weir.spark.checkpoint_files import QueryFiles
 from weir.storage import Store
@@ -98,9 +96,8 @@ class Job:
     def lines(self) -> list[str]:
         return [line for group in self.groups for line in group]
 
-    def reader(self, max_bytes: int = MAX_BYTES, **more: str) -> JournalReader:
-        options = {"location": self.place.url, "source": "lines", "maxBytes": str(max_bytes), "tasks": "2"}
-        return JournalReader({**options, **more})
+    def reader(self, max_bytes: int = MAX_BYTES) -> JournalReader:
+        return JournalReader({"location": self.place.url, "source": "lines", "maxbytes": str(max_bytes)})
 
 
 @pytest.fixture
@@ -415,68 +412,51 @@ def test_a_journal_is_checked_without_being_fenced(job: Job) -> None:
 # the reader
 
 
-def read(reader: JournalReader, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
-    shares = reader.partitions(start, end)
-    batches = [batch for share in shares for batch in reader.read(share)]
-    return [value for batch in batches for value in batch.column("value").to_pylist()]
+def read(reader: JournalReader, start: str | None, end: str) -> list[str]:
+    """The lines of the files that a batch has; Spark reads them in `integration/test_sources.py`."""
+    texts = [json.loads(Path(file.path).read_text())["text"] for file in reader.batch(start, end).files]
+    return [line for text in texts for line in text.split("\n")]
 
 
-def at(entry: int) -> dict[str, Any]:
-    return {"entry": entry, "source": "lines"}
+def at(entry: int, source: str = "lines") -> str:
+    return json.dumps({"entry": entry, "source": source})
 
 
 def test_a_reader_reads_what_counts_and_ends_behind_lines(job: Job) -> None:
     journal, reader = job.journal(), job.reader()
-    start = reader.initialOffset()
-    assert start == at(0)
-    assert reader.latestOffset(start, ReadAllAvailable()) == start, "a fence is no data"
+    assert reader.latest(None, False) == at(0)
+    assert read(reader, None, at(0)) == []
+    assert reader.latest(at(0), False) is None, "a fence is no data"
     journal.append("a\nb", 3)
     job.journal(attempt=2).append("c", 1)
     for number in (5, 6):  # a zombie's, behind the fence
         stale = entries.lines(token(1), number, 0, "stale")
         job.store.create(entries.key(job.place.prefix, number - 1), json.dumps(stale).encode())
-    end = reader.latestOffset(start, ReadAllAvailable())
-    assert end == at(4)
-    assert read(reader, start, end) == ["a", "b", "c"]
-    assert reader.latestOffset(end, ReadAllAvailable()) == end
-    assert job.reader().latestOffset(end, ReadAllAvailable()) == end, "one that starts here knows it too"
+    assert reader.latest(at(0), False) == at(4)
+    assert read(reader, at(0), at(4)) == ["a", "b", "c"]
+    assert reader.latest(at(4), False) is None
+    assert job.reader().latest(at(4), False) is None, "one that starts here knows it too"
     assert read(job.reader(), at(0), at(4)) == ["a", "b", "c"], "a planned batch is read again"
-
-
-def test_the_time_at_which_a_line_came_is_read_again_as_it_was(job: Job) -> None:
-    journal = job.journal()
-    journal.append("a\nb", 3, 1_700_000_000.25)
-    journal.append("c", 1)
-    reader = job.reader(includeTimestamp="true")
-    (share,) = reader.partitions(at(0), at(3))
-    rows = [row for batch in reader.read(share) for row in batch.to_pylist()]
-    came = datetime.fromtimestamp(1_700_000_000.25, timezone.utc)
-    epoch = datetime.fromtimestamp(0, timezone.utc)
-    assert [(row["value"], row["timestamp"]) for row in rows] == [("a", came), ("b", came), ("c", epoch)]
-    assert JournalDataSource({"includetimestamp": "True"}).schema() == "value string, timestamp timestamp"
-    assert JournalDataSource({}).schema() == "value string"
 
 
 def test_a_batch_has_a_bound(job: Job) -> None:
     journal, reader = job.journal(), job.reader(max_bytes=3 * SMALLEST)
     for number in range(10):
         journal.append(str(number), 1)
-    limit = reader.getDefaultReadLimit()
-    assert limit == ReadMaxBytes(3 * SMALLEST)
-    assert reader.latestOffset(at(0), limit) == at(4)
-    assert reader.latestOffset(at(4), limit) == at(7)
-    assert reader.latestOffset(at(4), ReadMaxBytes(1)) == at(5), "one entry always fits"
-    assert reader.latestOffset(at(4), ReadMaxFiles(2)) == at(6)
-    assert reader.latestOffset(at(4), ReadAllAvailable()) == at(11)
+    assert reader.latest(at(0), False) == at(4)
+    assert reader.latest(at(4), False) == at(7)
+    assert job.reader(max_bytes=1).latest(at(4), False) == at(5), "one entry always fits"
+    assert reader.latest(at(4), True) == at(11)
+    assert reader.batch(at(4), at(7)).bytes == 3 * SMALLEST
 
 
 def test_available_now_ends_where_the_journal_ended_at_the_start(job: Job) -> None:
     journal, reader = job.journal(), job.reader()
     journal.append("a", 1)
-    reader.prepareForTriggerAvailableNow()
+    reader.end_here()
     journal.append("b", 1)
-    assert reader.latestOffset(at(0), ReadAllAvailable()) == at(2)
-    assert reader.latestOffset(at(2), ReadAllAvailable()) == at(2)
+    assert reader.latest(at(0), False) == at(2)
+    assert reader.latest(at(2), False) is None
 
 
 def test_a_query_that_comes_later_starts_with_what_is_there(job: Job) -> None:
@@ -485,42 +465,27 @@ def test_a_query_that_comes_later_starts_with_what_is_there(job: Job) -> None:
         journal.append(str(number), SMALLEST)
     journal.forget(2 * KEPT)
     reader = job.reader()
-    start = reader.initialOffset()
-    assert start == at(KEPT)
-    end = reader.latestOffset(start, reader.getDefaultReadLimit())
-    assert read(reader, start, end) == [str(number) for number in range(KEPT - 1, 2 * KEPT)]
+    end = reader.latest(None, False)
+    assert end is not None
+    assert read(reader, None, end) == [str(number) for number in range(KEPT - 1, 2 * KEPT)]
 
 
-@pytest.mark.parametrize("start", [at(10), {"entry": 1, "source": "other"}])
-def test_a_reader_leaves_no_hole(job: Job, start: dict[str, Any]) -> None:
+@pytest.mark.parametrize("start", [at(10), at(1, "other")])
+def test_a_reader_leaves_no_hole(job: Job, start: str) -> None:
     journal = job.journal()
     for number in range(2 * KEPT):
         journal.append(str(number), 1)
     journal.forget(2 * KEPT)
     with pytest.raises(LookupError, match=r"gone|mean nothing"):
-        job.reader().latestOffset(start, ReadAllAvailable())
+        job.reader().latest(start, False)
 
 
-def test_large_batches_are_shared_out_in_order_and_small_ones_are_not() -> None:
-    big = [Numbered(number, number << 20) for number in range(1, 9)]
-    shares = share_out(big, 2)
-    assert len(shares) == 2
-    assert [number for share in shares for number in share] == list(range(1, 9))
-    small = [Numbered(number, number * SMALLEST) for number in range(1, 100)]
-    assert len(share_out(small, 4)) == 1
-    assert share_out([], 2) == []
-
-
-def test_a_task_gets_a_reader_that_is_small(job: Job) -> None:
-    import pickle
-
+def test_an_entry_that_spark_can_not_read_is_named(job: Job) -> None:
     job.journal().append("a", 1)
     reader = job.reader()
-    end = reader.latestOffset(at(0), ReadAllAvailable())
-    (share,) = reader.partitions(at(0), end)
-    assert isinstance(share, Share)
-    (batch,) = pickle.loads(pickle.dumps(reader)).read(share)
-    assert batch.column("value").to_pylist() == ["a"]
+    (file,) = reader.batch(at(0), at(2)).files
+    error = reader.unreadable(file.path, "is gone")
+    assert error.what == f"{job.place.url}/log/000000001.json is gone"
 
 
 def test_a_source_gives_a_receiver_for_its_place(job: Job) -> None:

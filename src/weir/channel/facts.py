@@ -1,4 +1,4 @@
-"""What a reader learns from files: it lives in a process of its own, and nobody tells it anything.
+"""What a reader learns from files, and from nothing else: so a killed driver's successor sees the same.
 
 Small reads by name, which keep what can't change any more. Nothing here is listed but the reading
 query's offset log, at its start and when Spark has purged past what was read of it. `Planning` puts

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
+from weir.channel import reader
 from weir.channel.event_time import CONTROL, continue_event_time, delays
 from weir.channel.position import Mode
-from weir.spark.data_sources import register
+from weir.spark.planned_source import serve
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,34 +22,30 @@ def open_stream(
     checkpoints: str,
     mode: Mode = Mode.ALIGNED,
     max_segments: int | None = None,
-    tasks: int | None = None,
 ) -> DataFrame:
     """The rows of a channel as a streaming frame, for one query, new at each call.
 
     `schema` is that of the frame that was cut, with Spark's marks of its event-time columns;
     `location` is the channel's folder, called like the channel; `query` is the checkpointLocation of
     the query that will read it, `checkpoints` the job's folder of checkpoints ("" for none).
-    `max_segments` bounds a batch (0: no bound), `tasks` is how many tasks share it (the cores of the
-    session). Nothing is read yet: the channel need not exist.
+    `max_segments` bounds a batch (0: no bound). Nothing is read yet: the channel need not exist.
     """
     from pyspark.sql.types import StructField, TimestampType  # noqa: PLC0415
     from pyspark.sql.types import StructType as Struct  # noqa: PLC0415
 
-    from weir.channel import reader  # noqa: PLC0415  loads pyspark
     from weir.channel.schema import readable  # noqa: PLC0415  loads pyspark
 
     event_time, rows = delays(schema), readable(schema)
     hidden = [StructField(CONTROL, TimestampType())] if event_time else []
     options = {
-        "schema": json.dumps(Struct(rows.fields + hidden).jsonValue()),
         "location": location,
         "query": query,
         "checkpoints": checkpoints,
         "mode": Mode(mode).value,
         "maxSegmentsPerTrigger": str(reader.MAX_SEGMENTS if max_segments is None else max_segments),
-        "tasks": str(tasks or spark.sparkContext.defaultParallelism),
-        "batchRows": str(reader.BATCH_ROWS),
+        "eventTime": "true" if event_time else "false",
     }
-    register(spark, reader.ChannelDataSource)
-    frame = spark.readStream.format(reader.FORMAT).options(**options).load()
+    serve(spark, reader.KIND, reader.ChannelReader)
+    stream = spark.readStream.format(reader.FORMAT).schema(Struct(rows.fields + hidden)).options(**options)
+    frame = stream.load()
     return continue_event_time(frame, event_time) if event_time else frame

@@ -46,6 +46,7 @@ from weir.sinks.contract import Outcome
 from weir.sinks.fence import FencedLog, Knows, SinkFence, anyone
 from weir.sinks.staging import StagedFiles, folder_of
 from weir.spark.logs import OffsetEntry
+from weir.spark.planned_source import news
 from weir.storage import Store, open_store
 from weir.storage.folded_log import FoldedLog
 
@@ -309,7 +310,10 @@ class ChannelWriter:
             entry = make()
             return None if entry is None else encode(entry)
 
-        return self._log().append(made)
+        appended = self._log().append(made)
+        if appended:
+            news.ring()
+        return appended
 
     def _take(self, tail: Tail, stored: Mapping[str, Any]) -> Tail:
         entry = decode(stored)

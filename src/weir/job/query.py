@@ -26,6 +26,7 @@ from weir.job.graph import alone
 from weir.job.output import QueryOutput
 from weir.sinks import NativeSink, StagingSink
 from weir.sinks.held_commit import Together
+from weir.spark import planned_source
 from weir.spark.checkpoint_files import QueryFiles
 from weir.spark.failure import is_late_worker
 from weir.storage.attempts import Lease
@@ -62,6 +63,8 @@ class QueryRun:
         """What went wrong on the Python side, as it was raised."""
         self._lease = lease
         self._max_pending = max_pending
+        self._sleeps = False
+        """Whether it sleeps in its sources, which are all of weir's own."""
         self._gate = BatchGate()
         self._ending = threading.Event()
         self._over = threading.Event()
@@ -104,7 +107,9 @@ class QueryRun:
             query = self._query
             if query is None or self._over.is_set() or not query.isActive:
                 return True
-            if not str(query.status["message"]).startswith(_BEGINS):
+            message = str(query.status["message"])
+            # One that sleeps is nearly always seen to ask, and starts no processes.
+            if not message.startswith(_BEGINS[:1] if self._sleeps else _BEGINS):
                 return True
             self._over.wait(_LOOK)
         return False
@@ -133,6 +138,7 @@ class QueryRun:
             return
         try:
             _terminate_after_batch(self._query)
+            planned_source.news.ring()
         except Py4JError:  # another Spark has it elsewhere: then the gate in front of each batch must do
             self._gate.close()
 
@@ -189,7 +195,8 @@ class QueryRun:
     def _begin(self, host: BatchHost, began: Callable[[str], None]) -> None:
         with alone:
             self.files.clear_beginning()
-            self._query = self._writer(host).start()
+            with planned_source.waking(self.spec.plan, self.files.location) as self._sleeps:
+                self._query = self._writer(host).start()
         if self.error is not None:  # it was failed meanwhile
             self._query.stop()
         if self._ending.is_set():  # it was asked to end before it had begun

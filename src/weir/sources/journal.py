@@ -21,6 +21,7 @@ from weir.errors import FencedError, LostInputError
 from weir.ids import NOBODY, Token
 from weir.protocol.ledger import by, token_of
 from weir.sources.contract import Place, ReadingQuery
+from weir.spark.planned_source import news
 from weir.storage import DenseLog, Store, sums
 from weir.storage.attempts import Lease
 from weir.storage.log import lost, parse
@@ -215,6 +216,7 @@ class Journal:
         if not self._log.append(entry, self._seen):
             raise self._fenced()
         self._total = self._totals[self._log.next_number - 1] = total
+        news.ring()
 
     def _seen(self, entry: dict[str, Any]) -> bool:
         """Take an entry of another into account; False once it fences us."""

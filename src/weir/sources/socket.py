@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 from weir.clock import Clock, Deadline, retry
 from weir.errors import ExternalError, FencedError
 from weir.ids import SourceName, Token
+from weir.sources import reader
 from weir.sources.contract import Place, ReadingQuery
 from weir.sources.journal import Journal
 from weir.sources.lines import Lines
-from weir.spark.data_sources import register
+from weir.spark.planned_source import serve
 from weir.storage.attempts import Lease
 
 if TYPE_CHECKING:
@@ -78,16 +79,13 @@ class SocketSource:
         self._include_timestamp = include_timestamp
 
     def load(self, spark: SparkSession, place: Place) -> DataFrame:
-        from weir.sources import reader  # noqa: PLC0415  loads pyspark
-
-        register(spark, reader.JournalDataSource)
+        serve(spark, reader.KIND, reader.JournalReader)
         stream = spark.readStream.format(reader.FORMAT)
         return (
-            stream.option("location", place.url)
+            stream.schema(reader.TIMED if self._include_timestamp else reader.SCHEMA)
+            .option("location", place.url)
             .option("source", place.source)
             .option("maxBytes", self._max_bytes)
-            .option("includeTimestamp", self._include_timestamp)
-            .option("tasks", spark.sparkContext.defaultParallelism)
             .load()
         )
 

@@ -1,4 +1,4 @@
-"""Python data sources of weir's own, made known to Spark's sessions."""
+"""Data sources in Python, made known to Spark's sessions; of weir's own only the scripted one of `weir.testing`."""
 
 from __future__ import annotations
 

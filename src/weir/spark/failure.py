@@ -29,7 +29,7 @@ from weir.errors import (
     WeirError,
 )
 from weir.protocol.messages import Failure
-from weir.spark import outage
+from weir.spark import outage, planned_source
 from weir.spark.machine import WHERE, Cause, is_late_process, machine_failure
 from weir.text import without_secrets
 
@@ -121,6 +121,8 @@ def _from_exception(error: BaseException, job: str, planning: bool) -> Failure:
         error = JvmDiedError(how=death, job=job)
     elif lack := _of_the_machine(error):
         error = lack
+    elif unreadable := planned_source.unreadable(_causes(error)):
+        error = unreadable
     elif failed := _failed_connection(error):
         error = failed
     if isinstance(error, WeirError):

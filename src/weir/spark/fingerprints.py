@@ -243,9 +243,9 @@ def source(relation: Any) -> str:
     else:
         kind = relation.sourceName()
         given = {key.lower(): value for key, value in dict(relation.extraOptions()).items()}
-    if kind == "weir-channel":
+    if kind == "weir.Channels":
         return f"channel {given['location'].rstrip('/').rsplit('/', 1)[1]}"
-    if kind == "weir-journal":
+    if kind == "weir.Journals":
         return f"source {given['source']}"
     which = next((given[key] for key in _IDENTITY if given.get(key)), "")
     return f"{kind} {_CREDENTIALS.sub('//', which)}".strip()

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 _RELATION = "StreamingRelationV2"
 _OLDER_RELATION = "StreamingRelation"
 _SPARKS_SOCKET = "org.apache.spark.sql.execution.streaming.sources.TextSocketTable"
+OWN = "weir."
+"""How the classes of weir's own sources begin."""
 _REPLAYABLE = (
+    OWN,
     "org.apache.spark.sql.execution.streaming.sources.Rate",
     "org.apache.spark.sql.kafka010.",
     # files, whose log Spark keeps; and Python data sources, in its v2: to replay is their contract
@@ -87,9 +90,10 @@ def streams(frame: DataFrame) -> list[FrameStream]:
             location = leaf.extraOptions().get("location") or ""
             read.append(FrameStream(leaf.table().getClass().getName(), location))
         elif kind == _OLDER_RELATION:
-            source = leaf.dataSource().providingClass().getName()
-            cleans = options_of(leaf).get("cleansource", "").lower()
-            read.append(FrameStream(source, "", "" if cleans == "off" else cleans))
+            source, options = leaf.dataSource().providingClass().getName(), options_of(leaf)
+            cleans = options.get("cleansource", "").lower()
+            location = options.get("location", "")
+            read.append(FrameStream(source, location, "" if cleans == "off" else cleans))
     return read
 
 
