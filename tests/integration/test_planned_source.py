@@ -113,7 +113,7 @@ def test_a_channel_is_read_in_columns_and_only_those_that_are_used(
 def test_a_planned_stream_is_known_as_weirs_own(spark: SparkSession, tmp_path: Path) -> None:
     frame = channel(spark, tmp_path / "channel")
     (stream,) = frame_plan.streams(frame)
-    assert (stream.location, stream.replay) == (str(tmp_path / "channel"), frame_plan.Replay.YES)
+    assert (stream.location, stream.replay) == (str(tmp_path / "channel"), frame_plan.Replayable.YES)
     assert not stream.is_files
     assert fingerprints.sources(frame._jdf.queryExecution().analyzed()) == [("channel channel", 0)]
 

@@ -1,4 +1,4 @@
-"""Data sources in Python, made known to Spark's sessions; of weir's own only the scripted one of `weir.testing`."""
+"""Data sources in Python, made known to Spark's sessions; of weir's own only that of `weir.testing`."""
 
 from __future__ import annotations
 
