@@ -33,7 +33,7 @@ from pathlib import Path
 import psutil
 from pyspark.sql import SparkSession
 # the JVM starts here, without the jar
-SparkSession.builder.master("local[2]").config("spark.driver.host", "127.0.0.1").getOrCreate()
+spark = SparkSession.builder.master("local[2]").config("spark.driver.host", "127.0.0.1").getOrCreate()
 
 import weir, weir.testing
 from tests.line_server import LineServer
@@ -54,7 +54,7 @@ def pipeline(env):
 def rows():
     return sorted(tuple(row.values()) for row in weir.testing.committed_rows(str(folder / "out")))
 
-with job.start() as run:
+with job.start(spark) as run:
     server.send(b"1\\n2\\n3\\n")
     until = time.monotonic() + 120
     while len(rows()) < 3 and time.monotonic() < until:
@@ -101,7 +101,7 @@ def test_a_channel_is_read_in_columns_and_only_those_that_are_used(
     assert query.awaitTermination(60)
     (scan,) = scans(query._jsq.streamingQuery().lastExecution().executedPlan())
     assert scan.supportsColumnar()
-    assert scan.requiredSchema().fieldNames().length == 1
+    assert scan.requiredSchema().size() == 1
     assert scan.inputRDD().getNumPartitions() == 1, "four small files are one task"
     (progress,) = [one for one in query.recentProgress if one.numInputRows]
     assert progress.numInputRows == 20
