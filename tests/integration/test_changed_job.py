@@ -474,7 +474,7 @@ def test_a_source_of_files_goes_on_where_the_user_says(spark: SparkSession, tmp_
     before = sorted(live.iterdir())
     for offsets, words in (
         ({"counts/drop": "latest"}, "it has @0 drops, @1 ticks"),
-        ({"counts/ticks": "latest"}, "'rate' can only begin again"),
+        ({"counts/ticks": "latest"}, "'rate' can only start from its beginning"),
         ({"counts/drops": '{"logOffset": 2}'}, "its log ends there"),
     ):
         with pytest.raises(BadOffsetsError, match=words):
