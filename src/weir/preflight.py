@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from enum import Enum
 from importlib import metadata
 from pathlib import Path
 
-from weir.errors import PreflightError
+from weir.errors import PreflightError, WeirError
+from weir.storage import Created, open_store
 from weir.storage.local import sync_folder
 from weir.storage.open import is_local, local_path
 
@@ -179,7 +182,7 @@ def check_storage(dir: str) -> Finding:
     """Do once what the storage does all the time: create, fsync, link, rename, delete."""
     name = "storage"
     if not is_local(dir):
-        return Finding(name, CheckVerdict.WARNING, f"{dir} is not on this machine and was not tried")
+        return _tried(name, dir)
     folder = _existing(dir)
     try:
         _probe(folder)
@@ -188,6 +191,31 @@ def check_storage(dir: str) -> Finding:
         return Finding(name, CheckVerdict.FAILED, f"{folder}: {error.strerror or error}", todo)
     found = str(folder) if folder == Path(local_path(dir)) else f"{folder}, in which {dir} can be created"
     return Finding(name, CheckVerdict.OK, f"{found}, is writable")
+
+
+def _tried(name: str, url: str) -> Finding:
+    """Whether a store does what its verbs promise; one that does may hold savepoints, but no whole job."""
+    folder = f".weir-probe-{secrets.token_hex(6)}"
+    key = f"{folder}/probe"
+    began = time.monotonic()
+    try:
+        store = open_store(url)
+        created = [store.create(key, data) for data in (b"one", b"two")]
+        seconds = (time.monotonic() - began) / 2
+        right = created == [Created.NOW, Created.EXISTS] and store.get(key) == b"one"
+        right = right and list(store.list(folder)) == [key]
+        store.delete(key)
+    except WeirError as error:
+        todo = error.hint if isinstance(error, PreflightError) else "see docs/how-to/storage.md"
+        return Finding(name, CheckVerdict.FAILED, f"{error.what}, because {error.why}", todo)
+    if not right:
+        return Finding(
+            name, CheckVerdict.FAILED, f"{url} lost or mixed up what was written", "use another storage"
+        )
+    found = (
+        f"{url} lets one of two writers win, in {1000 * seconds:.0f} ms each: good for savepoints and copies"
+    )
+    return Finding(name, CheckVerdict.WARNING, found, "a job's own directory must be local")
 
 
 def check_disk(dir: str) -> Finding:

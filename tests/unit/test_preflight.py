@@ -16,6 +16,7 @@ import pytest
 from weir import preflight
 from weir.errors import PreflightError
 from weir.preflight import CheckVerdict, Finding
+from weir.storage import open_store
 
 OWN = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -204,8 +205,7 @@ def test_storage_whose_links_replace_files_fails(tmp_path: Path, monkeypatch: py
     assert "nothing can be locked" in preflight.check_storage(str(tmp_path)).found
 
 
-def test_storage_elsewhere_is_not_tried() -> None:
-    assert preflight.check_storage("s3://bucket/weir").verdict is CheckVerdict.WARNING
+def test_a_storage_elsewhere_has_no_disk_to_look_at() -> None:
     assert preflight.check_disk("s3://bucket/weir").verdict is CheckVerdict.OK
 
 
@@ -265,3 +265,16 @@ def test_all_checks_are_made_even_if_every_one_fails(on_path: Path, tmp_path: Pa
     checks = preflight.run_checks(str(tmp_path / "file" / "data"))
     assert len({check.name for check in checks}) == len(checks) == 11
     assert all(check.todo for check in checks if check.verdict is CheckVerdict.FAILED)
+
+
+@pytest.mark.parametrize("kind", ["memory", "s3", "hdfs"])
+def test_a_storage_elsewhere_is_tried(kind: str, request: pytest.FixtureRequest) -> None:
+    place = "memory://" if kind == "memory" else request.getfixturevalue(f"{kind}_place")
+    found = preflight.check_storage(place)
+    assert found.verdict is CheckVerdict.WARNING and "savepoints and copies" in found.found
+    assert list(open_store(place).list("")) == []
+
+
+def test_a_storage_elsewhere_that_fails_says_why() -> None:
+    found = preflight.check_storage("nowhere://a/b")
+    assert found.verdict is CheckVerdict.FAILED and "docs/how-to/storage.md" in found.todo
