@@ -117,7 +117,7 @@ class HdfsServer:
 
     def activate(self, name: str) -> None:
         """Make a standby the active NameNode, as its failover controller would; the other one is dead."""
-        self._run(f"activate-{name}", _HA_ADMIN, "-transitionToActive", name)
+        self._run(f"activate-{name}", _HA_ADMIN, "-transitionToActive", "--forceactive", name)
 
     def safe_mode(self, on: bool) -> None:
         """Let the NameNode refuse every write, or no longer."""

@@ -226,7 +226,7 @@ def test_a_namenode_that_is_killed_and_started_again_has_all_that_was_written(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("how", ["kill", "pause"])
+@pytest.mark.parametrize("how", ["kill"])
 def test_a_second_namenode_takes_over(
     how: str, hdfs: HdfsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
