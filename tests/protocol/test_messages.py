@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import get_args
 
 import pytest
@@ -12,12 +13,15 @@ from weir.protocol.messages import (
     Answered,
     Ask,
     CheckpointCompleted,
+    DriverFailed,
+    Failure,
     GraphLearnt,
     JobDescribed,
     Message,
     Prepare,
     RestorePlanned,
     StartAttempt,
+    StopQueries,
     decode,
     encode,
 )
@@ -67,3 +71,23 @@ def test_maps_travel() -> None:
 def test_what_is_no_message_is_refused() -> None:
     with pytest.raises(KeyError):
         decode(b'["Nonsense", {}]\n')
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Described", JobDescribed("job", {})),
+        ("Planned", RestorePlanned("text", {})),
+        ("Failed", DriverFailed(Failure("it broke"))),
+        ("Start", StartAttempt(7)),
+        ("Stop", StopQueries(60.0)),
+        ("Answered", Answered("id", True, {})),
+    ],
+)
+def test_a_supervisor_and_a_driver_of_different_versions_understand_each_other(
+    name: str, message: Message
+) -> None:
+    """A supervisor outlives an upgrade of weir, and starts its next driver from what is installed then."""
+    kind, fields = json.loads(encode(message))
+    assert kind == name
+    assert decode(json.dumps([name, fields]).encode()) == message

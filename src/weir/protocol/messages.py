@@ -8,6 +8,7 @@ that is none of these messages raises.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, get_args
@@ -414,7 +415,25 @@ Message = (
     | Ask
 )
 
-_KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Message)}
+_NAMES: Mapping[type, str] = {
+    JobDescribed: "Described",
+    RestorePlanned: "Planned",
+    DriverFailed: "Failed",
+    StartAttempt: "Start",
+    StopQueries: "Stop",
+}
+"""What a kind is called on the pipe, where its class has another name.
+
+These names never change: a supervisor outlives an upgrade of weir, and starts its next driver from what is
+installed then.
+"""
+
+
+def _name(kind: type) -> str:
+    return _NAMES.get(kind, kind.__name__)
+
+
+_KINDS: Mapping[str, type] = {_name(kind): kind for kind in get_args(Message)}
 
 
 @cache
@@ -427,7 +446,7 @@ def _adapter(kind: str) -> TypeAdapter[Any]:
 
 def encode(message: Message) -> bytes:
     """One line, with its newline."""
-    return json.dumps([type(message).__name__, asdict(message)], default=str).encode() + b"\n"
+    return json.dumps([_name(type(message)), asdict(message)], default=str).encode() + b"\n"
 
 
 def decode(line: bytes) -> Message:
