@@ -1,6 +1,6 @@
 """Where the sources of a query resume instead of where they stood: what `--set-offsets` says. Pure.
 
-A word or an offset for one source becomes a `OffsetChoice`; what can't be done with a source of its kind is
+A word or an offset for one source becomes an `OffsetChoice`; what can't be done with a source of its kind is
 refused here, by name. Where that leads is found out by whoever can ask Kafka or list files
 (`spark/source_positions.py`), and is a `SourcePosition`, which the restore plan carries.
 """
