@@ -36,7 +36,7 @@ from weir.restore.intent import intend
 from weir.restore.request import RestoreRequest
 from weir.savepoint import write as writing
 from weir.savepoint.catalogue import entries, scheduled, superfluous
-from weir.savepoint.manifest import MANIFEST, SavedSink, decode, encode
+from weir.savepoint.manifest import MANIFEST, SavedSink, Savepoint, decode, encode
 from weir.savepoint.place import SavepointPlace
 from weir.savepoint.take import HaltedError, QueryFacts, SavepointFacts, TakenSavepoint, take, unread_entries
 from weir.savepoint.verify import copy, dispose, last_verified, verify
@@ -464,6 +464,28 @@ def test_a_copy_is_as_good_as_the_original_and_disposing_leaves_nothing(job: Kep
     assert (tmp_path / "weir").exists()
     with pytest.raises(NotASavepointError):
         dispose(SavepointPlace(str(tmp_path / "weir")))
+
+
+@pytest.mark.parametrize("work", ["verify", "copy"])
+def test_progress_does_not_add_up_the_size_of_all_files_for_each_file(
+    work: str, job: KeptJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a savepoint of 100,000 files that would take longer than to read them."""
+    place = SavepointPlace(taken(job, tmp_path / "saved").place)
+    full, added_up, seen = place.read().bytes, [], list[tuple[int, int]]()
+    assert len(place.read().files) > 5
+
+    def bytes_of(savepoint: Savepoint) -> int:
+        added_up.append(savepoint.id)
+        return sum(file.bytes for file in savepoint.files)
+
+    monkeypatch.setattr(Savepoint, "bytes", property(bytes_of))
+    if work == "verify":
+        verify(place, Clock(), lambda done, total: seen.append((done, total)))
+    else:
+        copy(place, str(tmp_path / "other"), lambda done, total: seen.append((done, total)))
+    assert max(seen) == (full, full)
+    assert len(added_up) <= 2
 
 
 def test_in_an_object_store_the_manifest_makes_it_a_savepoint(

@@ -49,7 +49,7 @@ def verify(place: SavepointPlace, clock: Clock, progress: Progress = lambda _don
     The finding is left beside the manifest, where that is possible.
     """
     savepoint = place.read()
-    manifest = facts(savepoint)
+    manifest, full = facts(savepoint), savepoint.bytes
     done, lock = 0, threading.Lock()
 
     def seen(file: SavedFile) -> None:
@@ -57,12 +57,12 @@ def verify(place: SavepointPlace, clock: Clock, progress: Progress = lambda _don
         with lock:
             done += file.bytes
             so_far = done
-        progress(so_far, savepoint.bytes)
+        progress(so_far, full)
 
     damage = damages(place, savepoint.files, manifest, seen)
     if wrong := manifest.inconsistencies():
         damage.insert(0, f"{MANIFEST} {no_cut(wrong)}")
-    found = Verified(clock.now().isoformat(), len(savepoint.files), savepoint.bytes, tuple(damage))
+    found = Verified(clock.now().isoformat(), len(savepoint.files), full, tuple(damage))
     leave(place, found)
     return found
 
@@ -99,6 +99,7 @@ def copy(
     not intact, `NotASavepointError` when it is none.
     """
     savepoint = place.read()
+    full = savepoint.bytes
     writing = begin(target, savepoint.name, savepoint.lineage)
     done, lock = 0, threading.Lock()
 
@@ -108,8 +109,8 @@ def copy(
             yield chunk
             with lock:
                 done += len(chunk)
-                all_read = done == savepoint.bytes
-            progress(done, savepoint.bytes)
+                all_read = done == full
+            progress(done, full)
             if all_read:
                 read()
 
