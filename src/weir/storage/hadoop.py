@@ -35,6 +35,8 @@ _SETTLING = 0.03
 _SLOWEST = 0.24
 """Seconds until a file that is closed is completed from here: at first, and on a busy machine."""
 _LAST = 2.0
+_DRAWS, _SOON = 6, 2.0
+"""How often another order of NameNodes is drawn, and how many seconds the first of them has to answer."""
 _CHUNK = 4 << 20
 _QUICK_FAILOVER = {
     "dfs.client.failover.max.attempts": "3",
@@ -356,6 +358,7 @@ class _Cluster:
     def __init__(self, place: str) -> None:
         self._place = place
         self.client = Client(place, dict(_QUICK_FAILOVER))
+        self._renewing = threading.Lock()
         self.settling = _SETTLING
         self.swept: set[str] = set()
         """The folders in which leftovers were looked for."""
@@ -370,12 +373,17 @@ class _Cluster:
             return cls._all[key]
 
     def renew(self, silent: Client) -> None:
-        """Connect once more, and not always first to the NameNode that does not answer."""
-        with self._lock:
-            if self.client is silent:
-                self.client = Client(
-                    self._place, {**_QUICK_FAILOVER, "dfs.client.failover.random.order": "true"}
-                )
+        """Connect once more; of several NameNodes to one that answers, for the first may be gone for good."""
+        with self._renewing:
+            if self.client is not silent:
+                return
+            service = self._place.partition("://")[2]
+            settings = {**_QUICK_FAILOVER, f"dfs.client.failover.random.order.{service}": "true"}
+            self.client = Client(self._place, settings)
+            for _ in range(0 if ":" in service else _DRAWS):
+                if _Request(partial(self.client.get_file_info, "/")).ended(_SOON):
+                    return
+                self.client = Client(self._place, settings)
 
 
 def _parts(url: str) -> tuple[str, str]:
