@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -190,6 +191,48 @@ def test_the_wrapper_is_a_staging_sink_and_knows_whether_it_can_be_rewound(tmp_p
     assert not capabilities(sink).rewindable
     files = sinks.files(str(tmp_path / "out"))
     assert capabilities(UserStateSink(files, Values(LocalStore(tmp_path), TRAIN), [])).rewindable
+
+
+class OfTheAuthor:
+    """Around something that has methods and attributes of the same names, which mean something else."""
+
+    rewindable = False
+    at_once = True
+    ledger_in_job = True
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def check(self, *_: Any) -> None: ...
+    def records_above(self, batch: BatchId) -> int:
+        return 7
+
+    def commit_together(self, *_: Any) -> Outcome:
+        """Sinks commit together by their group, and this one is of none."""
+        raise AssertionError
+
+
+def test_a_sink_of_the_author_that_keeps_something_called_inner_answers_for_itself(tmp_path: Path) -> None:
+    pool = SimpleNamespace(check=print, expect=print, rewindable=True, at_once=False, ledger_in_job=False)
+    can = capabilities(sink := OfTheAuthor(pool))
+    assert (can.rewindable, can.at_once, can.ledger_in_job) == (False, True, True)
+    assert (can.check, can.expect, can.records_above) == (sink.check, None, sink.records_above)
+    assert can.commit_together is None
+    files = sinks.files(str(tmp_path / "out"), compact="1 mb")
+    assert capabilities(OfTheAuthor(files)).forget == files.forget
+
+
+class CheckedByName(StagingSink, sinks.CheckedSink, sinks.CountingSink):
+    """As a job file of an earlier version may have it."""
+
+
+class PlacedByName(sinks.PlacedSink, sinks.CheckedSink):
+    """The same, of a sink that is made when its place is known."""
+
+
+def test_classes_that_job_files_may_have_as_bases_are_no_staging_sinks() -> None:
+    assert StagingSink in CheckedByName.__mro__
+    assert StagingSink not in PlacedByName.__mro__  # or it would be used as it is, without its place
 
 
 def test_a_batch_begins_with_the_value_of_the_batch_before_also_in_a_new_run(tmp_path: Path) -> None:

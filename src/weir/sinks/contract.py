@@ -118,6 +118,22 @@ class NativeSink(Protocol):
 
 
 @runtime_checkable
+class CheckedSink(Protocol):
+    """A sink with the method `check`. Only job files ask for this class, as a base."""
+
+    def check(self, query: QueryName, frame: DataFrame, output_mode: str) -> None:
+        """See `Capabilities.check`."""
+
+
+@runtime_checkable
+class CountingSink(Protocol):
+    """A sink with the method `records_above`. Only job files ask for this class, as a base."""
+
+    def records_above(self, batch: BatchId) -> int | None:
+        """See `Capabilities.records_above`."""
+
+
+@runtime_checkable
 class PlacedSink(Protocol):
     """A sink as the author gives it, which keeps something in the job's directory."""
 
@@ -183,25 +199,32 @@ class Capabilities:
     """
 
 
+class SinkAround:
+    """Marks a sink of weir's own that is around the author's, its `inner`."""
+
+
 def capabilities(sink: object) -> Capabilities:
     """What a sink can do, or the author's object that it is made of.
 
-    A sink with user state around it (`inner`) can do what that sink can, but for `commit_at` and
-    `commit_together`: they would pass by the values, which are delivered with each batch.
+    A sink with user state around it can do what that sink can, but for `commit_at` and `commit_together`:
+    they would pass by the values, which are delivered with each batch. A sink of the author's that keeps
+    something called `inner` answers for itself.
     """
     inner = getattr(sink, "inner", sink)
+    own = inner if isinstance(sink, SinkAround) else sink
     return Capabilities(
-        rewindable=bool(getattr(inner, "rewindable", True)),
-        at_once=bool(getattr(inner, "at_once", False)),
-        ledger_in_job=bool(getattr(inner, "ledger_in_job", False)),
-        check=getattr(inner, "check", None),
-        expect=getattr(inner, "expect", None),
+        rewindable=bool(getattr(own, "rewindable", True)),
+        at_once=bool(getattr(own, "at_once", False)),
+        ledger_in_job=bool(getattr(own, "ledger_in_job", False)),
+        check=getattr(own, "check", None),
+        expect=getattr(own, "expect", None),
+        # these two an author's sink need not pass on to the one that it is around
         skip=getattr(inner, "skip", None),
         forget=getattr(inner, "forget", None),
-        records_above=getattr(inner, "records_above", None),
+        records_above=getattr(own, "records_above", None),
         commit_at=getattr(sink, "commit_at", None),
         group=getattr(sink, "group", None),
-        commit_together=getattr(sink, "commit_together", None),
+        commit_together=getattr(sink, "commit_together", None) if hasattr(sink, "group") else None,
     )
 
 

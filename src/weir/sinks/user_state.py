@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from weir.errors import ExternalError, LostLedgerError, UserStateError
 from weir.ids import NO_BATCH, NOBODY, BatchId, QueryName, Token, query_name
 from weir.protocol.ledger import Ledger, Staged
-from weir.sinks.contract import Outcome, StagingSink
+from weir.sinks.contract import Outcome, SinkAround, StagingSink
 from weir.sinks.fence import Knows, anyone
 from weir.sinks.staging import name_of, parse_name, records_in
 from weir.spark.closure import GoneError
@@ -306,7 +306,7 @@ def _parse(key: str) -> tuple[BatchId, Token]:
     return parse_name(key.rsplit("/", 1)[1].removesuffix(".json"))
 
 
-class UserStateSink:
+class UserStateSink(SinkAround):
     """A sink whose batches carry user state; keeps the contract of `StagingSink`.
 
     What it delivers is the inner sink's; each step of the values stands before the inner sink's own.
