@@ -47,7 +47,7 @@ import weir.cli.run
 from weir.config import resolve
 print("loaded", flush=True)
 sys.stdin.readline()
-from weir.web.serving import serve_beside
+from weir.web.server import serve_beside
 settings = {"execution.checkpointing.dir": sys.argv[1], "rest.port": "0", "rest.token-file": "off"}
 serve_beside("history", resolve(file=None, overrides=settings).settings, lambda text: print(text, flush=True))
 """

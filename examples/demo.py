@@ -34,8 +34,8 @@ from weir.ids import JobName, QueryName
 from weir.spark.checkpoint_files import QueryFiles
 from weir.storage import open_store, paths
 from weir.storage.generation import FIRST
-from weir.supervisor.home import beside
-from weir.supervisor.journal import Event, History
+from weir.storage.open import beside
+from weir.supervisor.history import Event, History
 from weir.supervisor.recovery import timeline
 
 JOB, QUERY = JobName("wordcount-files"), QueryName("counts")

@@ -12,6 +12,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
 
@@ -24,6 +26,7 @@ from weir.testing import run_job
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+BENCHES = sorted((ROOT / "bench").rglob("*.py"))
 JOBS = [path for path in EXAMPLES if path.name != "demo.py"]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "tests" / "README.md"])
 MAY_IMPORT = {"weir", "pyspark", "pyarrow", "psutil", "rich"} | set(sys.stdlib_module_names)
@@ -48,6 +51,16 @@ def _commands(page: Path) -> Iterator[str]:
     yield from re.findall(r"`([^`\n]+)`", text)
     for block in _blocks(page, "sh"):
         yield from (line.partition(" # ")[0].strip() for line in block.splitlines())
+
+
+@pytest.mark.parametrize("script", [*EXAMPLES, *BENCHES], ids=_name)
+def test_what_a_script_imports_of_weir_is_there(script: Path) -> None:
+    """Also in the code that it gives to another process, as text."""
+    imports = re.findall(r"^ *from (weir[\w.]*) import (\([^)]*\)|[^\n#]*)", script.read_text(), re.MULTILINE)
+    for module, names in imports:
+        for name in re.findall(r"(\w+)(?: as \w+)?", names):
+            there = hasattr(import_module(module), name) or find_spec(f"{module}.{name}")
+            assert there, f"{module} has no {name}"
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=_name)
