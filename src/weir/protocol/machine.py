@@ -2,7 +2,7 @@
 
 They are counted apart: they use up no restart of the job's own strategy. A restart after one waits first, as
 after every failure, and then until a process that was started to see has come up in time (`gate`). Pure: who
-starts such processes is `supervisor/probe.py`.
+starts such processes is `supervisor/machine.py`.
 """
 
 from __future__ import annotations
