@@ -48,8 +48,9 @@ from weir.config import resolve
 print("loaded", flush=True)
 sys.stdin.readline()
 from weir.web.server import serve_beside
-settings = {"execution.checkpointing.dir": sys.argv[1], "rest.port": "0", "rest.token-file": "off"}
-serve_beside("history", resolve(file=None, overrides=settings).settings, lambda text: print(text, flush=True))
+given = {"execution.checkpointing.dir": sys.argv[1], "rest.port": "0", "rest.token-file": "off"}
+settings = resolve(file=None, overrides=given).settings
+serve_beside("history", settings, print, lambda url, _link: print(url, flush=True))
 """
 
 
@@ -113,7 +114,7 @@ def measure(dir: str, rounds: int) -> dict[str, object]:
             without = rss_mb(process.pid)
             process.stdin.write("go\n")
             process.stdin.flush()
-            url = process.stdout.readline().split("REST: ")[1].split("/jobs/")[0]
+            url = process.stdout.readline().split("/jobs/")[0]
             time.sleep(1)
             idle = rss_mb(process.pid)
             seconds = {path: timed(url + path, rounds) for path in (*PAGES, *CALLS)}
