@@ -272,7 +272,7 @@ def unreadable(causes: Sequence[Cause]) -> WeirError | None:
         )
         path = local_path(path) if is_local(path) else path
         for root, reader in _planner.roots.items():
-            if path.startswith(root):
+            if path.startswith(f"{root}/"):
                 wrong = _wrong(causes[number:])
                 return reader.unreadable(path, wrong) if wrong else None
     return None
