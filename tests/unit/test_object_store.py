@@ -166,3 +166,25 @@ def test_a_missing_credential_is_named(stand_in: StandIn, monkeypatch: pytest.Mo
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     with pytest.raises(StorageError, match="taken from the environment"):
         open_store("s3://bucket/root")
+
+
+def test_a_proxy_is_taken_from_the_environment(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://nowhere.invalid:1")
+    monkeypatch.setenv("AWS_PROXY_URL", f"http://127.0.0.1:{stand_in.server_port}")
+    monkeypatch.setattr("weir.storage.object_store._RETRIES", 0)
+    assert open_store("s3://bucket/root").get("a") is None
+
+
+def test_an_azure_at_http_is_allowed_where_the_environment_allows_it(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    for name, value in {
+        "AZURE_STORAGE_ACCOUNT_NAME": "account",
+        "AZURE_STORAGE_ACCOUNT_KEY": "c2VjcmV0",
+        "AZURE_STORAGE_ENDPOINT": f"http://127.0.0.1:{stand_in.server_port}",
+        "AZURE_ALLOW_HTTP": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("weir.storage.object_store._RETRIES", 0)
+    assert open_store("az://container/root").get("a") is None

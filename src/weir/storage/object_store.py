@@ -40,6 +40,13 @@ _WRITER = "weirwriter"
 """The attribute that names who created an object; Azure takes letters only."""
 _ERRORS = (BaseError, OSError, NotImplementedError)
 """What obstore raises: some of it are Python's own errors."""
+_KINDS = {"s3": "AWS", "s3a": "AWS", "gs": "GOOGLE"}
+"""How the variables of each kind of store begin; those of all others are of Azure."""
+_CLIENT = (
+    *("allow_http", "allow_invalid_certificates", "connect_timeout", "timeout", "user_agent"),
+    *("proxy_url", "proxy_ca_certificate", "proxy_excludes"),
+)
+"""Settings of the client: obstore reads them from the environment only when it is given none."""
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _IGNORED = "the server replaces what it should only create: of two writers both would win"
 _UNKNOWN_TO_IT = "it has no conditional put ('If-None-Match: *'), or AWS_CONDITIONAL_PUT turns it off"
@@ -158,9 +165,12 @@ class ObjectStore:
 
 def _opened(url: str, patience: float) -> Any:
     limit = timedelta(seconds=patience)
+    own: Any = {"timeout": limit, "allow_http": _endpoint().startswith("http://")}
+    kind = _KINDS.get(url.partition(":")[0], "AZURE")
+    given = {name: os.environ.get(f"{kind}_{name}".upper()) for name in _CLIENT}
     return from_url(
         url,
-        client_options={"timeout": limit, "allow_http": _endpoint().startswith("http://")},
+        client_options=own | {name: value for name, value in given.items() if value},
         retry_config={"max_retries": _RETRIES, "retry_timeout": limit},
     )
 
