@@ -81,6 +81,18 @@ class HdfsServer:
         return len(self.namenodes) > 1
 
     def __enter__(self) -> HdfsServer:
+        try:
+            self._begin()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in list(self._running):
+            self.kill(name)
+
+    def _begin(self) -> None:
         if self.failover:
             own = {"dfs.journalnode.edits.dir": str(self._folder / "journal")}
             self._start("journal", _JOURNALNODE, own)
@@ -94,11 +106,6 @@ class HdfsServer:
             self.start_namenode("nn2")
             self.activate("nn1")
         wait_for("a DataNode", lambda: self._is_ready("nn1"), START)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for name in list(self._running):
-            self.kill(name)
 
     def start_namenode(self, name: str = "nn1") -> None:
         """Start it, and wait until it listens; with a second one it is a standby."""
@@ -178,7 +185,11 @@ class HdfsServer:
 
     def _run(self, name: str, main: str, *arguments: str, own: Mapping[str, str] | None = None) -> None:
         process = self._java(name, main, *arguments, own=own or {})
-        assert process.wait(START) == 0, f"{name}: {self._printed(name)}"
+        try:
+            assert process.wait(START) == 0, f"{name}: {self._printed(name)}"
+        finally:
+            process.kill()  # when it takes longer
+            process.wait()
 
     def _java(self, name: str, main: str, *arguments: str, own: Mapping[str, str]) -> subprocess.Popen[bytes]:
         conf = self._folder / f"conf-{name}"

@@ -58,7 +58,11 @@ class S3Server:
         return f"s3://{BUCKET}"
 
     def __enter__(self) -> S3Server:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
