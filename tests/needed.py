@@ -9,7 +9,7 @@ import pytest
 
 
 def missing(reason: str) -> NoReturn:
-    """Skip the test with a reason that is printed; with WEIR_NO_SKIPS, as in .ci/run, it fails instead."""
-    if os.environ.get("WEIR_NO_SKIPS"):
-        pytest.fail(f"WEIR_NO_SKIPS is set, and {reason}", pytrace=False)
+    """Skip the test with a reason that is printed; with TESTS_WITHOUT_SKIPS (.ci/run) it fails instead."""
+    if os.environ.get("TESTS_WITHOUT_SKIPS"):
+        pytest.fail(f"TESTS_WITHOUT_SKIPS is set, and {reason}", pytrace=False)
     pytest.skip(reason)
