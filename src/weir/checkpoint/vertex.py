@@ -18,7 +18,7 @@ from weir.spark.logs import OffsetEntry
 
 
 @dataclass(frozen=True)
-class PlannedBatch:
+class BatchOffsets:
     """What Spark planned for a batch, as its offset log says."""
 
     ends: tuple[str, ...]
@@ -168,11 +168,11 @@ class Vertex:
         cut = self.writer.here()
         return Found(cut.batch, end=cut.entry)
 
-    def planned(self, batch: BatchId) -> PlannedBatch:
+    def planned(self, batch: BatchId) -> BatchOffsets:
         """What `offsets/<n>` says."""
         text = self._offsets(batch)
         entry = OffsetEntry.parse(text)
-        return PlannedBatch(entry.lines, self._positions(text), entry.watermark_ms)
+        return BatchOffsets(entry.lines, self._positions(text), entry.watermark_ms)
 
     def positions(self, batch: BatchId) -> Mapping[QueryName, Position]:
         """Where each channel stood after a batch; the beginning before the first."""
