@@ -6,18 +6,22 @@ import os
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.hdfs_server import HdfsServer
+from tests.needed import missing
 from weir.errors import OutcomeUnknownError, PreflightError, StorageError
 from weir.storage import Created, open_store
 from weir.storage.open import absolute, beside, is_local, spark_url
 
 
 def hdfs_store(url: str, patience: float = 30.0) -> Any:
+    if find_spec("hdfs_native") is None:
+        missing("no hdfs-native here: pip install 'weir[hdfs]'")
     from weir.storage.hadoop import HdfsStore
 
     return HdfsStore(url, patience)
@@ -179,6 +183,17 @@ def test_a_namenode_that_is_not_there_is_named_with_its_reason() -> None:
             hdfs_store(url, patience=0.2).get("a")
     with pytest.raises(StorageError, match="HADOOP_CONF_DIR"):
         hdfs_store("hdfs://unknown-service/a").get("a")
+
+
+def test_what_the_client_can_not_do_is_an_error_of_the_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+    class OfAnEncryptionZone:
+        def read(self, path: str) -> None:
+            raise NotImplementedError("File encryption")
+
+    store = hdfs_store("hdfs://127.0.0.1:1/a", patience=0.2)
+    monkeypatch.setattr(store._cluster, "client", OfAnEncryptionZone())
+    with pytest.raises(StorageError, match=r"could not read .*File encryption"):
+        store.get("b")
 
 
 def test_views_and_the_default_hdfs_are_those_of_hadoops_settings(

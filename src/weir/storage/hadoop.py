@@ -136,6 +136,9 @@ class HdfsStore:
             if changes and error.passing:
                 raise OutcomeUnknownError(verb=verb, path=path, reason=error.reason) from error
             raise StorageError(verb=verb, path=path, reason=error.reason, root=self.url) from error
+        except NotImplementedError as error:  # it reads no file of an encryption zone
+            reason = f"hdfs-native does not know how: {_first_line(str(error))}"
+            raise StorageError(verb=verb, path=path, reason=reason, root=self.url) from error
 
     def _written(self, verb: str, key: str, data: bytes, *, overwrite: bool) -> bool:
         """Write a value; False when it may not replace what is there."""
