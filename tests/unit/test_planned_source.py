@@ -6,11 +6,13 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
+from unittest.mock import Mock
 
 import pytest
 
 from weir.errors import LostSegmentError, WeirError
 from weir.spark import planned_source
+from weir.spark.frame_plan import FrameStream
 from weir.spark.machine import Cause
 from weir.spark.planned_source import Bell, PlannedBatch, PlannedFile, _Planner, _Sleeper, unreadable
 
@@ -150,3 +152,27 @@ def test_a_query_of_two_streams_looks_at_both_before_it_sleeps(bell: Bell) -> No
     assert seconds(lambda: query.found_nothing("2", bell.rings)) < 0.1
     query.found()
     assert seconds(lambda: query.found_nothing("1", bell.rings)) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("tables", "polling", "sleeps"),
+    [
+        (["weir.Channels", "weir.Journals"], "50ms", True),
+        (["weir.Channels"], "10ms", True),
+        (["weir.Channels"], "500ms", False),
+        (["weir.Channels", "org.apache.spark.sql.kafka010.KafkaSourceProvider$KafkaTable"], "50ms", False),
+        ([], "50ms", False),
+    ],
+)
+def test_a_query_sleeps_that_reads_streams_alone_unless_somebody_chose_how_often_to_poll(
+    planner: _Planner, monkeypatch: pytest.MonkeyPatch, tables: list[str], polling: str, sleeps: bool
+) -> None:
+    conf = {planned_source.POLLING: polling}
+    frame = Mock()
+    frame.sparkSession.conf.get, frame.sparkSession.conf.set = conf.__getitem__, conf.__setitem__
+    monkeypatch.setattr(planned_source, "streams", lambda _: [FrameStream(table, "") for table in tables])
+    with planned_source.waking(frame, "file:/q/") as given:
+        assert given is sleeps
+        assert conf == {planned_source.POLLING: "1ms" if sleeps else polling}
+        assert ("/q" in planner.sleepers) is sleeps
+    assert conf == {planned_source.POLLING: polling}

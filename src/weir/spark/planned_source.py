@@ -236,28 +236,32 @@ def serve(spark: SparkSession, kind: str, opens: Opens) -> None:
 
 POLLING = "spark.sql.streaming.pollingDelay"
 """How long Spark waits after a question without news, before it asks the sources of a query again."""
+_DEFAULTS = {"50ms", "10ms"}
+"""weir's own (`session.py`) and Spark's: any other delay was chosen by somebody, and is kept."""
 
 
 @contextmanager
 def waking(frame: DataFrame, location: str) -> Iterator[bool]:
     """Inside, start the query of a frame at this checkpointLocation: if it may sleep, so that news wake it.
 
-    Gives whether it may: not where a stream of another kind has to be polled as Spark does. One start at a
-    time: Spark knows one delay for all queries that start in a session.
+    Gives whether it may: not where a stream of another kind has to be polled as Spark does, and not where
+    somebody has chosen how often to poll. One start at a time: Spark knows one delay for all queries that
+    start in a session.
     """
     read = streams(frame)
-    if not read or not all(stream.table.startswith(OWN) for stream in read):
+    own = bool(read) and all(stream.table.startswith(OWN) for stream in read)
+    settings = frame.sparkSession.conf if own else None
+    before = str(settings.get(POLLING)) if settings is not None else ""
+    if settings is None or before not in _DEFAULTS:
         _planner.sleepers.pop(_plain(location), None)
         yield False
         return
     _planner.sleepers[_plain(location)] = _Sleeper()
-    settings = frame.sparkSession.conf
-    before = settings.get(POLLING)
     settings.set(POLLING, "1ms")
     try:
         yield True
     finally:
-        settings.set(POLLING, str(before))
+        settings.set(POLLING, before)
 
 
 def unreadable(causes: Sequence[Cause]) -> WeirError | None:
