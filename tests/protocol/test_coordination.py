@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from weir.checkpoint.complete import manifest_of
-from weir.checkpoint.manifest import Provenance, QueryCut
+from weir.checkpoint.complete import completed, manifest_of
+from weir.checkpoint.manifest import ChannelCut, File, Provenance, QueryCut, encode
 from weir.errors import IllegalMoveError
 from weir.ids import BatchId, CheckpointId, QueryName
 from weir.protocol import checkpoint_facts as f
@@ -160,3 +160,22 @@ def test_a_query_that_reads_a_channel_twice_has_a_limit_for_its_faster_reader(al
     cuts = {READER: QueryCut(batch=3, positions={ROOT: slower})}
     made = manifest_of(underway, FLOW, cuts, {}, MADE_BY, "", "later", 1.0)
     assert made.queries[READER].set_back == wanted
+
+
+def test_what_a_checkpoint_holds_in_channels_is_reported_and_changes_no_manifest() -> None:
+    underway = Underway(
+        Pending(ONE, Alignment.UNALIGNED, 0.0, frozenset({ROOT, READER})),
+        "interval",
+        full=False,
+        begun_at="now",
+        barriers={ROOT: 1.0, READER: 1.0},
+        acked={ROOT: 1.0, READER: 1.0},
+    )
+    names = {"log/000000007.json": 300, "data/3-1-1/part-0": 1000, "data/4-1-1/part-0": 24}
+    files = tuple(File(path=f"channels/root/{name}", bytes=size, crc=1) for name, size in names.items())
+    channel = ChannelCut(first=6, behind=8, batch=4, files=files, rows=70)
+    cuts = {ROOT: QueryCut(batch=4), READER: QueryCut(batch=2)}
+    made = manifest_of(underway, FLOW, cuts, {ROOT: channel}, MADE_BY, "s3://copies", "later", 1.0)
+    report = completed(underway, made, [])
+    assert report.in_flight == {"rows": 70, "bytes": 1024} and report.copied_to == "s3://copies"
+    assert b'"rows"' not in encode(made), "an earlier weir refuses what it does not know"

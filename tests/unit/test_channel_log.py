@@ -22,6 +22,7 @@ from weir.channel.log import (
     Tail,
     apply,
     cut_files,
+    cut_of,
     decode,
     encode,
     end_number,
@@ -216,6 +217,11 @@ def test_the_files_of_a_cut_are_those_that_its_readers_need(tmp_path: Path) -> N
     assert cut_files(store, 4, 6) == ["schema.json", keys[4], keys[5]]
     with pytest.raises(LostSegmentError, match=r"000000003\.json is gone"):
         cut_files(store, 3, 6)
+
+
+def test_the_rows_of_a_cut_are_those_that_its_readers_have_not_read(tmp_path: Path) -> None:
+    store = written(tmp_path, [Segment(BatchId(n), ONE, f"data/{n}-1") for n in range(4)])  # of a row each
+    assert [cut_of(store, first, 4).rows for first in range(4)] == [4, 2, 1, 0]
 
 
 def test_the_first_entry_to_keep_is_the_one_in_front_of_the_slowest_reader() -> None:

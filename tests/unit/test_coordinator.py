@@ -374,6 +374,21 @@ def test_past_the_aligned_timeout_a_query_is_cut_where_it_is(tmp_path: Path) -> 
     graph.coordinator.stop()
 
 
+def test_who_has_acked_a_pending_checkpoint_is_reported_once_a_look(graph: Graph) -> None:
+    graph.all.run()
+    graph.ask()
+    graph.fast.run(all=(graph.entry(), 1))
+    finish(graph)
+    assert graph.begun()[0].queries == ["all", "fast", "slow"]
+    reports = [one for one in graph.said if isinstance(one, m.CheckpointsAcked)]
+    assert reports[-1].acked[1].keys() == {"all", "fast"} and len(reports) <= 2
+    graph.step()
+    assert [one for one in graph.said if isinstance(one, m.CheckpointsAcked)] == reports, "nothing is new"
+    graph.step(600)
+    (end,) = [one for one in graph.said if isinstance(one, m.CheckpointAborted)]
+    assert end.acked is not None and end.acked.keys() == {"all", "fast"}
+
+
 def test_without_unaligned_checkpoints_none_turns_into_one(tmp_path: Path) -> None:
     graph = Graph(tmp_path, aligned_checkpoint_timeout="5 s")
     graph.all.run()

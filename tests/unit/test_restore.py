@@ -596,6 +596,18 @@ def test_a_lost_directory_comes_back_from_the_copies_alone(job: KeptJob, tmp_pat
     assert verify_id(new.store, new.job, CheckpointId(42)) == []
 
 
+def test_the_path_of_a_manifest_in_the_jobs_own_directory_is_a_point_like_that_of_a_copy(
+    job: KeptJob, tmp_path: Path
+) -> None:
+    manifests = three(job)
+    point = f"{job.store.url}/{paths.completed(job.job, CheckpointId(42))}"
+    expected = closure_of(job, manifests[1])
+    assert resolve(job.store, job.job, point).manifest.id == 42
+    assert files_of(job, opened(job, point)) == expected
+    new = KeptJob(tmp_path / "new", lineage=False)
+    assert files_of(new, opened(new, point)) == expected
+
+
 def test_a_manifest_elsewhere_must_be_there_and_of_this_job(job: KeptJob, tmp_path: Path) -> None:
     second = tmp_path / "second"
     three(job, job.pins(copy_dir=second))

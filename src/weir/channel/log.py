@@ -312,8 +312,23 @@ def first_kept(positions: Iterable[int], behind: int) -> int:
     return max(0, min([*positions, behind]) - 1)
 
 
+@dataclass(frozen=True)
+class CutFiles:
+    """What of a channel belongs to a checkpoint."""
+
+    names: list[str]
+    """Below the channel's folder."""
+    rows: int
+    """In the segments, all together."""
+
+
 def cut_files(store: Store, first: int, behind: int) -> list[str]:
-    """What of a channel belongs to a checkpoint, as names below the channel's folder.
+    """What of a channel belongs to a checkpoint, as names below the channel's folder."""
+    return cut_of(store, first, behind).names
+
+
+def cut_of(store: Store, first: int, behind: int) -> CutFiles:
+    """What of a channel belongs to a checkpoint, and the rows in it.
 
     The schema, the entries from `first` (see `first_kept`) up to the one before `behind`, and the
     files of the segments that count among them. Every reader has passed the entry at `first`, unless
@@ -324,7 +339,8 @@ def cut_files(store: Store, first: int, behind: int) -> list[str]:
     found = segments(Tail(), entries) if first == 0 else segments(tail_behind(entries[0]), entries[1:])
     names = [SCHEMA] if store.exists(SCHEMA) else []
     names += [entry_key(number) for number in range(first, behind)]
-    return names + [f"{segment.folder}/{file.name}" for segment in found for file in segment.files]
+    names += [f"{segment.folder}/{file.name}" for segment in found for file in segment.files]
+    return CutFiles(names, sum(segment.rows for segment in found))
 
 
 def trim(store: Store, low: int) -> None:

@@ -73,4 +73,9 @@ def completed(one: Underway, manifest: Manifest, subsumed: Sequence[CheckpointId
             for name, cut in manifest.queries.items()
         },
         subsumed=list(subsumed),
+        copied_to=manifest.copied_to,
+        in_flight={
+            "rows": sum(cut.rows or 0 for cut in manifest.channels.values()),
+            "bytes": manifest.in_flight_bytes,
+        },
     )

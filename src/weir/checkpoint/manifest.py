@@ -87,6 +87,13 @@ class ChannelCut(_Part):
     """The writer's cut."""
     phases: dict[str, float] = {}
     """Seconds: pinning, copying. They are among those of the query that writes it, too."""
+    rows: int | None = Field(default=None, exclude=True)
+    """In its segments. Known where the cut is made and not stored: an earlier weir takes no new fields."""
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """The bytes of its segments: rows that some reader has still to read."""
+        return sum(file.bytes for file in self.files if "/data/" in file.path)
 
 
 class Provenance(_Frozen):
@@ -162,6 +169,11 @@ class Manifest(Provenance, manifest.Stored):  # the fields of the last base come
     @property
     def full_bytes(self) -> int:
         return sum(part.full_bytes for part in self.parts)
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """What its channels hold for their readers; an aligned cut has nothing there."""
+        return sum(cut.in_flight_bytes for cut in self.channels.values())
 
     def files(self) -> Iterator[File]:
         for part in self.parts:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from weir import faults
-from weir.channel.log import cut_files, first_kept, trim
+from weir.channel.log import cut_of, first_kept, trim
 from weir.checkpoint import retention
 from weir.checkpoint.manifest import ChannelCut, Manifest, QueryCut
 from weir.checkpoint.pins import Pins
@@ -98,9 +98,9 @@ class Snapshots:
         assert found.end is not None
         first = first_kept(readers, found.end)
         folder = f"channels/{name}"
-        names = cut_files(open_store(self._live.channel(name)), first, found.end)
-        self._claim(id, [f"{folder}/{one}" for one in names])
-        kept = self.pins.keep(folder, names, checkpoint=id, full=full)
+        cut = cut_of(open_store(self._live.channel(name)), first, found.end)
+        self._claim(id, [f"{folder}/{one}" for one in cut.names])
+        kept = self.pins.keep(folder, cut.names, checkpoint=id, full=full)
         return ChannelCut(
             first=first,
             behind=found.end,
@@ -108,6 +108,7 @@ class Snapshots:
             files=kept.files,
             new_bytes=kept.new_bytes,
             phases=kept.seconds,
+            rows=cut.rows,
         )
 
     def release(self, id: CheckpointId) -> None:

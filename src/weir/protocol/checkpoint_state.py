@@ -189,6 +189,8 @@ class CoordinationState:
     swept_at: float | None = None
     failures: int = 0
     """How many failed since the last one that completed."""
+    acks_reported: Mapping[CheckpointId, int] = field(default_factory=dict)
+    """How many acks of each pending checkpoint were in the last report of them."""
     wait_noted: bool = False
     """It was reported that no checkpoint is taken though one is due."""
     resting: bool = False

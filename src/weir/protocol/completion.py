@@ -9,7 +9,7 @@ from weir.ids import CheckpointId, QueryName
 from weir.protocol import checkpoint_facts as f
 from weir.protocol.checkpoint import AbortReason, Ack, AckOutcome, take_ack
 from weir.protocol.checkpoint_state import CoordinationState, ReaderPlace, Underway
-from weir.protocol.messages import Noted
+from weir.protocol.messages import CheckpointsAcked, Noted
 from weir.protocol.states import CheckpointEvent
 from weir.protocol.turn import Turn, abort
 
@@ -44,6 +44,16 @@ def _outlived_over(turn: Turn, id: CheckpointId, query: QueryName) -> None:
         del left[id]
         turn.do(f.Discard(id))
     turn.change(outlived=left)
+
+
+def report_acks(turn: Turn) -> None:
+    """Report who has acked what is still pending: once a look, and not of one that completes within it."""
+    acked = {one.id: one.acked for one in turn.state.pending.values() if one.acked}
+    counts = {id: len(acks) for id, acks in acked.items()}
+    if counts and counts != turn.state.acks_reported:
+        turn.change(acks_reported=counts)
+        form = {int(id): {str(query): since for query, since in acks.items()} for id, acks in acked.items()}
+        turn.do(f.Report(CheckpointsAcked(form)))
 
 
 def channel_kept(turn: Turn, fact: f.ChannelKept) -> None:

@@ -113,6 +113,7 @@ def _observed(turn: Turn, fact: f.Observed) -> None:
     """The end of a look: who is late, and may another one begin."""
     for id in list(turn.state.pending):
         cut.press(turn, turn.state.pending[id], fact)
+    completion.report_acks(turn)
     if not fact.may_begin:
         return
     if turn.state.wishes:

@@ -40,7 +40,8 @@ def begun_written(turn: Turn, fact: f.BegunWritten) -> None:
     one = _begun(turn, fact.by, fact.id, fact.at)
     one = replace(one, phases={"trigger": one.since(turn.now)})
     turn.keep(one)
-    begun = CheckpointBegun(one.id, one.state.alignment.value, one.trigger, one.full)
+    queries: list[str] = [*turn.state.flow.order]
+    begun = CheckpointBegun(one.id, one.state.alignment.value, one.trigger, one.full, queries)
     turn.do(f.PassPoint("checkpoint.begun"), f.Report(begun))
     if one.state.alignment is Alignment.UNALIGNED:
         _cut_here(turn, one, turn.state.flow.order)

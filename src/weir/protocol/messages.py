@@ -184,6 +184,16 @@ class CheckpointBegun:
     trigger: str
     """What asked for it: interval, records, request, savepoint, stop."""
     full: bool = False
+    queries: list[str] = field(default_factory=list)
+    """Those whose acks it waits for, in the order of the graph."""
+
+
+@dataclass(frozen=True)
+class CheckpointsAcked:
+    """Queries have acked checkpoints that are still pending."""
+
+    acked: dict[int, dict[str, float]]
+    """For each pending checkpoint with an ack: the queries, and how many seconds after the trigger."""
 
 
 @dataclass(frozen=True)
@@ -204,6 +214,10 @@ class CheckpointCompleted:
     listing, pinning, copying)."""
     subsumed: list[int] = field(default_factory=list)
     """The ids that are no longer retained from now on."""
+    copied_to: str = ""
+    """The copy-dir in which it has a copy; "" without one."""
+    in_flight: dict[str, int] = field(default_factory=dict)
+    """What it holds in channels for their readers: rows, bytes."""
 
 
 @dataclass(frozen=True)
@@ -217,6 +231,8 @@ class CheckpointAborted:
     detail: str = ""
     phases: dict[str, float] = field(default_factory=dict)
     """Seconds of each, as far as it had come."""
+    acked: dict[str, float] | None = None
+    """The queries that had acked it, and how many seconds after the trigger; None when that is not known."""
 
 
 @dataclass(frozen=True)
@@ -394,6 +410,7 @@ Message = (
     | CutOff
     | SparkUi
     | CheckpointBegun
+    | CheckpointsAcked
     | CheckpointCompleted
     | CheckpointAborted
     | SavepointProgress

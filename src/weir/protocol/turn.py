@@ -65,6 +65,7 @@ def abort(turn: Turn, one: Underway, reason: AbortReason, detail: str) -> None:
         reason=reason.value,
         detail=detail,
         phases=one.phases_so_far(),
+        acked={str(query): since for query, since in one.acked.items()},
     )
     turn.do(f.Release(one.id), f.WriteAborted(one.id, reason, detail), f.Report(aborted))
     taking = frozenset(one.found) - one.acked.keys()

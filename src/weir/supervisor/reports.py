@@ -74,6 +74,8 @@ class Reports:
         """Keep and show a report that asks for no decision."""
         if isinstance(message, m.CheckpointBegun):
             self.event("checkpoint begun", asdict(message))
+        elif isinstance(message, m.CheckpointsAcked):
+            self.progress("checkpoints acked", asdict(message))
         elif isinstance(message, m.CheckpointCompleted):
             self.event("checkpoint completed", asdict(message))
             self.watcher.checkpoint(message)
