@@ -45,7 +45,8 @@ JSON_FORMS = {
     " (`at`, `attempt`, `query`, `cause`, `seconds`, `parts`, `replayed`: the batch of each query that ran"
     " again, `first`: `query`, `batch`, `rows`), `checkpoint` (the last that completed: `at`, `age_seconds`,"
     " `attempt`, `id`, `alignment`, `trigger`, `full`, `seconds`, `new_bytes`, `full_bytes`), `restored`"
-    " (`at`, `attempt`, `checkpoint`, `generation`, `why`, `seconds`)",
+    " (`at`, `attempt`, `checkpoint`, `generation`, `why`, `seconds`), `ended_at` (null: it has not ended, or"
+    " nothing recorded it), `state_seconds` (how long it was in each state since its supervisor took it)",
     "top": "`health` (`level`: ok, warn, bad or over, `words`), all of `status`, and in `queries` also"
     " `rate`, `behind` (`count`, `unit`), `watermark_lag_seconds`, `state_growth_bytes_per_hour`,"
     " `batch_seconds` (`min`, `avg`, `p50`, `p90`, `p95`, `p99`, `max`), `durations`, `sources` (`name`,"
@@ -59,9 +60,12 @@ JSON_FORMS = {
     " (from the trigger to the last ack, as the driver measured it), `new_bytes`, `full_bytes`, `reason`,"
     " `phases` (trigger, barrier and ack are seconds after the trigger; complete and notify come"
     " after them and are lengths), `queries` (by name: `batch`, `unaligned`, `new_bytes`, `full_bytes`,"
-    " `phases`); with `--orphans`: `job`, `orphans` (each with `key` and `bytes`; null: not known, in an"
-    " object store), `bytes` (their sum), `under_way` (ids of checkpoints that are being taken: pins and"
-    " copies are left out)",
+    " `phases`), `acked` and `missing` (the queries that have acked it and those that have not; null: not"
+    " known), `in_flight_rows` and `in_flight_bytes` (what it holds in channels for their readers; null: not"
+    " known), `path` (of its manifest, for `weir run -s`; empty when it can't be restored), `copy` (of the"
+    " manifest in the copy-dir; empty without one); with `--orphans`: `job`, `orphans` (each with `key` and"
+    " `bytes`; null: not known, in an object store), `bytes` (their sum), `under_way` (ids of checkpoints"
+    " that are being taken: pins and copies are left out)",
     "stop": "`job`, `state`, `attempt`, and with a savepoint `id`, `path`, `seconds`, `bytes`; with"
     " `--detached`: `job`, `status` (asked)",
     "savepoint": "`job`, `status` (taken, or asked with `--detached`), `id`, `path`, `seconds`, `bytes`; the"

@@ -27,7 +27,7 @@ from weir.storage.local import LocalStore
 FORMS: dict[str, str] = runpy.run_path(str(Path(__file__).parents[2] / "docs/reference/generate.py"))[
     "JSON_FORMS"
 ]
-BY_NAME = ("parts", "phases", "lag", "durations", "replayed", "query_states")
+BY_NAME = ("parts", "phases", "lag", "durations", "replayed", "query_states", "state_seconds")
 """Their keys are names of other things."""
 SAVED_AT = "execution.checkpointing.savepoint-dir"
 ORPHANS = "checkpoints --orphans"

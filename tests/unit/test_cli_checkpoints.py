@@ -18,7 +18,13 @@ from weir.cli import say
 from weir.cli.restore_options import as_point
 from weir.ids import CheckpointId, Generation
 from weir.protocol.checkpoint import AbortReason, Alignment
-from weir.protocol.messages import CheckpointAborted, CheckpointBegun, CheckpointCompleted, Restored
+from weir.protocol.messages import (
+    CheckpointAborted,
+    CheckpointBegun,
+    CheckpointCompleted,
+    CheckpointsAcked,
+    Restored,
+)
 from weir.restore.request import RestoreRequest
 from weir.storage import paths
 from weir.storage.generation import Origin, begin_rewind, create_origin, opening, read_origin
@@ -143,6 +149,11 @@ def test_the_list_has_every_status_and_says_why_the_last_abort_was(weir: Weir, j
     assert statuses(weir, "--limit", "2") == {3: "aborted", 4: "pending"}
 
 
+def flat(out: str) -> str:
+    """Without the breaks of a narrow terminal."""
+    return " ".join(out.split())
+
+
 def lines(out: str) -> list[list[str]]:
     return [line.split() for line in out.splitlines()]
 
@@ -209,8 +220,63 @@ def test_as_json_a_checkpoint_has_the_documented_keys(weir: Weir, job: FakeJob) 
     assert set(one) == {
         *("id", "status", "attempt", "alignment", "full", "trigger", "begun_at", "ended_at", "seconds"),
         *("new_bytes", "full_bytes", "reason", "phases", "queries"),
+        *("acked", "missing", "in_flight_rows", "in_flight_bytes", "path", "copy"),
     }
     assert (one["new_bytes"], one["queries"]["counts"]["phases"]) == (2 * 2**20, PHASES)
+
+
+def test_of_a_pending_checkpoint_is_shown_who_has_acked_and_who_has_not(weir: Weir, job: FakeJob) -> None:
+    queries = ["clean", "counts", "late", "totals", "users"]
+    begun(job, 7, queries=queries)
+    assert "checkpoint 7 is pending: 0 of 5 queries have acknowledged; missing: clean" in flat(
+        weir("checkpoints", "wordcount").out
+    )
+    acked = CheckpointsAcked({7: {"users": 0.1, "clean": 0.2, "late": 0.2, "totals": 0.3}})
+    job.journal.event(1, "checkpoints acked", asdict(acked), alone=True)
+    words = "4 of 5 queries have acknowledged; missing: counts"
+    assert f"checkpoint 7 is pending: {words}" in flat(weir("checkpoints", "wordcount").out)
+    assert words in flat(weir("checkpoints", "wordcount", "7").out)
+    (one,) = weir("checkpoints", "wordcount", "--json").json["checkpoints"]
+    assert (one["acked"], one["missing"]) == (["clean", "late", "totals", "users"], ["counts"])
+    message = CheckpointAborted(7, "aligned", "interval", 600.0, "too long", acked={"clean": 0.2})
+    job.event("checkpoint aborted", asdict(message))
+    (one,) = weir("checkpoints", "wordcount", "--json").json["checkpoints"]
+    assert (one["status"], one["acked"], one["missing"]) == ("aborted", ["clean"], queries[1:])
+    assert "1 of 5 queries have acknowledged" in flat(weir("checkpoints", "wordcount", "7").out)
+
+
+def test_a_journal_of_an_earlier_weir_says_nothing_of_acks(weir: Weir, job: FakeJob) -> None:
+    job.event("checkpoint begun", {"id": 1, "alignment": "aligned", "trigger": "interval", "full": False})
+    fields = {"id": 1, "alignment": "aligned", "trigger": "interval", "seconds": 1.0, "phases": {}}
+    begun(job, 2, queries=["counts"])
+    job.event("checkpoint aborted", {**fields, "id": 2, "reason": "it was declined", "detail": ""})
+    sizes = {"full": False, "new_bytes": 1, "full_bytes": 2, "queries": {"counts": {"batch": 3}}}
+    job.event("checkpoint completed", {**fields, **sizes, "id": 3, "subsumed": []})
+    stored(job, 3)
+    pending, aborted, completed = weir("checkpoints", "wordcount", "--json").json["checkpoints"]
+    assert (pending["acked"], pending["missing"]) == (aborted["acked"], aborted["missing"]) == (None, None)
+    assert (completed["acked"], completed["missing"]) == (["counts"], [])
+    assert (completed["in_flight_rows"], completed["in_flight_bytes"]) == (None, None)
+    assert "is pending:" not in weir("checkpoints", "wordcount").out
+    (one,) = weir("checkpoints", "wordcount", "3", "--json").json["checkpoints"]
+    assert (one["in_flight_rows"], one["in_flight_bytes"]) == (None, 0), "its manifest knows the bytes"
+
+
+def test_a_checkpoint_says_where_it_lies_and_what_it_holds_in_flight(
+    weir: Weir, job: FakeJob, tmp_path: Path
+) -> None:
+    held = {"rows": 1200, "bytes": 3 * 2**20}
+    completed(job, 40, subsumed=[], copied_to="s3://bucket/copies")
+    completed(job, 41, "unaligned", copied_to="s3://bucket/copies", in_flight=held)
+    stored(job, 41)
+    out = flat(weir("checkpoints", "wordcount", "41").out)
+    key = "wordcount/checkpoints/chk-41.json"
+    assert f"path: {tmp_path}/{key}" in out and f"copy: s3://bucket/copies/{key}" in out
+    assert "in flight: 1.2k rows, 3 MiB in channels" in out
+    gone, one = weir("checkpoints", "wordcount", "--json").json["checkpoints"]
+    assert (gone["path"], gone["copy"]) == ("", ""), "what was subsumed can't be restored"
+    assert (one["path"], one["copy"]) == (f"{tmp_path}/{key}", f"s3://bucket/copies/{key}")
+    assert (one["in_flight_rows"], one["in_flight_bytes"]) == (1200, 3 * 2**20)
 
 
 def test_one_checkpoint_is_shown_with_its_phases_query_by_query(weir: Weir, job: FakeJob) -> None:

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from importlib import metadata
 from pathlib import Path
@@ -19,12 +19,22 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from tests.fake_job import FakeJob, Weir
+from tests.kept_job import write
 from tests.unit.test_cli_savepoints import saved
 from tests.web_site import ASKS, Answering, checkpointed, client, described, failed, site
+from weir.ids import CheckpointId
 from weir.monitor import logs
 from weir.monitor.checkpoints import lengths
 from weir.monitor.figures import HISTOGRAMS, MEANINGS
-from weir.protocol.messages import BatchCommitted
+from weir.protocol.messages import (
+    BatchCommitted,
+    CheckpointAborted,
+    CheckpointBegun,
+    CheckpointCompleted,
+    CheckpointsAcked,
+    Restored,
+    SavepointTaken,
+)
 from weir.restore.request import RestoreRequest
 from weir.storage import paths
 from weir.supervisor.journal import JobJournal
@@ -57,7 +67,7 @@ def data(answer: Any) -> Any:
 
 
 def without_age(body: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in body.items() if key != "uptime_seconds"}
+    return {key: value for key, value in body.items() if key not in ("uptime_seconds", "state_seconds")}
 
 
 def test_a_job_has_the_form_that_it_has_on_the_command_line(api: TestClient, weir: Any) -> None:
@@ -88,10 +98,75 @@ def test_checkpoints_come_page_by_page_newest_first(api: TestClient, job: FakeJo
 def test_the_summary_has_counts_percentiles_and_phases(api: TestClient, job: FakeJob) -> None:
     checkpointed(job, 1, 120)
     body = data(api.get(f"{API}/jobs/wordcount/checkpoints/summary"))
-    assert body["counts"] == {"begun": 120, "completed": 108, "aborted": 12}
+    counts = {"begun": 120, "completed": 108, "aborted": 12}
+    assert body["counts"] == {**counts, "savepoints": 0, "restored": 0}
     assert body["summary"]["seconds"]["max"] == 1.19 and body["summary"]["seconds"]["p50"] == 0.61
     assert body["phases"]["counts"]["alignment"]["p99"] == 0.25
     assert len(body["course"]) == 108
+
+
+def test_the_summary_has_the_latest_of_each_kind(api: TestClient, job: FakeJob) -> None:
+    address = f"{API}/jobs/wordcount/checkpoints/summary"
+    latest = data(api.get(address))["latest"]
+    assert latest == {"completed": None, "aborted": None, "savepoint": None, "restored": None}
+    checkpointed(job, 1, 19)
+    job.event("checkpoint aborted", asdict(CheckpointAborted(20, "aligned", "interval", 2.0, "late", "a, b")))
+    job.event("savepoint taken", asdict(SavepointTaken(19, "/sp/wordcount-19", "request", "me", 1.5, 100)))
+    job.event("restored", asdict(Restored(12, 2, "asked by me", 3.0)))
+    body = data(api.get(address))
+    latest = body["latest"]
+    assert (latest["completed"]["id"], latest["completed"]["full_bytes"]) == (19, 9019)
+    assert (latest["aborted"]["id"], latest["aborted"]["reason"]) == (20, "late: a, b")
+    assert (latest["savepoint"]["path"], latest["savepoint"]["bytes"]) == ("/sp/wordcount-19", 100)
+    assert (latest["restored"]["checkpoint"], latest["restored"]["why"]) == (12, "asked by me")
+    assert all(one["at"] and one["attempt"] == 1 for one in latest.values())
+    assert (body["counts"]["savepoints"], body["counts"]["restored"]) == (1, 1)
+    page = api.get("/jobs/wordcount/checkpoints").text
+    assert "late: a, b" in page and "/sp/wordcount-19" in page and "asked by me" in page
+
+
+def test_a_pending_checkpoint_and_its_acks_are_on_the_pages(api: TestClient, job: FakeJob) -> None:
+    job.event("checkpoint begun", asdict(CheckpointBegun(1, "aligned", "interval", queries=["a", "b"])))
+    job.journal.event(1, "checkpoints acked", asdict(CheckpointsAcked({1: {"b": 0.5}})), alone=True)
+    one = data(api.get(f"{API}/jobs/wordcount/checkpoints/1"))
+    assert (one["status"], one["acked"], one["missing"]) == ("pending", ["b"], ["a"])
+    for page in ("", "/checkpoints", "/checkpoints/1"):
+        assert "1 of 2 queries have acknowledged; missing: a" in api.get(f"/jobs/wordcount{page}").text
+
+
+def test_a_page_says_where_a_checkpoint_lies(api: TestClient, job: FakeJob, tmp_path: Path) -> None:
+    held = {"rows": 7, "bytes": 2048}
+    done = CheckpointCompleted(1, "unaligned", "interval", False, 1.0, 10, 90, {}, {}, [], "s3://b/c", held)
+    job.event("checkpoint completed", asdict(done))
+    write(tmp_path / paths.completed(job.name, CheckpointId(1)), "{}")
+    page = api.get("/jobs/wordcount/checkpoints/1").text
+    assert f"{tmp_path}/wordcount/checkpoints/chk-1.json" in page
+    assert "s3://b/c/wordcount/checkpoints/chk-1.json" in page
+    assert "7 rows in channels" in page and "2 KiB" in page
+
+
+def test_a_job_has_the_time_in_each_state_and_when_it_ended(
+    api: TestClient, job: FakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = job.clock.now()
+
+    def moved(state: str, after: float) -> None:
+        monkeypatch.setattr(job.clock, "now", lambda: began + timedelta(seconds=after))
+        job.state(state)
+
+    for state, after in (("RESTARTING", 10), ("STARTING", 14), ("RUNNING", 20), ("FINISHED", 80)):
+        moved(state, after)
+    body = data(api.get(f"{API}/jobs/wordcount"))
+    assert body["ended_at"] == (began + timedelta(seconds=80)).isoformat()
+    seconds = body["state_seconds"]
+    assert seconds["RUNNING"] == pytest.approx(70, abs=2) and seconds["RESTARTING"] == 4
+    assert seconds["STARTING"] == pytest.approx(6, abs=2) and "FINISHED" not in seconds
+    assert "in each state" in api.get("/jobs/wordcount").text
+
+
+def test_a_job_that_runs_has_no_end(api: TestClient, job: FakeJob) -> None:
+    body = data(api.get(f"{API}/jobs/wordcount"))
+    assert body["ended_at"] is None and body["state_seconds"].keys() == {"STARTING", "RUNNING"}
 
 
 def test_the_graph_has_what_is_read_and_where_it_goes(api: TestClient) -> None:

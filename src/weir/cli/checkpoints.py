@@ -74,7 +74,9 @@ def checkpoints(
     Those of a query: 'wait' for the barrier and alignment, 'commit' of the batch, 'snapshot' for
     listing, pinning and copying. With an ID every phase of every query has its own column: 'listing'
     looks up the files of the cut, 'pinning' links them, so that Spark does not delete them, 'copying'
-    copies them where that is set.
+    copies them where that is set. It also shows where the manifest is, which 'weir run -s PATH' takes,
+    who has acknowledged a checkpoint that is pending or was aborted, and what an unaligned one holds in
+    flight between the queries.
 
     Orphans are files that no checkpoint needs, left by aborted ones and kills. They are deleted at every
     start and every ten minutes while the job runs.
@@ -128,6 +130,9 @@ def _say(job: str, found: list[Checkpoint], clock: Clock, looked_into: int) -> N
         say.say(f"{job} has no checkpoint yet")
         return
     say.out.print(_list(found, clock, say.out.width))
+    for one in found:
+        if one.status is CheckpointState.PENDING and one.acks:
+            say.say(f"checkpoint {one.id} is pending: {one.acks}")
     aborted = [one for one in found if one.status is CheckpointState.ABORTED]
     if aborted:
         say.say(f"the last abort, checkpoint {aborted[-1].id}: {aborted[-1].reason}")
@@ -186,6 +191,14 @@ def _say_one(job: str, one: Checkpoint, clock: Clock) -> None:
         say.say(f"  {one.seconds:.3f} s" + (f": {phases}" if phases else ""))
     if one.new_bytes is not None:
         say.say(f"  {_size(one.new_bytes)} new of {_size(one.full_bytes)}")
+    if one.acks and one.status in (CheckpointState.PENDING, CheckpointState.ABORTED):
+        say.say(f"  {one.acks}")
+    if one.in_flight_bytes:
+        rows = "" if one.in_flight_rows is None else f"{say.counted(one.in_flight_rows, 'row')}, "
+        say.say(f"  in flight: {rows}{_size(one.in_flight_bytes)} in channels")
+    for label, path in (("path", one.path), ("copy", one.copy)):
+        if path:
+            say.say(f"  {label}: {path}")
     if one.queries:
         say.say()
         say.out.print(_query_table(one.queries))

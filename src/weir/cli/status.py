@@ -53,6 +53,9 @@ def _say(seen: JobReport, clock: Clock) -> None:
         who = f"supervisor {job.owner.pid}" if job.supervised else f"process {job.owner.pid}"
         driver = f", driver {job.owner.driver}" if job.owner.driver else ""
         say.say(f"  {who}{driver} on {job.owner.host}, started by {job.owner.user or '?'}")
+    if len(seen.state_seconds) > 1:
+        times = (f"{state} {say.lasting(seconds)}" for state, seconds in seen.state_seconds.items())
+        say.say(f"  time in each state: {', '.join(times)}")
     if job.file:
         say.say(f"  file {job.file}")
     if seen.checkpoint is not None:

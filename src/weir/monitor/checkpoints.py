@@ -12,7 +12,7 @@ under way.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -85,6 +85,25 @@ class Checkpoint:
     """In seconds, of the checkpoint: `barrier` and `ack` after the trigger began, the others alone."""
     queries: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """For each query: batch, unaligned, new_bytes, full_bytes, phases."""
+    acked: Sequence[str] | None = None
+    """The queries that have acked it; None when that is not known, as of one of an earlier weir."""
+    missing: Sequence[str] | None = None
+    """Those that have not, in the order of the graph."""
+    in_flight_rows: int | None = None
+    """What it holds in channels for their readers; nothing when all its cuts are aligned."""
+    in_flight_bytes: int | None = None
+    path: str = ""
+    """Of its manifest, which `weir run -s` takes; "" for one that can't be restored."""
+    copy: str = ""
+    """Of the manifest beside its copies; "" when it was not copied."""
+
+    @property
+    def acks(self) -> str:
+        """How many queries have acked it and which have not, for people; "" when that is not known."""
+        if self.acked is None or self.missing is None:
+            return ""
+        left = f"; missing: {', '.join(self.missing)}" if self.missing else ""
+        return f"{len(self.acked)} of {len(self.acked) + len(self.missing)} queries have acknowledged{left}"
 
 
 def newest(dir: str, name: str, clock: Clock, limit: int, before: int | None = None) -> list[Checkpoint]:
@@ -93,6 +112,8 @@ def newest(dir: str, name: str, clock: Clock, limit: int, before: int | None = N
     store, job = open_store(dir), job_name(name)
     with history_of(dir, job) as history:
         recorded = folded(history.checkpoints(limit, before) if history else [])
+        if history is not None:
+            recorded = _with_acks(recorded, history.last("checkpoints acked"))
     live = None if standing.over else standing.attempt
     return _settled(store, job, recorded, live, before)[-limit:]
 
@@ -103,7 +124,19 @@ def one(dir: str, name: str, clock: Clock, id: int) -> Checkpoint:
     if not found or found[-1].id != id:
         reason = "neither its journal nor its storage has such a checkpoint"
         raise NotListedError(job=name, id=id, reason=reason)
+    if found[-1].status is CheckpointState.COMPLETED and found[-1].in_flight_bytes is None:
+        return _completed_by_earlier(open_store(dir), job_name(name), found[-1])
     return found[-1]
+
+
+def _completed_by_earlier(store: Store, job: JobName, one: Checkpoint) -> Checkpoint:
+    """With what an earlier weir did not write into the journal, from the manifest."""
+    with suppress(ValueError):  # a damaged one has nothing to add
+        stored = mf.read(store, job, CheckpointId(one.id))
+        if stored is not None:
+            there = replace(one, copy=stored.copied_to, in_flight_bytes=stored.in_flight_bytes)
+            return _placed(store, job, there)
+    return one
 
 
 def lengths(phases: Mapping[str, float]) -> list[tuple[str, float]]:
@@ -129,6 +162,25 @@ def folded(events: Iterable[Event]) -> dict[int, Checkpoint]:
     return found
 
 
+def _with_acks(found: dict[int, Checkpoint], event: Event | None) -> dict[int, Checkpoint]:
+    """The same, with the acks that the driver has reported of those that it had pending."""
+    acked = {int(id): names for id, names in event.body["acked"].items()} if event is not None else {}
+    pending = {id: one for id, one in found.items() if one.status is CheckpointState.PENDING}
+    return found | {id: _acked(one, acked[id]) for id, one in pending.items() if id in acked}
+
+
+def _acked(one: Checkpoint, acked: Iterable[str]) -> Checkpoint:
+    """With these acks, if it is known who was asked."""
+    if one.acked is None or one.missing is None:
+        return one
+    names, known = [*one.acked, *one.missing], set(acked)
+    return replace(
+        one,
+        acked=[name for name in names if name in known],
+        missing=[name for name in names if name not in known],
+    )
+
+
 def _after(before: Checkpoint | None, id: int, event: Event) -> Checkpoint:
     body = event.body
     one = before or Checkpoint(id, CheckpointState.PENDING, event.attempt)
@@ -139,6 +191,8 @@ def _after(before: Checkpoint | None, id: int, event: Event) -> Checkpoint:
             trigger=body["trigger"],
             full=body["full"],
             begun_at=event.at,
+            acked=[] if body.get("queries") else None,
+            missing=body.get("queries") or None,
         )
     ended = replace(
         one,
@@ -148,8 +202,10 @@ def _after(before: Checkpoint | None, id: int, event: Event) -> Checkpoint:
         seconds=body["seconds"],
     )
     if event.kind == "checkpoint aborted":
-        reason = f"{body['reason']}: {body['detail']}" if body["detail"] else body["reason"]
-        return replace(ended, status=CheckpointState.ABORTED, reason=reason, phases=body.get("phases", {}))
+        known = body.get("acked")
+        ended = replace(ended, acked=None, missing=None) if known is None else _acked(ended, known)
+        why, phases = abort_reason(body), body.get("phases", {})
+        return replace(ended, status=CheckpointState.ABORTED, reason=why, phases=phases)
     return replace(
         ended,
         status=CheckpointState.COMPLETED,
@@ -158,7 +214,17 @@ def _after(before: Checkpoint | None, id: int, event: Event) -> Checkpoint:
         full_bytes=body["full_bytes"],
         phases=body["phases"],
         queries=body["queries"],
+        acked=[*body["queries"]],
+        missing=[],
+        in_flight_rows=body.get("in_flight", {}).get("rows"),
+        in_flight_bytes=body.get("in_flight", {}).get("bytes"),
+        copy=body.get("copied_to", ""),
     )
+
+
+def abort_reason(body: Mapping[str, Any]) -> str:
+    """Why a checkpoint was aborted, as its event has it."""
+    return f"{body['reason']}: {body['detail']}" if body.get("detail") else str(body["reason"])
 
 
 def _settled(
@@ -177,7 +243,15 @@ def _settled(
             with suppress(ValueError):  # a damaged manifest is no checkpoint
                 stored = mf.read(store, job, id)
                 found |= {int(id): _of(stored)} if stored else {}
-    return [found[id] for id in sorted(found)]
+    return [_placed(store, job, found[id]) for id in sorted(found)]
+
+
+def _placed(store: Store, job: JobName, one: Checkpoint) -> Checkpoint:
+    """With the paths of its manifests, as long as it can be restored."""
+    if one.status is not CheckpointState.COMPLETED:
+        return replace(one, copy="")
+    key = paths.completed(job, CheckpointId(one.id))
+    return replace(one, path=f"{store.url}/{key}", copy=f"{one.copy}/{key}" if one.copy else "")
 
 
 def _abort_reason(store: Store, job: JobName, id: int) -> str:
@@ -210,6 +284,10 @@ def _of(stored: mf.Manifest) -> Checkpoint:
             }
             for name, cut in stored.queries.items()
         },
+        acked=[*stored.queries],
+        missing=[],
+        in_flight_bytes=stored.in_flight_bytes,
+        copy=stored.copied_to,
     )
 
 

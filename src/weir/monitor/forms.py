@@ -61,6 +61,8 @@ def report(dir: str, seen: JobReport, now: datetime) -> dict[str, Any]:
         "recoveries": [happened(one) for one in seen.recoveries],
         "checkpoint": _checkpoint(seen.checkpoint, now) if seen.checkpoint else None,
         "restored": happened(seen.restored) if seen.restored else None,
+        "ended_at": seen.ended_at or None,
+        "state_seconds": {state: round(seconds, 1) for state, seconds in seen.state_seconds.items()},
     }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from weir.clock import Clock
 from weir.ids import job_name
+from weir.monitor.checkpoints import abort_reason
 from weir.monitor.job import UNKNOWN_QUERY, JobView, QueryView, look
 from weir.protocol.states import JobState, QueryState
 from weir.supervisor.history import CHECKPOINTS, Event, History, history_of
@@ -28,6 +29,13 @@ _CHECKPOINTS = 1000
 """How many completed checkpoints are summed up."""
 PHASED = 100
 """Of how many of them the phases."""
+_LATEST = {
+    "completed": "checkpoint completed",
+    "aborted": "checkpoint aborted",
+    "savepoint": "savepoint taken",
+    "restored": "restored",
+}
+"""What the newest of is summed up, by the kind of its event."""
 _SPREAD = ("seconds", "new_bytes", "full_bytes")
 _HALF = 10
 """How many of the newest batches are compared with as many before them."""
@@ -57,19 +65,34 @@ def checkpoints(dir: str, name: str) -> dict[str, Any]:
     course: list[dict[str, Any]] = []
     queries: list[dict[str, Any]] = []
     totals: dict[str, int] = {}
+    latest: dict[str, Any] = dict.fromkeys(_LATEST)
     with history_of(dir, job_name(name)) as history:
         if history is not None:
+            latest = {key: _latest(history.last(kind)) for key, kind in _LATEST.items()}
             course = history.figures("checkpoint completed", "id", *_SPREAD, limit=_CHECKPOINTS)
             totals = {one["kind"]: one["count"] for one in history.totals()}
             queries = [
                 event.body["queries"] for event in history.events("checkpoint completed", limit=PHASED)
             ]
     return {
-        "counts": {kind.removeprefix("checkpoint "): totals.get(kind, 0) for kind in CHECKPOINTS},
+        "counts": {kind.removeprefix("checkpoint "): totals.get(kind, 0) for kind in CHECKPOINTS}
+        | {"savepoints": totals.get("savepoint taken", 0), "restored": totals.get("restored", 0)},
+        "latest": latest,
         "summary": {key: spread(one[key] for one in course) for key in _SPREAD},
         "phases": _phases(queries),
         "course": course,
     }
+
+
+def _latest(event: Event | None) -> dict[str, Any] | None:
+    """The newest of a kind, without what there is of each query; None when there is none."""
+    if event is None:
+        return None
+    left_out = ("queries", "phases", "subsumed", "acked", "detail")
+    body = {key: value for key, value in event.body.items() if key not in left_out}
+    if event.kind == "checkpoint aborted":
+        body["reason"] = abort_reason(event.body)
+    return {"at": event.at, "attempt": event.attempt, **body}
 
 
 def _phases(checkpoints: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:

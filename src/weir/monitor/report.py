@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from weir.clock import Clock
 from weir.config import RUNTIME_KEYS, describe
 from weir.ids import job_name
 from weir.monitor.job import UNKNOWN_QUERY, JobView, QueryView, look, newest_attempt, session_start, view
+from weir.protocol.states import JobState
 from weir.supervisor.history import Event, History, history_of
+from weir.text import moment_of
 
 _CHECKPOINTING = ("execution.checkpointing.", "savepoint.", "state.")
 """The settings that are about checkpoints begin with one of these."""
+
+_ENDS = frozenset(one.value for one in JobState if one.final)
+_MOVES = 10_000
+"""How many moves of a job are looked at: the time before them is in no state."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,10 @@ class JobReport:
     """The last time that the job resumed from a checkpoint."""
     machine_restarts: int = 0
     """Of the restarts, those that followed a failure of the machine."""
+    ended_at: str = ""
+    """When the job reached its end; "" while it has not, or when that was not recorded."""
+    state_seconds: Mapping[str, float] = field(default_factory=dict)
+    """For how long the job has been in each state since its supervisor took it."""
 
 
 def report(dir: str, name: str, clock: Clock, recoveries: int = 3) -> JobReport:
@@ -45,6 +55,9 @@ def report(dir: str, name: str, clock: Clock, recoveries: int = 3) -> JobReport:
             return JobReport(job_view, [], None, "", 0, [])
         gave_up = history.last("gave up")
         first = session_start(newest, history).attempt
+        moves = [one for one in history.events("state", limit=_MOVES) if one.attempt >= first]
+        ended = bool(moves) and job_view.state in _ENDS
+        until = job_view.since if job_view.over else clock.now().isoformat()
         restarts = [event.body for event in history.events("restart") if event.attempt >= first]
         return JobReport(
             job_view,
@@ -56,7 +69,21 @@ def report(dir: str, name: str, clock: Clock, recoveries: int = 3) -> JobReport:
             history.last("checkpoint completed"),
             history.last("restored"),
             _counted(restarts, machine=True),
+            moves[-1].at if ended else "",
+            state_seconds(moves, until),
         )
+
+
+def state_seconds(moves: Sequence[Event], until: str) -> dict[str, float]:
+    """How long each state lasted, from the moves of a job, oldest first; a final one lasts no time."""
+    found: dict[str, float] = {}
+    ends = [*(one.at for one in moves), until][1:]
+    for one, end in zip(moves, ends, strict=True):
+        state = str(one.body.get("state", ""))
+        if state not in _ENDS:
+            lasted = max(0.0, (moment_of(end) - moment_of(one.at)).total_seconds())
+            found[state] = found.get(state, 0.0) + lasted
+    return found
 
 
 def _counted(restarts: Sequence[Mapping[str, Any]], *, machine: bool = False) -> int:

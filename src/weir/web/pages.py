@@ -169,7 +169,7 @@ class Pages:
         summary = measures.checkpoints(self._site.dir, name)
         return {
             "rows": [
-                {**vars(one), "status": one.status.value, "lanes": _lanes(one, longest)}
+                {**vars(one), "status": one.status.value, "acks": one.acks, "lanes": _lanes(one, longest)}
                 for one in reversed(shown)
             ],
             "before": before,
@@ -201,6 +201,7 @@ class Pages:
         return {
             "one": forms.checkpoint(one),
             "status": one.status.value,
+            "acks": one.acks if one.status in (CheckpointState.PENDING, CheckpointState.ABORTED) else "",
             "whole": checkpoints.lengths(one.phases),
             "whole_bar": drawing.bars(checkpoints.lengths(one.phases), kind="whole"),
             "lanes": _lanes(one, max((_length(body) for body in one.queries.values()), default=0)),

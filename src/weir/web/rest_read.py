@@ -76,7 +76,7 @@ def routes(site: Site) -> APIRouter:
 
     @api.get("/jobs/{job}/checkpoints/summary")
     def summary(job: Job) -> Object:
-        """Counts, percentiles of time and sizes, the spread of each phase, and the course over time."""
+        """Counts, the latest of each kind, percentiles, the spread of each phase, the course over time."""
         site.look(job)
         return DataAnswer(data=measures.checkpoints(dir, job))
 
