@@ -188,3 +188,10 @@ def test_an_azure_at_http_is_allowed_where_the_environment_allows_it(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("weir.storage.object_store._RETRIES", 0)
     assert open_store("az://container/root").get("a") is None
+
+
+@pytest.mark.parametrize("url", ["s3://key:weirs/very-own-secret@bucket/root", "s3://[bucket/root"])
+def test_a_url_that_can_not_be_read_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(StorageError, match="can't be read") as caught:
+        open_store(url)
+    assert "bucket" not in str(caught.value) and "weirs" not in str(caught.value)

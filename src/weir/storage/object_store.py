@@ -60,7 +60,13 @@ class ObjectStore:
 
     def __init__(self, url: str, patience: float = PATIENCE) -> None:
         self._url = url if url.endswith("://") else url.rstrip("/")
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+            _ = parts.port
+        except ValueError:  # it may hold a secret with a slash in it, so it is not repeated
+            bare = url.partition("://")[0] + "://"
+            reason = "the URL can't be read: write BUCKET and folders, and keep secrets in the environment"
+            raise StorageError(verb="open", path=bare, reason=reason, root=bare) from None
         if parts.password or parts.query:
             bare = f"{parts.scheme}://{parts.hostname}{parts.path}"
             reason = "the URL holds a secret, and URLs are shown and logged: put it into the environment"
