@@ -236,7 +236,8 @@ def worked(once: Once, spark: SparkSession) -> Path:
 
     def make(folder: Path) -> None:
         diamond = Diamond(folder)
-        with diamond.job().start(spark) as run:
+        # every file of a checkpoint has a pin, for `spoil`
+        with diamond.job(data_inline_threshold="0 b").start(spark) as run:
             for _ in range(2):
                 diamond.add(1)
                 run.process_all()
@@ -297,7 +298,7 @@ def test_damaged_live_files_are_replaced_by_the_last_whole_checkpoint_and_it_say
     with diamond.job().start(spark) as run:
         assert run.restored is not None and run.restored.checkpoint == found
         assert gone in run.restored.why
-        told = [f"checkpoint {id} is damaged" for id in spoilt] + [f"the job goes on from checkpoint {found}"]
+        told = [f"checkpoint {id} is damaged" for id in spoilt] + [f"the job resumes from checkpoint {found}"]
         assert len(run.notes) == len(told)
         assert all(one in note for one, note in zip(told, run.notes, strict=True))
         assert gone in run.notes[-1]
