@@ -128,6 +128,8 @@ def cli() -> Iterator[str]:
         "- **`--json`** prints one JSON object on standard output and nothing else; notes go to standard"
         ' error. A failure is `{"error": {"what": ..., "why": ..., "hint": ...}}` and an exit code.\n'
         "- **Failures** say what happened, why, and what to do; see [errors](errors.md).\n"
+        "- **Completion**: `weir --install-completion` sets it up for bash, zsh or fish. The shell then"
+        " completes commands, jobs, settings and their values, checkpoints and savepoints.\n"
     )
     yield "## Exit codes\n"
     yield from _table(["code", "meaning"], [[str(code), text] for code, text in EXIT_CODES.items()])

@@ -7,6 +7,7 @@ A verb's file is loaded when the verb is asked for, so that `weir list` does not
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from difflib import get_close_matches
@@ -17,7 +18,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from weir.cli import say
+from weir.cli import say, shell
 from weir.errors import SparkToolError, WeirError, error_form
 
 VERBS = {
@@ -125,6 +126,8 @@ def weir(
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """The entry point: every failure in one form, and an exit code."""
+    if "complete" in os.environ.get(shell.ASKED, ""):
+        shell.answer(app)
     given = sys.argv[1:] if arguments is None else arguments
     # looked for here, because a command that can't be parsed must be answered in the right form too
     json = "--json" in takewhile(lambda one: one != "--", given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -12,18 +13,31 @@ from rich.table import Table
 from rich.text import Text
 
 from weir.cli import say
-from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, directory
+from weir.cli.options import AsJson, Define, Directory, JobOf, SettingsFile, directory, names_of, place_of
 from weir.clock import Clock
-from weir.errors import BadValueError
+from weir.errors import BadValueError, WeirError
 from weir.monitor import forms
-from weir.monitor.checkpoints import PHASES, WHOLE, Checkpoint, Orphans, newest
+from weir.monitor.checkpoints import PHASES, WHOLE, Checkpoint, Orphans, newest, stored
 from weir.monitor.checkpoints import one as the_one
 from weir.monitor.checkpoints import orphans as the_orphans
 from weir.protocol.checkpoint import Alignment
 from weir.protocol.states import CheckpointState
 
+
+def complete_checkpoint(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The checkpoints that a shell may put in, the newest first; none when there is anything wrong."""
+    with suppress(WeirError):
+        return names_of(stored(place_of(ctx), str(ctx.params.get("job"))), incomplete)
+    return []
+
+
 Id = Annotated[
-    str | None, typer.Argument(metavar="ID", help="Show only this checkpoint, with its phases: 41 or chk-41.")
+    str | None,
+    typer.Argument(
+        metavar="ID",
+        help="Show only this checkpoint, with its phases: 41 or chk-41.",
+        autocompletion=complete_checkpoint,
+    ),
 ]
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many of the newest to list.")]
 Queries = Annotated[

@@ -8,14 +8,25 @@ import typer
 
 from weir.cli import say
 from weir.cli.ask import Timeout, caller
-from weir.cli.options import AsJson, Directory, JobOf, SettingsFile, directory, overrides
+from weir.cli.options import AsJson, Directory, JobOf, SettingsFile, directory, overrides, settings_beginning
 from weir.client import running_job
 from weir.config import RUNTIME_KEYS
 from weir.errors import BadValueError
 
+
+def complete_change(_ctx: typer.Context, incomplete: str) -> list[str]:
+    """The settings that can be changed while a job runs, and their values."""
+    return settings_beginning(incomplete, RUNTIME_KEYS)
+
+
 Change = Annotated[
     list[str] | None,
-    typer.Option("-D", metavar="KEY=VALUE", help="A setting and its new value, KEY=VALUE. Repeatable."),
+    typer.Option(
+        "-D",
+        metavar="KEY=VALUE",
+        help="A setting and its new value, KEY=VALUE. Repeatable.",
+        autocompletion=complete_change,
+    ),
 ]
 
 

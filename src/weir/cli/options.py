@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from weir.config import resolve
+from weir.config import Settings, choices, describe, resolve, text
 from weir.errors import BadValueError, WeirError
 from weir.monitor.job import job_names
 
@@ -22,9 +22,43 @@ _DIR_KEY = "execution.checkpointing.dir"
 def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
     """The names of jobs that a shell may put in; none when there is anything wrong."""
     with suppress(WeirError):
-        place = directory(ctx.params.get("dir"), ctx.params.get("config"), ctx.params.get("define"))
-        return [str(name) for name in job_names(place) if name.startswith(incomplete)]
+        return beginning(incomplete, map(str, job_names(place_of(ctx))))
     return []
+
+
+def complete_setting(_ctx: typer.Context, incomplete: str) -> list[str]:
+    """The key of a setting; after `key=` the values of one that has few."""
+    return settings_beginning(incomplete, [one.key for one in describe()])
+
+
+def settings_beginning(incomplete: str, keys: Iterable[str]) -> list[str]:
+    """Of these settings those that begin so, as `key=` or `key=value`."""
+    known = {key: choices(key) for key in keys}
+    key, sign, _ = incomplete.partition("=")
+    if sign:
+        return beginning(incomplete, (f"{key}={value}" for value in known.get(key, ())))
+    found = beginning(incomplete, known)
+    if len(found) != 1:
+        return [f"{key}=" for key in found]
+    # a shell puts a blank after the only completion; of two it inserts what they have in common
+    values = known[found[0]] or ("", text(Settings(), found[0]).replace(" ", ""))
+    return [f"{found[0]}={value}" for value in values]
+
+
+def beginning(incomplete: str, names: Iterable[str]) -> list[str]:
+    """Those that begin with what is typed."""
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def names_of(checkpoints: Iterable[int], incomplete: str) -> list[str]:
+    """Those that begin so, the newest first: as `chk-41`, or as `41` where a number was begun."""
+    before = "" if incomplete.isdigit() else "chk-"
+    return beginning(incomplete, (f"{before}{id}" for id in sorted(checkpoints, reverse=True)))
+
+
+def place_of(ctx: typer.Context) -> str:
+    """Where jobs are kept, as the command line says that a shell completes."""
+    return directory(ctx.params.get("dir"), ctx.params.get("config"), ctx.params.get("define"))
 
 
 JobOf = Annotated[
@@ -36,7 +70,10 @@ JobOf = Annotated[
 Define = Annotated[
     list[str] | None,
     typer.Option(
-        "-D", metavar="KEY=VALUE", help="A weir setting, KEY=VALUE; overrides every other source. Repeatable."
+        "-D",
+        metavar="KEY=VALUE",
+        help="A weir setting, KEY=VALUE; overrides every other source. Repeatable.",
+        autocompletion=complete_setting,
     ),
 ]
 Directory = Annotated[
@@ -50,10 +87,6 @@ SettingsFile = Annotated[
     typer.Option(
         "--config", metavar="FILE", help="Settings file to use instead of weir.yaml in this directory."
     ),
-]
-SavepointAt = Annotated[
-    str,
-    typer.Argument(metavar="PATH", help="The savepoint's directory or URL; 'weir savepoints' lists them."),
 ]
 Conf = Annotated[
     list[str] | None,

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from weir.cli import say
+from weir.cli.complete import complete_savepoint
 from weir.cli.options import AsJson, Conf, Define, Directory, SettingsFile, overrides, settings_file
 from weir.cli.restore_options import (
     AcceptDuplicates,
@@ -26,7 +27,11 @@ ASKING = "asking Spark's planner"
 Point = Annotated[
     str,
     typer.Option(
-        "-s", "--from-savepoint", metavar="POINT", help="A savepoint's directory, chk-41 or latest (default)."
+        "-s",
+        "--from-savepoint",
+        metavar="POINT",
+        help="A savepoint's directory, chk-41 or latest (default).",
+        autocompletion=complete_savepoint,
     ),
 ]
 

@@ -9,6 +9,7 @@ import typer
 
 from weir.cli import say
 from weir.cli.ask import Timeout, caller
+from weir.cli.complete import complete_point
 from weir.cli.options import (
     AsJson,
     Define,
@@ -42,7 +43,11 @@ from weir.restore.request import RestoreRequest
 
 Point = Annotated[
     str | None,
-    typer.Argument(metavar="POINT", help="chk-41, 41, latest, a savepoint, or a chk-41.json in a copy-dir."),
+    typer.Argument(
+        metavar="POINT",
+        help="chk-41, 41, latest, a savepoint, or a chk-41.json in a copy-dir.",
+        autocompletion=complete_point,
+    ),
 ]
 Withdraw = Annotated[
     bool,

@@ -9,13 +9,12 @@ import typer
 
 from weir.cli import say
 from weir.cli.ask import Timeout, caller
+from weir.cli.complete import complete_job_or_word, complete_savepoint
 from weir.cli.options import (
     AsJson,
     Conf,
     Define,
     Directory,
-    JobOf,
-    SavepointAt,
     SettingsFile,
     command,
     directory,
@@ -36,6 +35,20 @@ from weir.savepoint.place import SavepointPlace
 from weir.savepoint.verify import last_verified
 from weir.storage.open import absolute
 
+Job = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB", help="The job's name; 'weir list' shows them.", autocompletion=complete_job_or_word
+    ),
+]
+SavepointAt = Annotated[
+    str,
+    typer.Argument(
+        metavar="PATH",
+        help="The savepoint's directory or URL; 'weir savepoints' lists them.",
+        autocompletion=complete_savepoint,
+    ),
+]
 Target = Annotated[
     str | None,
     typer.Argument(
@@ -54,7 +67,7 @@ Destination = Annotated[
 
 
 def savepoint(
-    job: JobOf,
+    job: Job,
     target: Target = None,
     detached: Detached = False,
     timeout: Timeout = None,
@@ -139,7 +152,14 @@ def copy(path: SavepointAt, destination: Destination, json: AsJson = False) -> N
 def convert(
     file: File,
     path: Annotated[
-        str, typer.Option("-s", "--from-savepoint", metavar="PATH", help="The savepoint's directory or URL.")
+        str,
+        typer.Option(
+            "-s",
+            "--from-savepoint",
+            metavar="PATH",
+            help="The savepoint's directory or URL.",
+            autocompletion=complete_savepoint,
+        ),
     ],
     to: Annotated[
         str,

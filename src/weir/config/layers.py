@@ -171,6 +171,15 @@ def _described(key: str, name: str) -> SettingDescription:
     )
 
 
+def choices(key: str) -> tuple[str, ...]:
+    """The values that a setting can have, of one that is true or false or one of some words; else nothing."""
+    kind: Any = Settings.model_fields[_FIELDS[key]].annotation
+    if kind is bool:
+        return ("true", "false")
+    is_enum = isinstance(kind, type) and issubclass(kind, Enum)
+    return tuple(str(member.value) for member in kind) if is_enum else ()
+
+
 @dataclass(frozen=True)
 class _Given:
     """One value as a layer gave it: `spelled` is what the user wrote, `key` what it means."""

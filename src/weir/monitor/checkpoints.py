@@ -139,6 +139,11 @@ def _completed_by_earlier(store: Store, job: JobName, one: Checkpoint) -> Checkp
     return one
 
 
+def stored(dir: str, name: str) -> set[CheckpointId]:
+    """The checkpoints of a job that its storage has a record of, whatever became of them."""
+    return set().union(*mf.ids(open_store(dir), job_name(name)).values())
+
+
 def lengths(phases: Mapping[str, float]) -> list[tuple[str, float]]:
     """The phases of the checkpoint one after the other, each with what it took by itself."""
     found, reached = [], 0.0

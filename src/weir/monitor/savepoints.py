@@ -7,6 +7,7 @@ as its file is as it was then. Nothing here writes, and nothing asks Spark.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -19,12 +20,13 @@ from weir.ids import JobName, job_name
 from weir.monitor.job import job_names, look
 from weir.savepoint import about
 from weir.savepoint.catalogue import CatalogueEntry, entries, recorded
-from weir.savepoint.manifest import facts
+from weir.savepoint.manifest import MANIFEST, facts
 from weir.savepoint.restorable import Present, Restorability, Restorable, judge
 from weir.spark.checkpoint_files import QueryFiles
 from weir.storage import Store, open_store, paths
 from weir.storage import generation as generations
 from weir.storage.generation import known_origin
+from weir.storage.open import is_local, local_path
 from weir.supervisor.history import history_of
 
 TAKEN = "savepoint taken"
@@ -39,6 +41,24 @@ def known(dir: str, job: str | None, savepoint_dir: str | None) -> list[Catalogu
     judges = Judges(dir)
     mine = (one for one in found if job is None or _of(one, job))
     return [replace(one, restorable=judges.judge(one)) for one in mine]
+
+
+def places(dir: str, job: JobName | None = None) -> list[str]:
+    """Where the savepoints of a job, or of all, were written, the newest of a job first; none is opened.
+
+    Those that have gone from this machine are left out.
+    """
+    store = open_store(dir)
+    found = [
+        path
+        for one in ([job] if job else job_names(dir))
+        for path in (*recorded(store, one), *reversed([*_named(dir, one)]))
+    ]
+    return [path for path in dict.fromkeys(found) if not (is_local(path) and _is_empty(path))]
+
+
+def _is_empty(path: str) -> bool:
+    return not os.path.exists(os.path.join(local_path(path), MANIFEST))
 
 
 def progress_of(dir: str, job: str, request: str) -> dict[str, Any] | None:
