@@ -11,8 +11,8 @@ TREES = {file.relative_to(ROOM).as_posix(): ast.parse(file.read_text("utf-8")) f
 
 MOST_LINES = 500
 MOST_FIELDS = 15
-WIDE = {"Settings"}
-"""One field for each setting."""
+WIDE = {"Settings", "Checkpoint"}
+"""One field for each setting; one for each column in which a checkpoint is shown, as its JSON has them."""
 SHARED = {"Java"}
 """py4j looks for this name inside a class that Java calls."""
 NOUNS = {"sinks/staging"}
