@@ -137,8 +137,12 @@ class HdfsServer:
         process.wait()
 
     def pause(self, name: str) -> None:
-        """Let it hang: connections stay open, and nothing is answered."""
-        os.kill(self._running[name].pid, signal.SIGSTOP)
+        """Let it hang: connections stay open, and nothing is answered from the return of this on."""
+        pid = self._running[name].pid
+        os.kill(pid, signal.SIGSTOP)
+        # each thread stops when it next runs: on a busy machine one of them may still answer
+        threads = Path(f"/proc/{pid}/task")
+        wait_for(f"the stop of {name}", lambda: all(map(_is_stopped, threads.iterdir())), 30)
 
     def resume(self, name: str) -> None:
         os.kill(self._running[name].pid, signal.SIGCONT)
@@ -233,3 +237,10 @@ def _write(file: Path, settings: Mapping[str, str]) -> None:
         f"<property><name>{key}</name><value>{value}</value></property>\n" for key, value in settings.items()
     )
     file.write_text(f"<configuration>\n{properties}</configuration>\n")
+
+
+def _is_stopped(thread: Path) -> bool:
+    try:
+        return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+        return True
