@@ -60,7 +60,10 @@ PROTOCOL_MAY = {"protocol", "ids", "errors", "clock"}
 PROTOCOL_MAY_FOREIGN = {"pydantic"}
 
 HEAVY = {"pyspark", "pyarrow", "pandas", "py4j"}
-LATE = HEAVY | {"fastapi", "obstore", "hdfs_native"}
+EXTRAS = {"psycopg", "confluent_kafka", "hdfs_native"}
+"""What weir must work without; only these parts of it need one of them."""
+NEEDS_EXTRA = ("weir.sinks.postgres.", "weir.storage.hadoop")
+LATE = HEAVY | EXTRAS | {"fastapi", "obstore"}
 """Only what loads one of these may be imported inside a function."""
 WITHOUT_SPARK = {
     *("protocol", "supervisor", "monitor", "client", "cli", "web", "storage", "config", "savepoint"),
@@ -222,6 +225,15 @@ def test_no_chain_of_imports_leads_to_spark(module: str) -> None:
     assert not wrong, f"{module} comes to load it: {listed(wrong)}"
 
 
+def test_no_chain_of_imports_leads_to_an_extra() -> None:
+    for module in IMPORTS:
+        if not module.startswith(NEEDS_EXTRA):
+            wrong = [
+                cause for name, cause in loaded_by(module).items() if name.split(".")[0] in EXTRAS and cause
+            ]
+            assert not wrong, f"{module} comes to load it: {listed(wrong)}"
+
+
 def reason_of(late: Import) -> str:
     """The comment at an import, or at the first of the imports that it stands under."""
     lines = SOURCE.joinpath(*late.importer.split(".")).with_suffix(".py")
@@ -286,6 +298,22 @@ REPORT = f"print('heavy:', sorted({HEAVY!r} & set(sys.modules)))"
 def test_importing_it_loads_no_spark(module: str, tmp_path: Path) -> None:
     done = run_python(f"import sys, {module}\n{REPORT}", tmp_path)
     assert done.stdout == "heavy: []\n", done.stderr
+
+
+def test_weir_works_where_no_extra_is_installed(tmp_path: Path) -> None:
+    """As after `pip install weir`: the supervisor, its pages, the driver and the author's names."""
+    code = f"""
+import sys
+sys.modules.update(dict.fromkeys({EXTRAS!r}))
+import weir.cli, weir.supervisor.loop, weir.web.app, weir.driver.main
+from weir import sinks
+try:
+    sinks.postgres("postgresql://host/db", "table")
+except weir.errors.PreflightError as error:
+    print(error.hint)
+"""
+    done = run_python(code, tmp_path)
+    assert done.stdout == "pip install 'weir[postgres]'\n", done.stdout + done.stderr
 
 
 def test_all_names_of_the_package_are_there() -> None:

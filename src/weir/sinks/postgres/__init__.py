@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from weir.errors import PreflightError
-from weir.sinks.postgres.database import Address
 
 if TYPE_CHECKING:
     from weir.sinks.postgres.sink import PostgresSink
@@ -60,7 +59,8 @@ def postgres(
             why=f"psycopg is missing: {error}",
             todo="pip install 'weir[postgres]'",
         ) from error
-    # These load pyspark, which a process that only displays a job must not need.
+    # psycopg is an extra, and pyspark is not for a process that only displays a job: these load both.
+    from weir.sinks.postgres.database import Address  # noqa: PLC0415
     from weir.sinks.postgres.sink import PostgresSink  # noqa: PLC0415
     from weir.sinks.postgres.table import Name, Wanted, refuse, written_columns  # noqa: PLC0415
 
