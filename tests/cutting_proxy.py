@@ -39,11 +39,18 @@ class CuttingProxy:
         with suppress(OSError):
             while True:
                 client, _ = self._server.accept()
-                server = socket.create_connection(("127.0.0.1", self._target))
-                answer = threading.Event()
-                answer.set()
-                threading.Thread(target=self._answers, args=(server, client, answer), daemon=True).start()
-                threading.Thread(target=self._asks, args=(client, server, answer), daemon=True).start()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        """One connection, to its end."""
+        answer = threading.Event()
+        answer.set()
+        with client, suppress(OSError), socket.create_connection(("127.0.0.1", self._target)) as server:
+            asks = threading.Thread(target=self._asks, args=(client, server, answer), daemon=True)
+            asks.start()
+            self._answers(server, client, answer)
+            # Neither is closed while another thread may use its number, which a new connection gets at once.
+            asks.join()
 
     def _asks(self, client: socket.socket, server: socket.socket, answer: threading.Event) -> None:
         with suppress(OSError):
@@ -57,7 +64,7 @@ class CuttingProxy:
                         answer.wait(30)
                     break
                 server.sendall(data)
-        _close(client, server)
+        _shut_down(client, server)
 
     def _answers(self, server: socket.socket, client: socket.socket, answer: threading.Event) -> None:
         with suppress(OSError):
@@ -67,11 +74,10 @@ class CuttingProxy:
                     break
                 time.sleep(self.delay)
                 client.sendall(data)
-        _close(client, server)
+        _shut_down(client, server)
 
 
-def _close(*sockets: socket.socket) -> None:
+def _shut_down(*sockets: socket.socket) -> None:
     for one in sockets:
         with suppress(OSError):
             one.shutdown(socket.SHUT_RDWR)
-        one.close()
