@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -109,6 +110,20 @@ def test_a_writer_whose_temporary_file_was_swept_does_not_believe_that_it_has_wo
     with pytest.raises(OutcomeUnknownError, match="another one"):
         store.create("a", b"ours")
     assert store.get("a") == b"theirs"
+
+
+def test_a_writer_that_is_collected_asks_no_namenode(hdfs_place: str) -> None:
+    """The client's own closes its file when it is collected: in any thread, which may then wait for ever."""
+    client, path = hdfs_store(hdfs_place)._cluster.client, f"/{hdfs_place.rpartition('/')[2]}/written"
+    from hdfs_native import WriteOptions
+
+    from weir.storage import hadoop
+
+    inner = hadoop._create(path, WriteOptions(create_parent=True), client)
+    gc.collect()
+    inner.write(b"one")
+    inner.close()
+    assert client.read(path).read() == b"one"
 
 
 def test_a_namenode_that_hangs_leaves_the_outcome_open_and_is_waited_for(

@@ -180,7 +180,7 @@ class HdfsStore:
         temporary = f"{folder}/.{name}.{secrets.token_hex(6)}.tmp"
         options = WriteOptions(create_parent=True, overwrite=False)
         try:
-            writer = self._ask(lambda client: client.create(temporary, options))
+            writer = self._ask(partial(_create, temporary, options))
             for at in range(0, len(data), _CHUNK):
                 self._ask(partial(_append, writer, data[at : at + _CHUNK]))
             if data:
@@ -297,6 +297,24 @@ class HdfsStore:
 
 def _delete(path: str, client: Client) -> None:
     client.delete(path)
+
+
+class _NoWriter:
+    """What is left in the client's own writer when its inner one was taken out."""
+
+    def close(self) -> None:
+        pass
+
+
+def _create(path: str, options: WriteOptions, client: Client) -> Any:
+    """The inner writer of a new file.
+
+    The outer one asks the NameNode once more when it is collected: in whatever thread that happens to be, and
+    for ever where nothing answers.
+    """
+    outer = client.create(path, options)
+    inner, outer.inner = outer.inner, cast(Any, _NoWriter())
+    return inner
 
 
 def _append(writer: Any, chunk: bytes, _client: Client) -> None:
