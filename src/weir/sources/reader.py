@@ -2,8 +2,8 @@
 
 Spark asks for each batch, through `spark/planned_source.py`, and reads the entries' files by itself. All
 that a reader knows comes from its options and from the journal. Offsets are `{"entry": n, "source": name}`:
-all entries in front of n are read. A batch always ends directly behind lines that count, so that the entry
-in front of any offset tells the fence that is in force there.
+all entries before n are read. A batch always ends right after lines that count, so that the entry before any
+offset has the fence that is in force there.
 """
 
 from __future__ import annotations
